@@ -1,4 +1,4 @@
-"""Reads the files of runs and checks them.
+"""Reads the files of runs and checks their consistency.
 
 Start with `run_log` and `audit`.
 """

@@ -1,4 +1,4 @@
-"""What a run promises, held against its files: `skylane report RUN --check`."""
+"""Checks the consistency of a run's files: `skylane report RUN --check`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,143 +8,150 @@ from typing import Any
 import numpy as np
 
 from bench.logs.log_rows import LogRows, read_log
-from bench.logs.problems import Problem, Problems
+from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.resource_log import load_resources
 from bench.logs.text_table import read_table
-from bench.logs.timing_checks import check_journeys
+from bench.logs.timing_checks import check_timing
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME
 
-_ENDED = ("complete", "repaired")
+_FINISHED_STATES = ("complete", "repaired")
 _SHA256_DIGITS = 64
 _SHOWN_GAPS = 20
-_FRAMES_AT_MOST = 1 << 62  # What 64 bits can count.
+_FRAME_COUNT_END = 1 << 62  # A larger count in the manifest is corrupt.
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One promise: how many rows (or facts) it was held against, and where it is broken."""
+class ConsistencyCheck:
+    """The result of one check."""
 
-    name: str
-    looked_at: int
+    name: str  # The rule, such as "no frame has two rows".
+    checked: int  # Number of rows or values that were checked.
     problems: tuple[Problem, ...]
 
 
 def audit(folder: Path) -> tuple[Problem, ...]:
-    """All broken promises of a run; none where it is sound.
+    """Returns all problems of a run; empty if its files are consistent.
 
     Raises:
-        LogError: there is no log, or it is one of another schema.
+        LogError: The log is missing or has another schema.
     """
-    return tuple(problem for check in checks(folder) for problem in check.problems)
+    return tuple(problem for check in run_checks(folder) for problem in check.problems)
 
 
-def checks(folder: Path) -> tuple[Check, ...]:
-    """Everything that is held against a run's files.
+def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
+    """Runs all checks on a run's files.
 
     Raises:
-        LogError: as for `audit`.
+        LogError: See `audit`.
     """
     rows = read_log(folder)
-    _, of_resources = load_resources(folder)
-    journeys = check_journeys(rows, folder / CSV_NAME)
+    _, resource_problems = load_resources(folder)
+    timing = check_timing(rows, folder / CSV_NAME)
+    count = len(rows.table)
     return (
-        *(Check(name, rows.looked_at[name], problems) for name, problems in rows.problems.items()),
-        *(Check(name, len(rows.table), problems) for name, problems in journeys.items()),
-        Check("unanswered frames have a reason", len(rows.table), _reasons(rows, folder)),
-        Check("every sequence number has its row", len(rows.table), _sequences(rows, folder)),
-        Check("outcomes sum to the frames read", len(rows.table), _counts(rows, folder)),
-        Check("every frame that was sent has its row", len(rows.table), _journal(rows, folder)),
-        Check("source and model are named by their hashes", 2, _hashes(rows.manifest, folder)),
-        Check("resources can be read", 1, of_resources),
+        *(ConsistencyCheck(name, rows.checked[name], problems) for name, problems in rows.problems.items()),
+        *(ConsistencyCheck(name, count, problems) for name, problems in timing.items()),
+        ConsistencyCheck("unanswered frames have a reason", count, _check_reasons(rows, folder)),
+        ConsistencyCheck("every sequence number has a row", count, _check_sequences(rows, folder)),
+        ConsistencyCheck("outcomes sum to the frames read", count, _check_counts(rows, folder)),
+        ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),
+        ConsistencyCheck("source and model have a hash", 2, _check_hashes(rows.manifest, folder)),
+        ConsistencyCheck("resources can be read", 1, resource_problems),
     )
 
 
-def _reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / CSV_NAME)
-    mute = rows.table.empty("reason") & ~rows.table.one_of("outcome", [Outcome.ANSWERED])
-    problems.rows("rows without a reason", rows.table.lines[mute], lambda _: "is empty, though not answered", "reason")
-    return problems.all()
+def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / CSV_NAME)
+    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", [Outcome.ANSWERED])
+    problems.add_rows(
+        "rows without a reason",
+        rows.table.lines[missing],
+        lambda _: "is empty, but the frame was not answered",
+        "reason",
+    )
+    return problems.collected()
 
 
-def _sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    """Frames are numbered from 0 without a gap, whichever camera they are of."""
-    problems = Problems(folder / CSV_NAME)
-    numbers = np.sort(rows.numbers["sequence"].whole)
+def _check_sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    """Checks that the frames of all cameras together are numbered from 0 without gaps."""
+    problems = ProblemCollector(folder / CSV_NAME)
+    numbers = np.sort(rows.numbers["sequence"].data)
     read = rows.manifest.get("frames_read")
-    end = read if isinstance(read, int) and 0 <= read < _FRAMES_AT_MOST else 0
+    end = read if isinstance(read, int) and 0 <= read < _FRAME_COUNT_END else 0
     before = np.concatenate(([-1], numbers))
     after = np.concatenate((numbers, [max(end, int(numbers[-1]) + 1 if len(numbers) else 0)]))
     gaps = np.flatnonzero(after - before > 1)
     for gap in gaps[:_SHOWN_GAPS]:
         first, last = int(before[gap]) + 1, int(after[gap]) - 1
-        problems.whole(f"frame {first} has no row" if first == last else f"frames {first} to {last} have no rows")
+        problems.add_file(f"frame {first} has no row" if first == last else f"frames {first} to {last} have no rows")
     if len(gaps) > _SHOWN_GAPS:
-        problems.whole(f"{len(gaps) - _SHOWN_GAPS} more gaps in the sequence")
-    return problems.all()
+        problems.add_file(f"{len(gaps) - _SHOWN_GAPS} more gaps in the sequence")
+    return problems.collected()
 
 
-def _counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / MANIFEST_NAME)
+def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / MANIFEST_NAME)
     manifest = rows.manifest
     if not manifest:
-        return ()  # Which is told where the manifest is looked at.
-    if manifest.get("state") not in (*_ENDED, "running"):
+        return ()  # `log_rows` reports a missing manifest.
+    if manifest.get("state") not in (*_FINISHED_STATES, "running"):
         lost = manifest.get("rows_lost")
-        problems.whole(f"the run is {manifest.get('state')!r}: {lost} rows were not written")
+        problems.add_file(f"the run is {manifest.get('state')!r}: {lost} rows were not written")
     if manifest.get("frames_read") != len(rows.table):
-        problems.whole(f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows")
+        problems.add_file(f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows")
     counted = manifest.get("outcomes")
     counted = counted if isinstance(counted, dict) else {}
     for outcome in Outcome:
         count = int(rows.table.one_of("outcome", [outcome]).sum())
         if counted.get(outcome.value) != count:
-            problems.whole(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
-    return problems.all()
+            problems.add_file(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
+    return problems.collected()
 
 
-def _journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    """What was sent is in the journal, and what is in the journal has ended."""
+def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    """Checks that every sent frame is in the journal and that every frame in the journal has a row."""
     path = folder / JOURNAL_NAME
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     try:
         journal = read_table(path, problems, COLUMNS)
     except LogError as error:
-        problems.whole(str(error).removeprefix(f"{path} "))
-        return problems.all()
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return problems.collected()
     opened = journal.integers("sequence")
     ours = opened.known & journal.one_of("session", [rows.session])
-    problems.rows("lines of other runs", journal.lines[~ours], lambda _: "is of no frame of this run")
-    closed = rows.numbers["sequence"].whole
-    left = ours & ~np.isin(opened.whole, closed)
-    sequences = opened.whole[left]
-    problems.rows(
-        "frames that were sent and have no row",
-        journal.lines[left],
-        lambda place: f"frame {sequences[place]} was sent and has no row in {CSV_NAME}",
+    problems.add_rows("lines of other runs", journal.lines[~ours], lambda _: "does not belong to this run")
+    closed = rows.numbers["sequence"].data
+    unclosed = ours & ~np.isin(opened.data, closed)
+    sequences = opened.data[unclosed]
+    problems.add_rows(
+        "sent frames without a row",
+        journal.lines[unclosed],
+        lambda index: f"frame {sequences[index]} was sent but has no row in {CSV_NAME}",
         "sequence",
     )
-    attempts = rows.numbers["attempts"].whole
-    numbers, times = np.unique(opened.whole[ours], return_counts=True)
-    noted = np.zeros_like(attempts)
-    is_noted = np.isin(closed, numbers)
-    noted[is_noted] = times[np.searchsorted(numbers, closed[is_noted])]
-    differs = (noted > 0) & (attempts > 0) & (noted != attempts)
-    for sequence, lines, count in zip(closed[differs][:_SHOWN_GAPS], noted[differs], attempts[differs], strict=False):
-        problems.whole(f"has {lines} lines of frame {sequence}, which was sent {count} times")
-    sent = attempts > 0
-    for sequence in closed[sent & ~np.isin(closed, opened.whole[ours])][:_SHOWN_GAPS]:
-        problems.whole(f"has no line of frame {sequence}, which was sent")
-    return problems.all()
+    attempts = rows.numbers["attempts"].data
+    numbers, counts = np.unique(opened.data[ours], return_counts=True)
+    journaled = np.zeros_like(attempts)
+    in_journal = np.isin(closed, numbers)
+    journaled[in_journal] = counts[np.searchsorted(numbers, closed[in_journal])]
+    differs = (journaled > 0) & (attempts > 0) & (journaled != attempts)
+    for sequence, lines, sent in zip(
+        closed[differs][:_SHOWN_GAPS], journaled[differs], attempts[differs], strict=False
+    ):
+        problems.add_file(f"has {lines} lines for frame {sequence}, which was sent {sent} times")
+    for sequence in closed[(attempts > 0) & ~in_journal][:_SHOWN_GAPS]:
+        problems.add_file(f"has no line for frame {sequence}, which was sent")
+    return problems.collected()
 
 
-def _hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / MANIFEST_NAME)
+def _check_hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / MANIFEST_NAME)
     for name in ("source", "model") if manifest else ():
         facts = manifest.get(name)
         facts = facts if isinstance(facts, dict) else {}
         sha256 = facts.get("sha256")
         is_hash = isinstance(sha256, str) and len(sha256) == _SHA256_DIGITS and not sha256.strip("0123456789abcdef")
-        if not is_hash and facts.get("kind") != "camera":  # What a camera saw cannot be hashed.
-            problems.whole(f"{name}.sha256 is {sha256!r}, which is no SHA-256: what was played cannot be traced")
-    return problems.all()
+        if not is_hash and facts.get("kind") != "camera":  # The images of a camera are not stored and have no hash.
+            problems.add_file(f"{name}.sha256 is {sha256!r}, which is not a SHA-256: the {name} cannot be identified")
+    return problems.collected()

@@ -1,4 +1,4 @@
-"""The rows of a latency log as exact integers; a row or a cell that cannot be true is left out, and told."""
+"""Reads the rows of a latency log as exact integers; invalid rows and cells are skipped and listed as problems."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.logs.problems import Problem, Problems
-from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
+from bench.logs.problems import Problem, ProblemCollector
+from bench.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXT_COLUMNS, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
@@ -19,70 +19,70 @@ from shared.stages import CLOUD_STAGES, EDGE_STAGES
 LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
     "every line is a row of this run",
     "no frame has two rows",
-    "numbers are where numbers belong",
+    "number columns contain numbers",
     "answered rows are complete",
-    "the stamps of a node never run backwards",
+    "timestamps of a node never decrease",
     "the manifest belongs to the log",
 )
 
-_SIGNED_MS = ("uplink_ms", "downlink_ms", "clock_offset_ms")  # An offset has a sign, and gives one to what it corrects.
-_BY_THE_CLOCK = (*_SIGNED_MS, "clock_error_ms")  # Empty where two exchanges with a worker contradict each other.
+_SIGNED_MS = ("uplink_ms", "downlink_ms", "clock_offset_ms")  # A clock offset can be negative, and so can its results.
+_CLOCK_COLUMNS = (*_SIGNED_MS, "clock_error_ms")  # Empty if the clock measurements with a worker are contradictory.
 _NEVER_EMPTY = ("vehicle", "session")
 _NODES = (EDGE_STAGES, CLOUD_STAGES)
 _SHOWN_MISSING = 8
-_SHOWN_TEXT = 40  # Characters of a broken cell.
+_SHOWN_TEXT = 40  # Characters shown of an invalid cell.
 
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """The rows of one run, each of another frame.
+    """The rows of one run, one per frame.
 
-    `numbers`: every column of `shared.runlog.latency_log` that is no text, milliseconds as nanoseconds; what is not `known`
-    was not measured, or could not be true. `looked_at` and `problems`: by what was held against the files.
+    `numbers` has every column of `shared.runlog.latency_log` that is not text, with milliseconds converted to
+    nanoseconds. `checked` and `problems` are keyed by the name of the check.
     """
 
     table: TextTable
-    numbers: Mapping[str, Numbers]
+    numbers: Mapping[str, IntegerColumn]
     manifest: Mapping[str, Any]
-    looked_at: Mapping[str, int]
+    checked: Mapping[str, int]
     problems: Mapping[str, tuple[Problem, ...]]
 
     @property
     def session(self) -> str:
-        """The session that all rows are of."""
+        """The session of all rows."""
         return self.table.cell("session", 0) if len(self.table) else str(self.manifest.get("session", ""))
 
 
 def read_log(folder: Path) -> LogRows:
-    """Read a run's log and manifest.
+    """Reads a run's log and manifest.
 
-    Where rows of several runs are mixed, those of the manifest's session are kept; where none tells, those of the
-    session with most rows. A row whose clock ran backwards loses its times.
+    If the log contains rows of several runs, those of the manifest's session are kept; without a manifest, those of the
+    session with the most rows. A row with decreasing timestamps loses its times.
 
     Raises:
-        LogError: there is no log, or it is one of another schema: the message names the columns that are missing.
+        LogError: The log is missing or lacks columns, which the message names.
     """
     path = folder / CSV_NAME
-    told = {name: Problems(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
-    table = read_table(path, told[LINES])
+    collectors = {name: ProblemCollector(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
+    table = read_table(path, collectors[LINES])
     missing = [name for name in COLUMNS if name not in table.names]
     if missing:
-        raise LogError(_other_schema(path, missing, table.names))
-    table = _identified(table, told[LINES])
-    manifest, of_manifest = _manifest(folder, table)
-    table = _once(_of_one_run(table, manifest, told[LINES]), told[FRAMES])
-    numbers = {name: _numbers(table, name, told[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
-    _tell_holes(table, numbers, told[COMPLETE])
+        raise LogError(_schema_error(path, missing, table.names))
+    table = _identifiable_rows(table, collectors[LINES])
+    manifest, manifest_problems = _read_manifest(folder, table)
+    table = _first_row_per_frame(_rows_of_one_run(table, manifest, collectors[LINES]), collectors[FRAMES])
+    numbers = {name: _numbers(table, name, collectors[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
+    _report_incomplete_rows(table, numbers, collectors[COMPLETE])
     for stages in _NODES:
-        _blank_backward(table, numbers, [f"t_{stage}_ns" for stage in stages], told[ORDER])
-    problems = {name: found.all() for name, found in told.items()} | {MANIFEST: of_manifest}
-    return LogRows(table, numbers, manifest, dict.fromkeys(told, len(table)) | {MANIFEST: 1}, problems)
+        _blank_decreasing(table, numbers, [f"t_{stage}_ns" for stage in stages], collectors[ORDER])
+    problems = {name: collector.collected() for name, collector in collectors.items()} | {MANIFEST: manifest_problems}
+    return LogRows(table, numbers, manifest, dict.fromkeys(collectors, len(table)) | {MANIFEST: 1}, problems)
 
 
-def _other_schema(path: Path, missing: Sequence[str], names: Sequence[str]) -> str:
+def _schema_error(path: Path, missing: Sequence[str], names: Sequence[str]) -> str:
     shown = [f"{name}{_nearest(name, names)}" for name in missing[:_SHOWN_MISSING]]
     more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
-    what = "this is no latency log" if len(missing) == len(COLUMNS) else "it is of another version"
+    what = "this is not a latency log" if len(missing) == len(COLUMNS) else "the log has another version"
     return f"{path}, row 1: {what}: it has no column {', '.join(shown)}{more}"
 
 
@@ -91,22 +91,24 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     return f" (but {near[0]})" if near else ""
 
 
-def _identified(table: TextTable, problems: Problems) -> TextTable:
-    """The rows that say which frame they are of and what became of it."""
+def _identifiable_rows(table: TextTable, problems: ProblemCollector) -> TextTable:
+    """Returns the rows with a vehicle, session, sequence number and outcome."""
     bad = np.zeros(len(table), np.bool_)
     for name in _NEVER_EMPTY:
-        bad |= _left_out(table, table.empty(name) & ~bad, name, "is empty", problems)
-    bad |= _left_out(table, ~table.integers("sequence").known & ~bad, "sequence", "is no whole number", problems)
-    bad |= _left_out(table, ~table.one_of("outcome", [*Outcome]) & ~bad, "outcome", "is no outcome", problems)
+        bad |= _report_skipped(table, table.empty(name) & ~bad, name, "is empty", problems)
+    not_integer = ~table.integers("sequence").known
+    bad |= _report_skipped(table, not_integer & ~bad, "sequence", "is not an integer", problems)
+    no_outcome = ~table.one_of("outcome", [*Outcome])
+    bad |= _report_skipped(table, no_outcome & ~bad, "outcome", "is not an outcome", problems)
     return table.where(~bad)
 
 
-def _left_out(table: TextTable, bad: Bools, column: str, what: str, problems: Problems) -> Bools:
-    places = np.flatnonzero(bad)
-    problems.rows(
+def _report_skipped(table: TextTable, bad: Bools, column: str, what: str, problems: ProblemCollector) -> Bools:
+    rows = np.flatnonzero(bad)
+    problems.add_rows(
         f"rows whose {column} {what}",
         table.lines[bad],
-        lambda place: f"{_quoted(table.cell(column, int(places[place])))} {what}: the row is left out",
+        lambda index: f"{_quoted(table.cell(column, int(rows[index])))} {what}: the row is skipped",
         column,
     )
     return bad
@@ -116,74 +118,74 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}…")
 
 
-def _manifest(folder: Path, table: TextTable) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """The run's manifest, and what is wrong with it."""
+def _read_manifest(folder: Path, table: TextTable) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """Returns the run's manifest (empty if unusable) and its problems."""
     path = folder / MANIFEST_NAME
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     manifest: dict[str, Any] = {}
     if not path.exists():
-        problems.whole("is not there: what was played to whom by what is not known")
-        return manifest, problems.all()
+        problems.add_file("is missing: source, model and settings of the run are unknown")
+        return manifest, problems.collected()
     try:
         manifest = read_manifest(folder)
     except LogError as error:
-        problems.whole(str(error).removeprefix(f"{path} "))
-        return manifest, problems.all()
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return manifest, problems.collected()
     session = manifest.get("session")
     is_ours = isinstance(session, str) and (not len(table) or table.one_of("session", [session]).any())
     if not is_ours:
-        problems.whole(f"is of session {session!r}, which no row of the log is of: it is left out")
-        return {}, problems.all()
+        problems.add_file(f"belongs to session {session!r}, but no row of the log does: it is ignored")
+        return {}, problems.collected()
     if manifest.get("state") == "running":
-        problems.whole("says that the run still goes on; if it was killed, close it with 'skylane report RUN --repair'")
-    return manifest, problems.all()
+        problems.add_file(
+            "says that the run is still running; if it was killed, close it with 'skylane report RUN --repair'"
+        )
+    return manifest, problems.collected()
 
 
-def _of_one_run(table: TextTable, manifest: Mapping[str, Any], problems: Problems) -> TextTable:
-    """The rows of one vehicle and session: the manifest's, or else those that are most."""
+def _rows_of_one_run(table: TextTable, manifest: Mapping[str, Any], problems: ProblemCollector) -> TextTable:
+    """Returns the rows of one vehicle and session: the manifest's, or those with the most rows."""
     runs = pd.DataFrame({name: table.series(name) for name in ("vehicle", "session")})
-    known = runs[runs["session"] == manifest["session"]] if "session" in manifest else runs
-    if known.empty:
+    candidates = runs[runs["session"] == manifest["session"]] if "session" in manifest else runs
+    if candidates.empty:
         return table
-    vehicle, session = known.value_counts().index[0]
+    vehicle, session = candidates.value_counts().index[0]
     foreign = ((runs["vehicle"] != vehicle) | (runs["session"] != session)).to_numpy()
-    places = np.flatnonzero(foreign)
+    rows = np.flatnonzero(foreign)
 
-    def say(place: int) -> str:
-        row = int(places[place])
+    def describe(index: int) -> str:
+        row = int(rows[index])
         other = f"vehicle {table.cell('vehicle', row)!r}, session {table.cell('session', row)!r}"
-        return f"is of another run ({other}; this one: {vehicle!r}, {session!r}): the row is left out"
+        return f"belongs to another run ({other}; this one: {vehicle!r}, {session!r}): the row is skipped"
 
-    problems.rows("rows of other runs", table.lines[foreign], say, "session")
+    problems.add_rows("rows of other runs", table.lines[foreign], describe, "session")
     return table.where(~foreign)
 
 
-def _once(table: TextTable, problems: Problems) -> TextTable:
-    """The first row of every frame."""
-    sequences = pd.Series(table.integers("sequence").whole)
-    again = sequences.duplicated().to_numpy()
-    first = dict(zip(sequences[~again], table.lines[~again], strict=True)) if again.any() else {}
-    of_again = sequences[again].to_numpy()
+def _first_row_per_frame(table: TextTable, problems: ProblemCollector) -> TextTable:
+    sequences = pd.Series(table.integers("sequence").data)
+    repeated = sequences.duplicated().to_numpy()
+    first_lines = dict(zip(sequences[~repeated], table.lines[~repeated], strict=True)) if repeated.any() else {}
+    repeated_sequences = sequences[repeated].to_numpy()
 
-    def say(place: int) -> str:
-        sequence = int(of_again[place])
-        return f"frame {sequence} has its row already, in row {first[sequence]}: this one is left out"
+    def describe(index: int) -> str:
+        sequence = int(repeated_sequences[index])
+        return f"frame {sequence} already has row {first_lines[sequence]}: this row is skipped"
 
-    problems.rows("rows of frames that have one already", table.lines[again], say, "sequence")
-    return table.where(~again)
+    problems.add_rows("repeated rows of a frame", table.lines[repeated], describe, "sequence")
+    return table.where(~repeated)
 
 
-def _numbers(table: TextTable, name: str, problems: Problems) -> Numbers:
-    """A column's numbers; what is none is told."""
+def _numbers(table: TextTable, name: str, problems: ProblemCollector) -> IntegerColumn:
     if name.endswith("_ms"):
-        numbers, what = table.millionths(name, signed=name in _SIGNED_MS), "is no number of milliseconds"
+        numbers, what = table.millionths(name, signed=name in _SIGNED_MS), "is not a number of milliseconds"
     else:
-        numbers, what = table.integers(name, signed=name.endswith("_ns")), "is no whole number"
-    places = np.flatnonzero(numbers.wrong)
-    problems.rows(
+        numbers, what = table.integers(name, signed=name.endswith("_ns")), "is not an integer"
+    rows = np.flatnonzero(numbers.invalid)
+    problems.add_rows(
         f"cells whose text {what}",
-        table.lines[numbers.wrong],
-        lambda place: f"{_quoted(table.cell(name, int(places[place])))} {what}: the cell is left out",
+        table.lines[numbers.invalid],
+        lambda index: f"{_quoted(table.cell(name, int(rows[index])))} {what}: the cell is skipped",
         name,
     )
     return numbers
@@ -193,42 +195,44 @@ def _is_time(name: str) -> bool:
     return name.startswith("t_") or name.endswith("_ms")
 
 
-def _tell_holes(table: TextTable, numbers: Mapping[str, Numbers], problems: Problems) -> None:
-    """Tell what is empty in answered rows, once a row."""
-    names = [name for name in numbers if _is_time(name) and name not in _BY_THE_CLOCK]
+def _report_incomplete_rows(table: TextTable, numbers: Mapping[str, IntegerColumn], problems: ProblemCollector) -> None:
+    """Reports empty time cells of answered rows, once per row."""
+    names = [name for name in numbers if _is_time(name) and name not in _CLOCK_COLUMNS]
     answered = table.one_of("outcome", [Outcome.ANSWERED])
     empty = np.column_stack([answered & table.empty(name) for name in names])
-    for place, name in enumerate(names):
-        first = empty[:, place] & ~empty[:, :place].any(axis=1)
+    for column, name in enumerate(names):
+        first = empty[:, column] & ~empty[:, :column].any(axis=1)
         others = empty[first].sum(axis=1) - 1
-        problems.rows("answered rows with holes", table.lines[first], partial(_hole, others), name)
+        problems.add_rows("incomplete answered rows", table.lines[first], partial(_describe_empty, others), name)
 
 
-def _hole(others: Ints, place: int) -> str:
-    more = f", and {others[place]} more columns" if others[place] else ""
-    return f"is empty{more}, though the frame was answered"
+def _describe_empty(others: Ints, index: int) -> str:
+    more = f", and {others[index]} more columns" if others[index] else ""
+    return f"is empty{more}, but the frame was answered"
 
 
-def _blank_backward(table: TextTable, numbers: dict[str, Numbers], stamps: Sequence[str], problems: Problems) -> None:
-    """Take all times from the rows in which one node's stamps run backwards: none of them can be trusted."""
+def _blank_decreasing(
+    table: TextTable, numbers: Mapping[str, IntegerColumn], stamps: Sequence[str], problems: ProblemCollector
+) -> None:
+    """Removes all times from rows in which the timestamps of one node decrease; none of them can be trusted."""
     latest, seen = np.zeros(len(table), np.int64), np.zeros(len(table), np.bool_)
-    backward = np.zeros(len(table), np.bool_)
+    decreasing = np.zeros(len(table), np.bool_)
     for name in stamps:
         column = numbers[name]
-        back_ns = np.where(column.known & seen & ~backward, latest - column.whole, 0)
-        here = np.flatnonzero(back_ns > 0)
-        _tell_backward(table.lines[here], back_ns[here], name, problems)
-        backward[here] = True
-        latest, seen = np.where(column.known, column.whole, latest), seen | column.known
-    if backward.any():
+        back_ns = np.where(column.known & seen & ~decreasing, latest - column.data, 0)
+        rows = np.flatnonzero(back_ns > 0)
+        _report_decreasing(table.lines[rows], back_ns[rows], name, problems)
+        decreasing[rows] = True
+        latest, seen = np.where(column.known, column.data, latest), seen | column.known
+    if decreasing.any():
         for name in filter(_is_time, numbers):
-            numbers[name].known[backward] = False
+            numbers[name].known[decreasing] = False
 
 
-def _tell_backward(lines: Ints, back_ns: Ints, name: str, problems: Problems) -> None:
-    problems.rows(
-        "rows whose stamps run backwards",
+def _report_decreasing(lines: Ints, back_ns: Ints, name: str, problems: ProblemCollector) -> None:
+    problems.add_rows(
+        "rows with decreasing timestamps",
         lines,
-        lambda place: f"is {back_ns[place]} ns before the stamp it follows: the row's times are left out",
+        lambda index: f"is {back_ns[index]} ns before the previous timestamp: the row's times are skipped",
         name,
     )

@@ -1,4 +1,4 @@
-"""What could not be read of a run, or does not hold in it: named by file, row and column, and never too much of it."""
+"""Problems found in the files of a run: each one names its file, row and column."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-SHOWN = 20  # Of a kind; a file of garbage has one for every cell.
+SHOWN_PER_KIND = 20  # A corrupt file can have a problem of the same kind in every cell.
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a run. `row`: the number of the line in the file, from 1, the header included."""
+    """A problem in a run's file; `row` is the line number in the file, starting at 1 for the header."""
 
     file: Path
     row: int | None
@@ -26,38 +26,40 @@ class Problem:
         return f"{self.file}{row}{column}: {self.what}"
 
 
-class Problems:
-    """Collects problems; of a kind the first `SHOWN` are kept and the rest are counted."""
+class ProblemCollector:
+    """Collects the problems of one file; keeps the first `SHOWN_PER_KIND` of each kind and counts the others."""
 
     def __init__(self, file: Path) -> None:
-        """`file` is what the problems are found in."""
         self._file = file
         self._problems: list[Problem] = []
-        self._kinds: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
-    def whole(self, what: str) -> None:
-        """Something is wrong with the file, not with a row of it."""
+    def add_file(self, what: str) -> None:
+        """Adds a problem of the whole file."""
         self._problems.append(Problem(self._file, None, None, what))
 
-    def rows(
-        self, kind: str, lines: npt.NDArray[np.int64], say: Callable[[int], str], column: str | None = None
+    def add_rows(
+        self, kind: str, lines: npt.NDArray[np.int64], describe: Callable[[int], str], column: str | None = None
     ) -> None:
-        """Something is wrong in the rows of these line numbers.
+        """Adds one problem for each line number in `lines`.
 
-        `kind`: what is wrong, in the plural, for those that are only counted; `say`: what is wrong with the row at a
-        place in `lines`.
+        Args:
+            kind: Plural noun for the kind of problem, used if there are too many to list.
+            lines: Line numbers, shape (n,).
+            describe: Returns the description for an index into `lines`.
+            column: Name of the affected column.
         """
-        room = max(0, SHOWN - self._kinds[kind])
-        self._kinds[kind] += len(lines)
+        remaining = max(0, SHOWN_PER_KIND - self._counts[kind])
+        self._counts[kind] += len(lines)
         self._problems += [
-            Problem(self._file, int(line), column, say(place)) for place, line in enumerate(lines[:room])
+            Problem(self._file, int(line), column, describe(index)) for index, line in enumerate(lines[:remaining])
         ]
 
-    def all(self) -> tuple[Problem, ...]:
-        """The problems as they were found, then how many more there are of the kinds that are too many."""
+    def collected(self) -> tuple[Problem, ...]:
+        """Returns the listed problems in the order found, then one count for each kind with more problems."""
         counted = tuple(
-            Problem(self._file, None, None, f"{count - SHOWN} more {kind}")
-            for kind, count in self._kinds.items()
-            if count > SHOWN
+            Problem(self._file, None, None, f"{count - SHOWN_PER_KIND} more {kind}")
+            for kind, count in self._counts.items()
+            if count > SHOWN_PER_KIND
         )
         return (*self._problems, *counted)

@@ -1,4 +1,4 @@
-"""A run as it lies in its folder, read with pandas: what can be read is there, what cannot is told and never filled in."""
+"""Reads the folder of a run with pandas; unreadable rows and cells are skipped and listed as problems."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,55 +11,55 @@ import pandas as pd
 from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem
 from bench.logs.resource_log import load_resources
-from bench.logs.text_table import Numbers
-
-__all__ = ["Problem", "RunLog", "load_run", "load_runs"]
+from bench.logs.text_table import IntegerColumn
 
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """What a run's folder holds.
+    """The contents of a run's folder.
 
-    `frames` has one row a frame, in the order in which they ended, and all columns of `shared.runlog.latency_log`: text as
-    `str`, empty where nothing was to say; whole numbers as `Int64` with `<NA>`, so that stamps stay exact; milliseconds
-    as `float64` with NaN. Columns of a later version are kept as text. `resources` likewise has those of
-    `shared.resources.sampler`, its measured columns as `float64`.
+    `frames` has one row per frame, in the order in which the frames ended, and all columns of
+    `shared.runlog.latency_log`: text as `str` (empty if not set), integers as `Int64` with `<NA>` (timestamps stay
+    exact), milliseconds as `float64` with NaN. Columns of later versions are kept as text. `resources` has the columns
+    of `shared.resources.sampler`.
     """
 
     folder: Path
     name: str
     frames: pd.DataFrame
-    manifest: Mapping[str, Any]  # Empty where there is none, or none of this run.
+    manifest: Mapping[str, Any]  # Empty if it is missing, unreadable or belongs to another run.
     resources: pd.DataFrame
     problems: tuple[Problem, ...]
 
 
 def load_run(folder: Path) -> RunLog:
-    """Read a run. What is broken is left out, a row or a cell of it, and named in `problems`.
+    """Reads a run; broken rows and cells are skipped and listed in `problems`.
 
-    A row whose clock ran backwards keeps its outcome and loses its times. Where rows of several runs are mixed, those
-    of the manifest's session are kept; where none tells, those of the session with most rows.
+    A row with decreasing timestamps keeps its outcome and loses its times. If the log contains rows of several runs,
+    those of the manifest's session are kept; without a manifest, those of the session with the most rows.
 
     Raises:
-        LogError: there is no log, or it is one of another schema: the message names the columns that are missing.
+        LogError: The log is missing or lacks columns, which the message names.
     """
     rows = read_log(folder)
-    resources, of_resources = load_resources(folder)
-    of_log = (problem for problems in rows.problems.values() for problem in problems)
-    return RunLog(folder, folder.resolve().name, _frames(rows), rows.manifest, resources, (*of_log, *of_resources))
+    resources, resource_problems = load_resources(folder)
+    log_problems = (problem for problems in rows.problems.values() for problem in problems)
+    return RunLog(
+        folder, folder.resolve().name, _frames(rows), rows.manifest, resources, (*log_problems, *resource_problems)
+    )
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[RunLog, ...]:
-    """Read several runs; those whose folders are called alike are named by as much of their paths as tells them apart.
+    """Reads several runs; runs whose folders have the same name get the shortest distinct end of their paths.
 
     Raises:
-        LogError: as for `load_run`.
+        LogError: See `load_run`.
     """
-    names = _names([folder.resolve() for folder in folders])
+    names = _distinct_names([folder.resolve() for folder in folders])
     return tuple(replace(load_run(folder), name=name) for folder, name in zip(folders, names, strict=True))
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
     for depth in range(1, max((len(folder.parts) for folder in folders), default=0) + 1):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -75,8 +75,8 @@ def _frames(rows: LogRows) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _series(name: str, numbers: Numbers) -> pd.Series:
-    """A column for pandas: milliseconds as float64, all else as Int64."""
+def _series(name: str, numbers: IntegerColumn) -> pd.Series:
+    """Converts a column for pandas: milliseconds to float64, others to Int64."""
     if name.endswith("_ms"):
-        return pd.Series(np.where(numbers.known, numbers.whole / 1e6, np.nan))
-    return pd.Series(pd.arrays.IntegerArray(numbers.whole, ~numbers.known))
+        return pd.Series(np.where(numbers.known, numbers.data / 1e6, np.nan))
+    return pd.Series(pd.arrays.IntegerArray(numbers.data, ~numbers.known))

@@ -1,4 +1,4 @@
-"""What holds of every frame's journey, to the nanosecond: its durations, their sums, and which crossings are resolved."""
+"""Checks the durations of every frame to the nanosecond against its timestamps, sums and clock corrections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,175 +7,179 @@ from pathlib import Path
 import numpy as np
 
 from bench.logs.log_rows import LogRows
-from bench.logs.problems import SHOWN, Problem, Problems
-from bench.logs.text_table import Bools, Ints, Numbers
+from bench.logs.problems import SHOWN_PER_KIND, Problem, ProblemCollector
+from bench.logs.text_table import Bools, IntegerColumn, Ints
 from shared.runlog.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _CLOCK = ("clock_offset_ms", "clock_error_ms")
-_ANSWERER = ("model", "model_version", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down")
-_SAYS_NOTHING = "is empty or 0, though the frame was answered"
+_REPLY_COLUMNS = (
+    "model", "model_version", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
+)  # fmt: skip
+_EMPTY = "is empty or 0, but the frame was answered"
 
 
-def check_journeys(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
-    """Hold all rows against what `shared.runlog.latency_log` promises of them; what is broken, by promise.
+def check_timing(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
+    """Checks all rows against the rules of `shared.runlog.latency_log`; returns the problems of each check.
 
-    `path`: the file to name. Cells that could not be read are left out here: they are told where they are read.
+    `path` is the file named in the problems. Unreadable cells are ignored here because `log_rows` reports them.
     """
-    journeys = _Journeys(rows, path)
+    checks = _TimingChecks(rows, path)
     return {
-        "answered rows say who answered": journeys.answerers(),
-        "durations are the stamps' differences": journeys.durations(),
-        "total, cloud and crossing are their sums": journeys.sums(),
-        "a second attempt is waited for within sent_ms": journeys.retries(),
-        "uplink and downlink are the crossing, by the clock": journeys.one_way(),
-        "what is resolved exceeds its clock error": journeys.resolved(),
+        "answered rows name their worker and model": checks.replies(),
+        "durations are the differences of timestamps": checks.durations(),
+        "total, cloud and crossing agree with their stages": checks.sums(),
+        "retry_wait_ms is part of sent_ms": checks.retries(),
+        "uplink and downlink agree with crossing and clock offset": checks.one_way(),
+        "resolved uplinks and downlinks exceed the clock error": checks.resolved(),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What a column should hold, in nanoseconds; nothing where it is not `known`."""
+    """Expected values of a column in nanoseconds; cells that are not `known` must be empty."""
 
-    whole: Ints
+    data: Ints
     known: Bools
 
 
-class _Journeys:
-    """The rows of a log, column by column."""
+class _TimingChecks:
+    """Checks the columns of a log."""
 
     def __init__(self, rows: LogRows, path: Path) -> None:
         self._rows = rows
         self._path = path
-        # A row with a cell that could not be read is told already; what follows from that cell is not told again.
-        self._readable = ~np.any([numbers.wrong for numbers in rows.numbers.values()], axis=0)
+        # An unreadable cell is a problem of its own; the other checks skip its row.
+        self._readable = ~np.any([numbers.invalid for numbers in rows.numbers.values()], axis=0)
 
-    def answerers(self) -> tuple[Problem, ...]:
-        """An answered frame was sent, in so many bytes, and one worker answered it, in so many."""
-        problems = Problems(self._path)
+    def replies(self) -> tuple[Problem, ...]:
+        """Checks that answered rows have a worker, a model, a number of attempts and sizes."""
+        problems = ProblemCollector(self._path)
         table = self._rows.table
         answered = table.one_of("outcome", [Outcome.ANSWERED])
-        for name in _ANSWERER:
-            none = answered & self._readable & (table.empty(name) | table.one_of(name, ["0"]))
-            lines = table.lines[none]
-            problems.rows("answered rows that do not say who answered", lines, lambda _: _SAYS_NOTHING, name)
-        return problems.all()
+        for name in _REPLY_COLUMNS:
+            missing = answered & self._readable & (table.empty(name) | table.one_of(name, ["0"]))
+            problems.add_rows("answered rows without worker or model", table.lines[missing], lambda _: _EMPTY, name)
+        return problems.collected()
 
     def durations(self) -> tuple[Problem, ...]:
-        """A stage lasts from the stamp before it, of the same node, to its own."""
-        problems = Problems(self._path)
+        """Checks that a stage lasts from the previous timestamp of its node to its own."""
+        problems = ProblemCollector(self._path)
         for stages in (EDGE_STAGES, CLOUD_STAGES):
-            last = self._stamp(stages[0])
+            last = self._timestamps(stages[0])
             for stage in stages[1:]:
-                stamp = self._stamp(stage)
-                expected = _Expected(stamp.whole - last.whole, stamp.known & last.known)
-                self._compare(problems, f"{stage}_ms", expected, "its stamps are {} ms apart")
-                last = _Expected(np.where(stamp.known, stamp.whole, last.whole), stamp.known | last.known)
-        return problems.all()
+                stamp = self._timestamps(stage)
+                expected = _Expected(stamp.data - last.data, stamp.known & last.known)
+                self._compare(problems, f"{stage}_ms", expected, "its timestamps are {} ms apart")
+                last = _Expected(np.where(stamp.known, stamp.data, last.data), stamp.known | last.known)
+        return problems.collected()
 
     def sums(self) -> tuple[Problem, ...]:
-        """`total_ms` and `cloud_ms` are last minus first and the sum between; the crossing is the rest of the time away."""
-        problems = Problems(self._path)
+        """Checks total and cloud time against timestamps and stages, and the crossing against the remaining time."""
+        problems = ProblemCollector(self._path)
         for name, stages in (("total_ms", EDGE_STAGES), ("cloud_ms", CLOUD_STAGES)):
-            first, last = self._stamp(stages[0]), self._stamp(stages[-1])
-            spanned = _Expected(last.whole - first.whole, first.known & last.known)
-            self._compare(problems, name, spanned, "its first and last stamps are {} ms apart")
+            span = self._span(stages[0], stages[-1])
+            self._compare(problems, name, span, "its first and last timestamps are {} ms apart")
             parts = [self._column(f"{stage}_ms") for stage in stages[1:]]
-            summed = _Expected(_sum(parts), self._column(name).known & spanned.known)
+            summed = _Expected(_sum(parts), self._column(name).known & span.known)
             self._compare(problems, name, summed, "its stages sum to {} ms", only=summed.known)
         away, cloud = self._span(Stage.SENT, Stage.RETURNED), self._span(Stage.RECEIVED, Stage.REPLIED)
-        crossing = _Expected(away.whole - cloud.whole, away.known & cloud.known)
-        self._compare(problems, "crossing_ms", crossing, "time away less time in the cloud is {} ms")
-        return problems.all()
+        crossing = _Expected(away.data - cloud.data, away.known & cloud.known)
+        self._compare(problems, "crossing_ms", crossing, "time away minus time in the cloud is {} ms")
+        return problems.collected()
 
     def retries(self) -> tuple[Problem, ...]:
-        """The wait for a second attempt is a part of the time until it left, and none of a frame that was sent once."""
-        problems = Problems(self._path)
+        """Checks that the wait for a retry is part of sent_ms, and 0 for a frame that was sent once."""
+        problems = ProblemCollector(self._path)
         waited, sent = self._column("retry_wait_ms"), self._column("sent_ms")
-        once = self._column("attempts").whole <= 1
-        none = _Expected(np.zeros_like(waited.whole), waited.known)
-        self._compare(
-            problems, "retry_wait_ms", none, "a frame sent once waits {} ms for no other", only=once & waited.known
-        )
-        longer = self._readable & waited.known & sent.known & (waited.whole > sent.whole)
+        once = self._column("attempts").data <= 1
+        zero = _Expected(np.zeros_like(waited.data), waited.known)
+        why = "a frame that was sent once waits {} ms for a retry"
+        self._compare(problems, "retry_wait_ms", zero, why, only=once & waited.known)
+        longer = self._readable & waited.known & sent.known & (waited.data > sent.data)
         lines = self._rows.table.lines[longer]
-        problems.rows(
+        problems.add_rows(
             "waits longer than sent_ms", lines, lambda _: "is more than sent_ms, of which it is a part", "retry_wait_ms"
         )
-        return problems.all()
+        return problems.collected()
 
     def one_way(self) -> tuple[Problem, ...]:
-        """Both ways sum to the crossing, and each is the stamps' difference, set right by the clock's offset."""
-        problems = Problems(self._path)
+        """Checks that uplink and downlink sum to the crossing, and the uplink against the corrected timestamps."""
+        problems = ProblemCollector(self._path)
         up, down, crossing, offset = (
             self._column(name) for name in ("uplink_ms", "downlink_ms", "crossing_ms", "clock_offset_ms")
         )
         for name in ("uplink_ms", "downlink_ms", *_CLOCK):
             column = self._column(name)
-            self._compare(problems, name, _Expected(column.whole, up.known), "uplink_ms is given", values=False)
-        both = _Expected(up.whole + down.whole, crossing.known & up.known & down.known)
+            expected = _Expected(column.data, up.known)
+            self._compare(problems, name, expected, "uplink_ms is given", compare_values=False)
+        both = _Expected(up.data + down.data, crossing.known & up.known & down.known)
         self._compare(problems, "crossing_ms", both, "uplink and downlink sum to {} ms", only=both.known)
         out = self._span(Stage.SENT, Stage.RECEIVED)
-        corrected = _Expected(out.whole - offset.whole, out.known & offset.known & up.known)
-        self._compare(problems, "uplink_ms", corrected, "its stamps, less the offset, are {} ms", only=corrected.known)
-        return problems.all()
+        corrected = _Expected(out.data - offset.data, out.known & offset.known & up.known)
+        why = "its timestamps minus the clock offset are {} ms"
+        self._compare(problems, "uplink_ms", corrected, why, only=corrected.known)
+        return problems.collected()
 
     def resolved(self) -> tuple[Problem, ...]:
-        """1 where a crossing is larger than its clock error, else 0."""
-        problems = Problems(self._path)
+        """Checks that `…_resolved` is 1 exactly if the crossing is larger than its clock error."""
+        problems = ProblemCollector(self._path)
         error = self._column("clock_error_ms")
-        for way in ("uplink", "downlink"):
-            crossing = self._column(f"{way}_ms")
-            is_larger = (crossing.whole > error.whole).astype(np.int64)
+        for direction in ("uplink", "downlink"):
+            crossing = self._column(f"{direction}_ms")
+            is_larger = (crossing.data > error.data).astype(np.int64)
             expected = _Expected(is_larger, crossing.known & error.known)
-            self._compare(problems, f"{way}_resolved", expected, f"it should be {{}}, by {way}_ms and clock_error_ms")
-        return problems.all()
+            why = f"{direction}_ms and clock_error_ms give {{}}"
+            self._compare(problems, f"{direction}_resolved", expected, why)
+        return problems.collected()
 
-    def _column(self, name: str) -> Numbers:
+    def _column(self, name: str) -> IntegerColumn:
         return self._rows.numbers[name]
 
-    def _stamp(self, stage: Stage) -> _Expected:
+    def _timestamps(self, stage: Stage) -> _Expected:
         column = self._column(f"t_{stage}_ns")
-        return _Expected(column.whole, column.known)
+        return _Expected(column.data, column.known)
 
     def _span(self, first: Stage, last: Stage) -> _Expected:
-        begun, ended = self._stamp(first), self._stamp(last)
-        return _Expected(ended.whole - begun.whole, begun.known & ended.known)
+        begin, end = self._timestamps(first), self._timestamps(last)
+        return _Expected(end.data - begin.data, begin.known & end.known)
 
     def _compare(
         self,
-        problems: Problems,
+        problems: ProblemCollector,
         name: str,
         expected: _Expected,
         why: str,
         *,
         only: Bools | None = None,
-        values: bool = True,
+        compare_values: bool = True,
     ) -> None:
-        """Tell where a column differs from what it should hold, in the rows of `only`, and in `values` or presence."""
+        """Reports cells that differ from `expected` in presence or, with `compare_values`, in value.
+
+        `why` is a format string for the expected value; `only` restricts the rows.
+        """
         column = self._column(name)
         differs = column.known != expected.known
-        if values:
-            differs |= column.known & expected.known & (column.whole != expected.whole)
+        if compare_values:
+            differs |= column.known & expected.known & (column.data != expected.data)
         differs &= self._readable if only is None else self._readable & only
-        lines = self._rows.table.lines[differs]
         found, wanted = (_texts(name, cells, differs) for cells in (column, expected))
 
-        def say(place: int) -> str:
-            if not wanted[place]:
-                return "is given, though what it follows from was not measured"
-            return f"is {found[place] or 'empty'}, but {why.format(wanted[place])}"
+        def describe(index: int) -> str:
+            if not wanted[index]:
+                return "is given, but it depends on values that were not measured"
+            return f"is {found[index] or 'empty'}, but {why.format(wanted[index])}"
 
-        problems.rows(f"cells of {name} that contradict others", lines, say, name)
+        problems.add_rows(f"contradictory cells of {name}", self._rows.table.lines[differs], describe, name)
 
 
-def _texts(name: str, cells: Numbers | _Expected, where: Bools) -> list[str]:
-    """Cells as the log writes them, empty where there is nothing; only the first are ever shown."""
-    shown = np.flatnonzero(where)[:SHOWN]
+def _texts(name: str, cells: IntegerColumn | _Expected, where: Bools) -> list[str]:
+    """Formats the first selected cells as the log does; unknown cells become empty strings."""
+    shown = np.flatnonzero(where)[:SHOWN_PER_KIND]
     text = milliseconds if name.endswith("_ms") else str
-    return [text(int(cells.whole[place])) if cells.known[place] else "" for place in shown]
+    return [text(int(cells.data[row])) if cells.known[row] else "" for row in shown]
 
 
-def _sum(columns: Sequence[Numbers]) -> Ints:
-    total: Ints = np.sum([np.where(column.known, column.whole, 0) for column in columns], axis=0)
+def _sum(columns: Sequence[IntegerColumn]) -> Ints:
+    total: Ints = np.sum([np.where(column.known, column.data, 0) for column in columns], axis=0)
     return total

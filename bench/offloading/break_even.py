@@ -11,7 +11,7 @@ import pandas as pd
 from bench.logs.run_log import RunLog
 from bench.offloading.link_model import Curve, Link, LinkModel
 from bench.statistics.bootstrap import Floats
-from bench.statistics.description import Estimate, describe
+from bench.statistics.description import IntervalEstimate, describe
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import Outcome
 
@@ -32,8 +32,8 @@ class Alternative:
     """Offloading against one way of staying on the vehicle; milliseconds, over the frames that both runs answered."""
 
     name: str
-    p50: Estimate  # Of staying.
-    difference: Estimate  # Median of (remote - staying), frame by frame; below 0: offloading is faster.
+    p50: IntervalEstimate  # Of staying.
+    difference: IntervalEstimate  # Median of (remote - staying), frame by frame; below 0: offloading is faster.
     share_faster: float  # Of the frames, those that were faster remotely; 0 to 1.
     bandwidth_mbps: float | None  # Below it staying is faster, at the remote run's delay; None: staying always is.
     delay_ms: float | None  # One way; above it staying is faster, at the remote run's bandwidth; None: it always is.
@@ -49,7 +49,7 @@ class Verdict:
     remote_name: str
     sentence: str  # Against the local run as it was.
     frames: int  # Answered in both runs.
-    remote_p50: Estimate
+    remote_p50: IntervalEstimate
     local: Alternative  # The worker on the vehicle, frames through codec and broker.
     in_process: Alternative  # The model in the vehicle's own process: the least that staying can take.
     local_unanswered: float  # Share of the frames read.
@@ -195,7 +195,7 @@ def _alternative(
     )
 
 
-def _answer(name: str, difference: Estimate, frames: int) -> str:
+def _answer(name: str, difference: IntervalEstimate, frames: int) -> str:
     low, high = difference.low, difference.high
     if not math.isfinite(low):
         return f"Too few independent frames ({frames:,}) to say whether offloading is faster than {name}"

@@ -1,4 +1,4 @@
-"""The report of a run, of several runs or of a study: one HTML page, its tables and its charts.
+"""The report of a run, several runs or a study: one HTML page with tables and charts.
 
 Start with `document`.
 """

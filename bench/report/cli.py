@@ -1,4 +1,4 @@
-"""`skylane report`: what a run, several runs or a study measured; as a page, as tables, on the terminal."""
+"""`skylane report`: reports a run, several runs or a study as HTML page, table files, JSON and on the terminal."""
 
 import json
 import sys
@@ -8,21 +8,21 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.logs.audit import checks
+from bench.logs.audit import run_checks
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.content import Report
-from bench.report.data.report_input import Subject, open_subject
+from bench.report.content import ReportContent
+from bench.report.data.report_input import ReportInput, load_report_input
 from bench.report.data.study_log import is_study, run_folders
 from bench.report.document import report_of, write_page
 from bench.report.output.charts import FiguresError, write_figures
-from bench.report.output.json_data import plain
+from bench.report.output.json_data import report_json
 from bench.report.output.table_files import write_tables
-from bench.report.output.terminal import show
+from bench.report.output.terminal import terminal_tables
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
 
-_MOST_PROBLEMS = 10
+_MAX_PROBLEMS = 10
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
@@ -31,18 +31,26 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The HTML file. [RUN/report.html; comparison.html in the first of several]",
+    help="HTML file to write. [RUN/report.html; comparison.html in the first of several]",
 )
-@click.option("--tables", type=_FOLDER, help="Write tables as CSV, Markdown and LaTeX, and figures as SVG and PNG.")
-@click.option("--check", is_flag=True, help="Check every promise of the log; exit code 1 where one does not hold.")
-@click.option("--repair", "repairs", is_flag=True, help="Close as `aborted` what a killed run left open.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead; write no page.")
-@click.option("--price-per-hour", type=FiniteRange(min=0), help="Of the machine: what do 24 h of footage cost?")
-@click.option("--currency", default="EUR", show_default=True, help="Of that price.")
+@click.option("--tables", type=_FOLDER, help="Write tables as CSV, Markdown and LaTeX, and charts as SVG and PNG.")
+@click.option("--check", is_flag=True, help="Check the consistency of the log; exit code 1 if a check fails.")
+@click.option("--repair", "repairs", is_flag=True, help="Close the open frames of a killed run as `aborted`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and write no page.")
 @click.option(
-    "--footage-hz", type=FiniteRange(min=0, min_open=True), default=24.0, show_default=True, help="Of the footage."
+    "--price-per-hour", type=FiniteRange(min=0), help="Price of the machine; adds the cost of 24 h of footage."
 )
-@click.option("--local", type=_FOLDER, help="The same frames, answered on the vehicle itself: is offloading worth it?")
+@click.option("--currency", default="EUR", show_default=True, help="Currency of the price.")
+@click.option(
+    "--footage-hz",
+    type=FiniteRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    help="Frame rate of the footage.",
+)
+@click.option(
+    "--local", type=_FOLDER, help="Run of the same frames with the worker on the vehicle, to compare offloading with."
+)
 def report(
     runs: tuple[Path, ...],
     *,
@@ -56,59 +64,58 @@ def report(
     footage_hz: float,
     local: Path | None,
 ) -> None:
-    """Show where the time went and what became of the frames; compare several runs, or the cells of a study.
+    """Report outcomes and time by stage of a run; compare several runs, or the cells of a study.
 
     RUN is the folder of a run or of a study.
     """
     if repairs:
         for run in runs:
-            click.echo(f"{repair(run)} frames of {run} were open and are closed as aborted", err=as_json)
+            click.echo(f"{repair(run)} open frames of {run} closed as aborted", err=as_json)
     if check:
         sys.exit(_check(runs))
     console = Console(stderr=as_json)
     tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
-    subject = open_subject(runs, load_run(local) if local else None)
-    made = report_of(subject, tariff)
+    source = load_report_input(runs, load_run(local) if local else None)
+    content = report_of(source, tariff)
     if tables:
-        _write_files(made, tables, console)
+        _write_files(content, tables, console)
     if as_json:
-        click.echo(json.dumps(plain(subject), indent=2, default=str, allow_nan=False))
+        click.echo(json.dumps(report_json(source), indent=2, default=str, allow_nan=False))
         return
-    _show(subject, made, console)
-    path = write_page(made, runs, out)
+    _show(source, content, console)
+    path = write_page(content, runs, out)
     console.print(f"{path}  the report; any browser opens it", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show(subject: Subject, made: Report, console: Console) -> None:
-    for shown in show(subject, made):
-        console.print(shown, markup=False, highlight=False)
-    for problem in subject.problems[:_MOST_PROBLEMS]:
-        console.print(f"Not sound: {problem}", markup=False, highlight=False, soft_wrap=True)
-    if len(subject.problems) > _MOST_PROBLEMS:
-        console.print(f"Not sound: {len(subject.problems) - _MOST_PROBLEMS} more problems; --check names them all")
+def _show(source: ReportInput, content: ReportContent, console: Console) -> None:
+    for table in terminal_tables(source, content):
+        console.print(table, markup=False, highlight=False)
+    for problem in source.problems[:_MAX_PROBLEMS]:
+        console.print(f"Problem: {problem}", markup=False, highlight=False, soft_wrap=True)
+    if len(source.problems) > _MAX_PROBLEMS:
+        console.print(f"{len(source.problems) - _MAX_PROBLEMS} more problems: use --check to list all of them")
 
 
 def _check(runs: Sequence[Path]) -> int:
-    """Say of each run, and of each of a study, whether it is sound; the exit code."""
-    is_sound = True
+    """Prints the problems of each run, or of each run of a study; returns the exit code."""
+    exit_code = 0
     folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]
     for run in folders:
-        made = checks(run)
-        problems = dict.fromkeys(problem for check in made for problem in check.problems)
+        checks = run_checks(run)
+        problems = dict.fromkeys(problem for check in checks for problem in check.problems)
         for problem in problems:
             click.echo(str(problem))
-        told = "sound" if not problems else f"not sound, {len(problems)} problems"
-        click.echo(f"{run}: {told}: {len(load_run(run).frames):,} rows, {len(made)} checks")
-        is_sound = is_sound and not problems
-    return 0 if is_sound else 1
+        result = f"not consistent, {len(problems)} problems" if problems else "consistent"
+        click.echo(f"{run}: {result}: {len(load_run(run).frames):,} rows, {len(checks)} checks")
+        exit_code = 1 if problems else exit_code
+    return exit_code
 
 
-def _write_files(made: Report, folder: Path, console: Console) -> None:
-    """The tables, and the figures where there is a browser to draw them."""
-    written = write_tables(made.tables(), folder)
-    told = f"{len(written)} files of tables"
+def _write_files(content: ReportContent, folder: Path, console: Console) -> None:
+    """Writes the tables and, if a browser is installed, the charts."""
+    written = f"{len(write_tables(content.tables(), folder))} table files"
     try:
-        told += f" and {len(write_figures(made.charts(), folder))} of figures"
+        written += f" and {len(write_figures(content.charts(), folder))} chart files"
     except FiguresError as error:
-        console.print(f"{error}; the tables are there without", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{folder}  {told}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{error}; only the tables were written", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{folder}  {written}", markup=False, highlight=False, soft_wrap=True)

@@ -1,42 +1,42 @@
-"""What a report is made of, before it becomes HTML, CSV, Markdown, LaTeX or a picture."""
+"""The content of a report, independent of its output format (HTML, CSV, Markdown, LaTeX or terminal)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
-Trace = dict[str, Any]  # As Plotly takes it.
-Cell = str | int | float | Estimate | None  # None, and nan: was not measured.
-Row = tuple[Cell, ...]
+Trace = dict[str, Any]  # A trace of a Plotly figure.
+CellValue = str | int | float | IntervalEstimate | None  # None and NaN mean "not measured".
+TableRow = tuple[CellValue, ...]
 
 
-class Kind(StrEnum):
-    """What stands in a column."""
+class ColumnKind(StrEnum):
+    """The type of a column's values."""
 
     TEXT = "text"
     NUMBER = "number"
-    STAGE = "stage"  # The name of a stage, which is shown beside its colour.
+    STAGE = "stage"  # Name of a stage, shown with a colour sample.
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; `digits`: decimals, where four significant figures are not what is wanted."""
+    """A column of a table."""
 
     heading: str
-    kind: Kind = Kind.NUMBER
-    digits: int | None = None
+    kind: ColumnKind = ColumnKind.NUMBER
+    digits: int | None = None  # Number of decimals; None for four significant digits.
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table. `name` is the name of its files; `caption` says what it shows and in which unit."""
+class ReportTable:
+    """A table; `name` is also the name of its files."""
 
     name: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
@@ -44,7 +44,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Toggle:
-    """A button of a chart and what it changes: `traces` by attribute as Plotly restyles them, `layout` likewise."""
+    """A button of a chart; `traces` and `layout` are the arguments of `Plotly.update`."""
 
     label: str
     traces: Mapping[str, Any] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Toggle:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure. `name` is the name of its files; `caption` tells, in words and numbers, what one sees.
+    """A chart; `name` is also the name of its files.
 
-    `traces` and `layout` are Plotly's, laid over the house's own layout. Every axis has a title with its unit. Of
-    `toggles` the first is what is drawn.
+    The caption describes in words and numbers what the chart shows. `traces` and `layout` are Plotly's; the layout is
+    merged into the common template. Every axis has a title with its unit. The first toggle is the initial state.
     """
 
     name: str
@@ -68,78 +68,78 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
-    """A paragraph."""
+class Paragraph:
+    """A paragraph of text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A paragraph that must not be overlooked."""
+    """A highlighted paragraph with a warning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class FrameList:
-    """Frames that can be opened: `rows` are places in the report's frames; each with its line of text."""
+    """Buttons that open frames: pairs of sequence number and label."""
 
     heading: str
     frames: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """A table that is opened by whoever wants it; `told` says what is in it."""
+class CollapsedTable:
+    """A table that is hidden until the reader opens it."""
 
-    told: str
-    table: Table
+    summary: str
+    table: ReportTable
 
 
-Part = Folded | Prose | Caution | Table | Chart | FrameList
+ChapterPart = CollapsedTable | Paragraph | Caution | ReportTable | Chart | FrameList
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A chapter of a report; `anchor` is its address on the page."""
+class Chapter:
+    """A chapter of a report; `anchor` is the fragment of its URL on the page."""
 
     anchor: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[ChapterPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A report: its title, one sentence that says it all, and the rest."""
+class ReportContent:
+    """A report: its title, a summary of one or two sentences, and its chapters."""
 
     title: str
-    verdict: str
-    sections: tuple[Section, ...]
-    frames: Mapping[str, Any] = field(default_factory=dict)  # What the page needs to open a frame: see `details`.
+    summary: str
+    chapters: tuple[Chapter, ...]
+    frames: Mapping[str, Any] = field(default_factory=dict)  # The result of `frame_details`, for opening single frames.
 
-    def tables(self) -> Iterator[Table]:
-        """Every table, in reading order."""
-        for section in self.sections:
-            for part in section.parts:
-                if isinstance(part, Folded | Table):
-                    yield part.table if isinstance(part, Folded) else part
+    def tables(self) -> Iterator[ReportTable]:
+        """Yields every table in reading order."""
+        for chapter in self.chapters:
+            for part in chapter.parts:
+                if isinstance(part, CollapsedTable | ReportTable):
+                    yield part.table if isinstance(part, CollapsedTable) else part
 
     def charts(self) -> Iterator[Chart]:
-        """Every figure, in reading order."""
-        return (part for section in self.sections for part in section.parts if isinstance(part, Chart))
+        """Yields every chart in reading order."""
+        return (part for chapter in self.chapters for part in chapter.parts if isinstance(part, Chart))
 
 
-def texts(*headings: str) -> tuple[Column, ...]:
-    """Columns of text."""
-    return tuple(Column(heading, Kind.TEXT) for heading in headings)
+def text_columns(*headings: str) -> tuple[Column, ...]:
+    """Returns columns of text."""
+    return tuple(Column(heading, ColumnKind.TEXT) for heading in headings)
 
 
-def numbers(*headings: str) -> tuple[Column, ...]:
-    """Columns of numbers."""
+def number_columns(*headings: str) -> tuple[Column, ...]:
+    """Returns columns of numbers."""
     return tuple(Column(heading) for heading in headings)
 
 
-def joined(parts: Sequence[str]) -> str:
-    """Words in a row: "a", "a and b", "a, b and c"."""
+def join_words(parts: Sequence[str]) -> str:
+    """Joins words as "a", "a and b" or "a, b and c"."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

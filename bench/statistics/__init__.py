@@ -1,4 +1,4 @@
-"""Statistics of samples and of repeated runs.
+"""Descriptive statistics of latency samples, and statistical tests over repeated runs.
 
-Start with `description` and `runs`.
+Start with `description` (one sample) and `run_test` (two groups of runs).
 """

@@ -1,8 +1,8 @@
-"""The block bootstrap: how far a figure of a run would stray if the run were repeated.
+"""A block bootstrap for confidence intervals of time series.
 
-The latencies of a run follow one another: a slow frame holds up the next. Drawing single values anew would treat them
-as independent and make every interval too narrow, so blocks of neighbours are drawn (Künsch 1989; Davison and Hinkley
-1997, section 8.2.3), long enough that the blocks hardly depend on one another.
+Successive latencies of a run depend on each other: a slow frame delays the next one. Resampling single values would
+treat them as independent and produce intervals that are too narrow. This module resamples blocks of successive values
+(Künsch 1989; Davison and Hinkley 1997, section 8.2.3) that are long enough to be nearly independent of each other.
 """
 
 import math
@@ -18,83 +18,83 @@ Floats = npt.NDArray[np.float64]
 
 REPLICATES = 1000
 CONFIDENCE = 0.95
-_LAYOUTS = 10  # How many ways the blocks are laid out; each serves a tenth of the replicates.
-_MAX_BLOCKS = 1000  # More blocks than these cost time and tell no more of the spread.
+_LAYOUTS = 10  # Number of block layouts; each one serves a tenth of the replicates.
+_MAX_BLOCKS = 1000  # More blocks cost time without improving the intervals.
 _MAX_RANKS = 1024
+_MIN_VALUES = 4  # The autocorrelation of fewer values is meaningless.
 
 
 @dataclass(frozen=True, slots=True)
-class Dependence:
-    """How values in time order hang together."""
+class SerialDependence:
+    """How strongly values in time order depend on each other."""
 
-    block_length: int  # Values that must stay together when the sample is drawn anew.
-    effective_count: float  # So many independent values would tell as much of the mean; at most their number.
+    block_length: int  # Number of successive values that are resampled together.
+    effective_count: float  # Number of independent values that would estimate the mean as precisely.
 
 
-def dependence(values: Floats) -> Dependence:
-    """Measure autocorrelation, of the values and of their ranks, and keep what is worse of the two.
+def measure_dependence(values: Floats) -> SerialDependence:
+    """Measures the autocorrelation of the values and of their ranks, and returns the stronger dependence.
 
-    Ranks, since one frame a hundred times slower than all others hides in the plain autocorrelation whatever the others
-    do. Block length after Politis and White (2004) as corrected by Patton, Politis and White (2009), for circular
-    blocks, doubled, but a tenth of the sample at most: their length makes the variance exact on the average, and cuts
-    the intervals of a strongly correlated series to 90 % coverage where the doubled one gives 93 %. The effective count
-    is n times the variance over the long-run variance, of the same flat-top window.
+    Ranks are included because a single extreme frame hides the autocorrelation of all the others. The block length
+    follows Politis and White (2004), corrected by Patton, Politis and White (2009), for circular blocks. It is doubled,
+    up to a tenth of the sample: the original length gives 90 % coverage for a strongly correlated series, the doubled
+    length 93 %. The effective count is n times the variance over the long-run variance, with the same flat-top window.
     """
-    if len(values) < 4 or not np.ptp(values) > 0:  # noqa: PLR2004 (three values have no autocorrelation to speak of)
-        return Dependence(1, float(len(values)))
-    known = [_dependence(series) for series in (values, rankdata(values))]
-    return Dependence(max(each.block_length for each in known), min(each.effective_count for each in known))
+    if len(values) < _MIN_VALUES or not np.ptp(values) > 0:
+        return SerialDependence(1, float(len(values)))
+    measured = [_dependence_of(series) for series in (values, rankdata(values))]
+    return SerialDependence(max(each.block_length for each in measured), min(each.effective_count for each in measured))
 
 
-def _dependence(values: Floats) -> Dependence:
+def _dependence_of(values: Floats) -> SerialDependence:
     count = len(values)
-    runs_of = max(5, math.ceil(math.sqrt(math.log10(count))))
-    furthest = min(count - 1, math.ceil(math.sqrt(count)) + runs_of)
-    covariance = _autocovariance(values, furthest)
-    small = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(count) / count) * covariance[0]
-    # The least lag after which the next `runs_of` are all insignificant; those beyond the furthest are taken for that.
-    quiet = np.convolve(np.append(small, np.ones(runs_of)), np.ones(runs_of), "valid") == runs_of
+    quiet_lags = max(5, math.ceil(math.sqrt(math.log10(count))))
+    max_lag = min(count - 1, math.ceil(math.sqrt(count)) + quiet_lags)
+    covariance = _autocovariance(values, max_lag)
+    insignificant = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(count) / count) * covariance[0]
+    # The smallest lag followed by `quiet_lags` insignificant ones; lags beyond `max_lag` count as insignificant.
+    quiet = np.convolve(np.append(insignificant, np.ones(quiet_lags)), np.ones(quiet_lags), "valid") == quiet_lags
     last = int(np.argmax(quiet))
     if last == 0:
-        return Dependence(1, float(count))
-    lags = np.arange(1, min(2 * last, furthest) + 1)
-    window = np.minimum(1.0, 2 * (1 - lags / (2 * last)))  # Flat to the middle, then straight down to zero.
+        return SerialDependence(1, float(count))
+    lags = np.arange(1, min(2 * last, max_lag) + 1)
+    window = np.minimum(1.0, 2 * (1 - lags / (2 * last)))  # Flat up to the middle, then linear down to zero.
     long_run = float(covariance[0] + 2 * window @ covariance[lags])
-    if long_run <= 0:  # Values that swing to and fro tell more than independent ones; they are not credited with it.
-        return Dependence(1, float(count))
+    if long_run <= 0:  # Negative correlation would raise the effective count above n; n is the maximum here.
+        return SerialDependence(1, float(count))
     slope = 2 * float((window * lags) @ covariance[lags])
     length = 2 * (2 * slope**2 / (4 / 3 * long_run**2)) ** (1 / 3) * count ** (1 / 3)
     effective = min(float(count), count * float(covariance[0]) / long_run)
-    return Dependence(min(max(1, math.ceil(length)), max(1, count // 10)), effective)
+    return SerialDependence(min(max(1, math.ceil(length)), max(1, count // 10)), effective)
 
 
-def _autocovariance(values: Floats, furthest: int) -> Floats:
-    """Of lags 0 to `furthest`, by the fast Fourier transform."""
-    size = 1 << (len(values) + furthest).bit_length()
+def _autocovariance(values: Floats, max_lag: int) -> Floats:
+    """Returns the autocovariance at lags 0 to `max_lag`, computed by the fast Fourier transform."""
+    size = 1 << (len(values) + max_lag).bit_length()
     spectrum = np.fft.rfft(values - values.mean(), size)
-    product = np.fft.irfft(spectrum * spectrum.conj(), size)[: furthest + 1] / len(values)
+    product = np.fft.irfft(spectrum * spectrum.conj(), size)[: max_lag + 1] / len(values)
     return np.asarray(product, np.float64)
 
 
-class Bootstrap:
-    """Samples drawn anew from one series, in blocks.
+class BlockBootstrap:
+    """Resamples one series in blocks.
 
-    Blocks lie end to end from a random start, round the end of a run to its beginning. A replicate is as many blocks as
-    there are, drawn with replacement; ten layouts serve a hundred replicates each.
+    Blocks lie end to end from a random start and wrap around the end of the series. A replicate draws as many blocks as
+    there are, with replacement. Ten layouts serve a hundred replicates each.
     """
 
     def __init__(self, length: int, block_length: int, seed: int) -> None:
-        """`length`: the number of values in the series; `block_length`: the number that stay together."""
+        """`length`: number of values in the series; `block_length`: number of values resampled together."""
         generator = np.random.default_rng(seed)
         self.blocks = min(max(1, round(length / block_length)), _MAX_BLOCKS, length)
         self._labels, self._draws = [], []
         for _ in range(_LAYOUTS):
             start = int(generator.integers(max(1, length // self.blocks)))
             self._labels.append((np.arange(length) + start) % length * self.blocks // length)
-            self._draws.append(_draws(generator, self.blocks))
+            self._draws.append(_draw_blocks(generator, self.blocks))
 
     def means(self, values: Floats) -> Floats:
-        """The mean of every replicate of `values`."""
+        """Returns the mean of every replicate, shape (replicates,)."""
         replicates = []
         for labels, draws in zip(self._labels, self._draws, strict=True):
             sums = np.bincount(labels, values, self.blocks)
@@ -103,48 +103,48 @@ class Bootstrap:
         return np.concatenate(replicates)
 
     def quantiles(self, values: Floats, shares: Sequence[float]) -> Floats:
-        """The quantiles of every replicate of `values`: replicates × shares.
+        """Returns the quantiles of every replicate, shape (replicates, shares).
 
-        A replicate is never sorted: how often each block holds each stretch of ranks is counted once, a replicate's
-        counts are a product of matrices, and the rank that its quantile has in the sample is read off them. Up to
-        1,024 values the stretches are single ranks; beyond, they are narrow against the spread of any quantile.
+        No replicate is sorted. The method counts once how many values of each block fall into each bin of ranks; the
+        counts of a replicate are then a matrix product, from which the sample rank of each quantile is interpolated.
+        Up to 1,024 values, every bin is a single rank; beyond, bins are narrow compared with the quantiles' spread.
         """
         order = np.argsort(values, kind="stable")
         ranked, edges = values[order], _rank_edges(len(values))
-        stretch = np.searchsorted(edges, np.arange(len(values)), side="right") - 1
-        places = np.arange(len(values), dtype=np.float64)
+        rank_bins = np.searchsorted(edges, np.arange(len(values)), side="right") - 1
+        ranks = np.arange(len(values), dtype=np.float64)
         replicates = []
         for labels, draws in zip(self._labels, self._draws, strict=True):
-            cells = labels[order] * (len(edges) - 1) + stretch
+            cells = labels[order] * (len(edges) - 1) + rank_bins
             table = np.bincount(cells, minlength=self.blocks * (len(edges) - 1)).reshape(self.blocks, -1)
             below = np.zeros((len(draws), len(edges)))
             below[:, 1:] = draws @ np.cumsum(table, axis=1).astype(np.float32)
-            for row in below:  # Whole counts below 2**24: exact in single precision.
+            for row in below:  # Counts stay below 2**24, so single precision is exact.
                 wanted = np.asarray(shares) * (row[-1] - 1) + 0.5
-                replicates.append(np.interp(np.interp(wanted, row, edges) - 0.5, places, ranked))
+                replicates.append(np.interp(np.interp(wanted, row, edges) - 0.5, ranks, ranked))
         return np.asarray(replicates)
 
 
-def _draws(generator: np.random.Generator, blocks: int) -> npt.NDArray[np.float32]:
-    """How often each block is in each replicate of one layout: replicates × blocks."""
+def _draw_blocks(generator: np.random.Generator, blocks: int) -> npt.NDArray[np.float32]:
+    """Returns how often each block occurs in each replicate of one layout, shape (replicates, blocks)."""
     rows = REPLICATES // _LAYOUTS
     drawn = generator.integers(blocks, size=(rows, blocks)) + np.arange(rows)[:, None] * blocks
     return np.bincount(drawn.ravel(), minlength=rows * blocks).reshape(rows, blocks).astype(np.float32)
 
 
 def _rank_edges(count: int) -> Floats:
-    """Where the stretches of ranks begin and end: evenly on a normal scale, so that the tails are fine."""
+    """Returns the edges of the rank bins: even steps on a normal scale, which makes the bins of the tails narrow."""
     if count <= _MAX_RANKS:
         return np.arange(count + 1, dtype=np.float64)
     inner = np.round(count * ndtr(np.linspace(-4.5, 4.5, _MAX_RANKS)))
     return np.unique(np.concatenate(([0.0], inner, [float(count)])))
 
 
-def bounds(replicates: Floats, degrees: float) -> tuple[float, float]:
-    """The expanded percentile interval of 95 % (Hesterberg 2015, section 3.4.1).
+def percentile_interval(replicates: Floats, degrees: float) -> tuple[float, float]:
+    """Returns the expanded percentile interval at 95 % confidence (Hesterberg 2015, section 3.4.1).
 
-    A plain percentile interval is too narrow for few blocks, as a normal interval is without Student's t: the shares cut
-    off are those that t with `degrees` of freedom asks for, `degrees` being the number of blocks less one.
+    The plain percentile interval is too narrow for few blocks, like a normal interval without Student's t. The expanded
+    interval takes its tail probabilities from t with `degrees` of freedom: the number of blocks minus one.
     """
     tail = stdtrit(degrees, (1 - CONFIDENCE) / 2) * math.sqrt((degrees + 1) / degrees)
     low, high = np.quantile(replicates, (ndtr(tail), 1 - ndtr(tail)))

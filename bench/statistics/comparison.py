@@ -1,4 +1,4 @@
-"""Two samples of frames side by side: how far apart they are, and whether their runs show a difference."""
+"""Compares the latencies of two samples of frames and tests the difference between their runs."""
 
 import math
 from collections.abc import Sequence
@@ -9,80 +9,81 @@ import pandas as pd
 from scipy import stats
 
 from bench.statistics.bootstrap import Floats
-from bench.statistics.comparison_text import sentence
-from bench.statistics.description import Estimate
+from bench.statistics.comparison_text import comparison_sentence
+from bench.statistics.description import IntervalEstimate
 from bench.statistics.run_test import RunTest, compare_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Latencies to compare, in milliseconds; NaN ones are left out."""
+class LatencySample:
+    """Latencies to compare, in milliseconds; NaN values are skipped."""
 
     name: str
     latencies: pd.Series
-    runs: pd.Series | None = None  # The run of each latency, which is its block in a study; None: all are of one run.
+    runs: pd.Series | None = None  # The run (in a study: the block) of each latency; None if all are of one run.
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """b against a. A figure that does not apply, or that the runs cannot give, is NaN."""
+class LatencyComparison:
+    """The comparison of sample b with sample a; values that do not apply or cannot be computed are NaN."""
 
     a: str
     b: str
-    count_a: int  # Frames.
+    count_a: int  # Number of frames.
     count_b: int
     runs_a: int
     runs_b: int
-    difference: Estimate  # Of the runs' medians, ms: mean of b's minus mean of a's.
-    ratio: Estimate  # Of the runs' medians: geometric mean of b's over that of a's.
-    method: str  # The test that was made; empty where the runs are too few.
-    p_value: float  # Adjusted for the number of comparisons made together.
-    hedges_g: float  # Above 0: b is higher.
-    probability_b_lower: float  # That a frame of b is below one of a, both drawn at random; a tie counts half.
+    difference: IntervalEstimate  # Mean of b's run medians minus mean of a's run medians, ms.
+    ratio: IntervalEstimate  # Geometric mean of b's run medians over that of a's.
+    method: str  # Name of the test; empty if there are too few runs.
+    p_value: float  # Adjusted for the number of comparisons in the family.
+    hedges_g: float  # Positive if b is higher.
+    probability_b_lower: float  # Probability that a random frame of b is below a random frame of a; ties count half.
     verdict: str
     sentence: str
 
 
-def compare(pairs: Sequence[tuple[Sample, Sample]], *, in_blocks: bool) -> list[Comparison]:
-    """Compare b with a for each pair, all of them together as one family of tests (see bench.statistics.run_test).
+def compare_latencies(
+    pairs: Sequence[tuple[LatencySample, LatencySample]], *, in_blocks: bool
+) -> list[LatencyComparison]:
+    """Compares b with a for each pair; all pairs form one family of tests (see bench.statistics.run_test).
 
-    The figure of a run is the median of its frames. `hedges_g` is the difference of the frames' means in pooled standard
-    deviations, with the small-sample factor of Hedges (1981); it and `probability_b_lower` describe the frames, and claim
-    nothing about other runs.
+    The tested value of a run is the median of its frames. `hedges_g` is the difference of the frames' means in pooled
+    standard deviations, with the small-sample factor of Hedges (1981). `hedges_g` and `probability_b_lower` describe
+    these frames only, not other runs.
     """
-    known = [(_known(a), _known(b)) for a, b in pairs]
-    medians = [(_medians(a), _medians(b)) for a, b in known]
+    measured = [(_without_nan(a), _without_nan(b)) for a, b in pairs]
+    medians = [(_run_medians(a), _run_medians(b)) for a, b in measured]
     tests = compare_runs(medians, in_blocks=in_blocks)
     logarithms = [(_logarithms(a), _logarithms(b)) for a, b in medians]
     ratios = [_ratio(each) for each in compare_runs(logarithms, in_blocks=in_blocks)]
-    return [_comparison(a, b, test, ratio) for (a, b), test, ratio in zip(known, tests, ratios, strict=True)]
+    return [_comparison(a, b, test, ratio) for (a, b), test, ratio in zip(measured, tests, ratios, strict=True)]
 
 
-def _known(sample: Sample) -> Sample:
-    is_known = np.isfinite(sample.latencies.to_numpy(np.float64, na_value=np.nan))
-    runs = None if sample.runs is None else sample.runs[is_known]
-    return Sample(sample.name, sample.latencies[is_known].astype(np.float64), runs)
+def _without_nan(sample: LatencySample) -> LatencySample:
+    is_measured = np.isfinite(sample.latencies.to_numpy(np.float64, na_value=np.nan))
+    runs = None if sample.runs is None else sample.runs[is_measured]
+    return LatencySample(sample.name, sample.latencies[is_measured].astype(np.float64), runs)
 
 
-def _medians(sample: Sample) -> pd.Series:
-    """The median of each run, by the run."""
+def _run_medians(sample: LatencySample) -> pd.Series:
     runs = pd.Series(0, sample.latencies.index) if sample.runs is None else sample.runs
     return sample.latencies.groupby(runs.to_numpy()).median()
 
 
 def _logarithms(medians: pd.Series) -> pd.Series:
-    """The logarithms of durations; NaN for one of 0, which has no ratio."""
+    """Returns logarithms of durations; NaN for a duration of 0, which has no ratio."""
     return np.log(medians.where(medians > 0))
 
 
-def _ratio(test: RunTest) -> Estimate:
+def _ratio(test: RunTest) -> IntervalEstimate:
     difference = test.difference
-    return Estimate(*(math.exp(end) for end in (difference.value, difference.low, difference.high)))
+    return IntervalEstimate(*(math.exp(end) for end in (difference.value, difference.low, difference.high)))
 
 
-def _comparison(a: Sample, b: Sample, test: RunTest, ratio: Estimate) -> Comparison:
-    frames_a, frames_b = (side.latencies.to_numpy(np.float64) for side in (a, b))
-    return Comparison(
+def _comparison(a: LatencySample, b: LatencySample, test: RunTest, ratio: IntervalEstimate) -> LatencyComparison:
+    frames_a, frames_b = (sample.latencies.to_numpy(np.float64) for sample in (a, b))
+    return LatencyComparison(
         a=a.name,
         b=b.name,
         count_a=len(frames_a),
@@ -96,7 +97,7 @@ def _comparison(a: Sample, b: Sample, test: RunTest, ratio: Estimate) -> Compari
         hedges_g=_hedges_g(frames_a, frames_b),
         probability_b_lower=_probability_lower(frames_a, frames_b),
         verdict=test.verdict,
-        sentence=sentence(a.name, b.name, test),
+        sentence=comparison_sentence(a.name, b.name, test),
     )
 
 

@@ -1,36 +1,42 @@
-"""One sentence for a comparison of latencies, made from its test, that claims no more than the runs can show."""
+"""Describes a latency comparison in one sentence that claims no more than its test supports."""
 
 import math
 
-from bench.statistics.run_test import LEAST_RUNS, RunTest
+from bench.statistics.run_test import MIN_RUNS, RunTest
 
-_NEGLIGIBLE = 0.01  # As a share of a's median.
-_LEAST_P = 0.001
+_NEGLIGIBLE_SHARE = 0.01  # Differences below this share of a's median are called small or negligible.
+_MIN_PRINTED_P = 0.001
 
 
-def sentence(a: str, b: str, test: RunTest) -> str:
-    """Describes how far the median latency of b lies from that of a, in milliseconds, and what the test says of it."""
+def comparison_sentence(a: str, b: str, test: RunTest) -> str:
+    """Describes the difference between the median latencies of b and a, in milliseconds, and the result of the test."""
     if not math.isfinite(test.difference.value):
         return f"{b} cannot be compared with {a}: {b if not test.b.count else a} has no answered frame."
     if not test.method:
-        return f"{_described(a, b, test)}; {test.verdict}: at least {LEAST_RUNS} runs a side are needed."
+        return f"{_observed_difference(a, b, test)}; {test.verdict}: at least {MIN_RUNS} runs of each are needed."
     difference = test.difference
     digits = _digits(difference.high - difference.low)
-    bounds = f"{_number(difference.low, digits)} to {_number(difference.high, digits)} ms"
-    told = f"95 % interval {bounds}; {test.method} over {test.basis}, {p_text(test.p_value)}{_family(test)}"
-    if test.is_shown:
+    interval = f"{_number(difference.low, digits)} to {_number(difference.high, digits)} ms"
+    evidence = f"95 % interval {interval}; {test.method} over {test.basis}, {p_text(test.p_value)}"
+    if test.tests > 1:
+        evidence += f" adjusted for {test.tests} comparisons"
+    if test.is_significant:
         longer = "longer" if difference.value > 0 else "less"
-        return f"{b} took {abs(difference.value):.{digits}f} ms {longer} than {a} at the median ({told}){_size(test)}."
-    return f"Between {a} and {b} no difference could be shown at the median ({told}); {_not_shown(test)}."
+        took = f"{b} took {abs(difference.value):.{digits}f} ms {longer} than {a} at the median"
+        return f"{took} ({evidence}){_size_remark(test)}."
+    remark = "this does not show that they are equal"
+    if _largest_share(test) < _NEGLIGIBLE_SHARE:
+        remark = f"any difference is below {_NEGLIGIBLE_SHARE * 100:.0f} % of the median"
+    return f"The medians of {a} and {b} do not differ significantly ({evidence}); {remark}."
 
 
 def p_text(p_value: float) -> str:
-    """A p-value: "p = 0.012" or "p < 0.001", never 0."""
-    return f"p < {_LEAST_P}" if p_value < _LEAST_P else f"p = {p_value:.3f}"
+    """Formats a p-value as "p = 0.012" or "p < 0.001", never as 0."""
+    return f"p < {_MIN_PRINTED_P}" if p_value < _MIN_PRINTED_P else f"p = {p_value:.3f}"
 
 
-def _described(a: str, b: str, test: RunTest) -> str:
-    """What the runs at hand had, without a claim about others."""
+def _observed_difference(a: str, b: str, test: RunTest) -> str:
+    """Describes the observed runs, without a claim about other runs."""
     value = test.difference.value
     digits = _digits(abs(value))
     medians = f"{_number(test.b.mean, digits)} against {_number(test.a.mean, digits)} ms"
@@ -39,26 +45,16 @@ def _described(a: str, b: str, test: RunTest) -> str:
     return f"{b} had a median {abs(value):.{digits}f} ms {'higher' if value > 0 else 'lower'} than {a} in these runs ({medians})"
 
 
-def _family(test: RunTest) -> str:
-    return f" adjusted for {test.tests} comparisons" if test.tests > 1 else ""
-
-
-def _size(test: RunTest) -> str:
-    """A remark where the difference is too small to matter."""
+def _size_remark(test: RunTest) -> str:
+    """Points out a difference that is too small to matter; empty for a larger one."""
     share = _share(test, test.difference.value)
-    if _furthest(test) < _NEGLIGIBLE:
+    if _largest_share(test) < _NEGLIGIBLE_SHARE:
         return f", but this is negligible: {share * 100:.2f} % of the median"
-    return f", but this is small: {share * 100:.1f} % of the median" if share < _NEGLIGIBLE else ""
+    return f", but this is small: {share * 100:.1f} % of the median" if share < _NEGLIGIBLE_SHARE else ""
 
 
-def _not_shown(test: RunTest) -> str:
-    if _furthest(test) < _NEGLIGIBLE:
-        return f"if there is one, it is below {_NEGLIGIBLE * 100:.0f} % of the median"
-    return "this does not show that they are equal"
-
-
-def _furthest(test: RunTest) -> float:
-    """The end of the interval that is further from 0, as a share of a's median."""
+def _largest_share(test: RunTest) -> float:
+    """Returns the end of the interval that is further from 0, as a share of a's median."""
     return max(_share(test, test.difference.low), _share(test, test.difference.high))
 
 
@@ -71,5 +67,5 @@ def _number(value: float, digits: int) -> str:
 
 
 def _digits(width: float) -> int:
-    """The decimals that give a width two significant figures; at most three, a microsecond."""
+    """Returns the number of decimals that shows two significant digits of `width`; at most three (a microsecond)."""
     return min(3, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else 3

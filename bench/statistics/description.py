@@ -1,4 +1,4 @@
-"""What a sample says of the run it came from, and how surely."""
+"""Descriptive statistics of one latency sample, with confidence intervals."""
 
 import math
 from dataclasses import dataclass
@@ -7,69 +7,71 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.statistics.bootstrap import Bootstrap, Floats, bounds, dependence
+from bench.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence, percentile_interval
 from shared.runlog.percentiles import percentiles
 
-LEAST: Final = 10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
+MIN_EFFECTIVE_COUNT: Final = 10  # Effective values required on each side of a percentile, or for a mean.
 SHARES: Final = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
-_NAN: Final = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure and the interval that holds the truth in 95 of 100 such runs; nan bounds: the sample cannot give one."""
+class IntervalEstimate:
+    """A value with its 95 % confidence interval; the ends are NaN if the sample is too small for an interval."""
 
     value: float
-    low: float = _NAN
-    high: float = _NAN
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """A sample in a few figures, in the unit of its values; nan where there are too few values to tell.
+class SampleDescription:
+    """Statistics in the unit of the values; NaN where the sample is too small.
 
-    `effective_count`: so many independent values would tell as much of the mean. `std`: of the sample, n - 1.
+    `effective_count` is the number of independent values that would estimate the mean as precisely. `std` is the sample
+    standard deviation (n - 1).
     """
 
     count: int
     effective_count: float
-    mean: Estimate
-    p25: Estimate
-    p50: Estimate
-    p75: Estimate
-    p95: Estimate
-    p99: Estimate
-    p99_9: Estimate
+    mean: IntervalEstimate
+    p25: IntervalEstimate
+    p50: IntervalEstimate
+    p75: IntervalEstimate
+    p95: IntervalEstimate
+    p99: IntervalEstimate
+    p99_9: IntervalEstimate
     minimum: float
     maximum: float
     std: float
 
 
-def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
-    """Describe values given in time order, shape (n,); those that were not measured (nan) are left out.
+def describe(values: npt.ArrayLike, *, seed: int = 0) -> SampleDescription:
+    """Describes values in time order, shape (n,); NaN values (not measured) are skipped.
 
-    Percentiles are linearly interpolated between order statistics, as NumPy and pandas do; p99 and p99.9 are NaN where the
-    sample is too small for them (shared.runlog.percentiles). The intervals are of 95 %, by
-    a block bootstrap of 1,000 replicates from `seed` (bench.statistics.bootstrap). A percentile with fewer than ten effective
-    values on either side gets no bounds, nor a mean of fewer than ten: so few cannot tell how far they stray. So
-    p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.
+    Percentiles are linearly interpolated between order statistics, as in NumPy and pandas; p99 and p99.9 are NaN if the
+    sample is too small for them (see shared.runlog.percentiles). The 95 % intervals come from a block bootstrap with
+    1,000 replicates. A percentile needs ten effective values on each side for an interval, and a mean needs ten in all:
+    p99 has an interval from 1,000 independent values on, p99.9 from 10,000.
     """
-    known = _measured(values)
-    hang = dependence(known)
-    figures = _figures(known)
-    carried = (hang.effective_count, *(hang.effective_count * min(share, 1 - share) for share in SHARES))
-    estimates = [Estimate(figure) for figure in figures]
-    if enough(hang.effective_count):
-        drawn = Bootstrap(len(known), hang.block_length, seed)
-        replicates = np.column_stack((drawn.means(known), drawn.quantiles(known, SHARES)))
+    measured = np.asarray(values, np.float64).ravel()
+    measured = measured[np.isfinite(measured)]
+    dependence = measure_dependence(measured)
+    effective = dependence.effective_count
+    estimates = [IntervalEstimate(value) for value in _mean_and_percentiles(measured)]
+    if supports_interval(effective):
+        bootstrap = BlockBootstrap(len(measured), dependence.block_length, seed)
+        replicates = np.column_stack((bootstrap.means(measured), bootstrap.quantiles(measured, SHARES)))
+        effective_counts = (effective, *(effective * min(share, 1 - share) for share in SHARES))
         estimates = [
-            Estimate(figure, *bounds(column, drawn.blocks - 1)) if enough(effective) else Estimate(figure)
-            for figure, effective, column in zip(figures, carried, replicates.T, strict=True)
+            IntervalEstimate(estimate.value, *percentile_interval(column, bootstrap.blocks - 1))
+            if supports_interval(count)
+            else estimate
+            for estimate, count, column in zip(estimates, effective_counts, replicates.T, strict=True)
         ]
     mean, p25, p50, p75, p95, p99, p99_9 = estimates
-    return Description(
-        count=len(known),
-        effective_count=hang.effective_count,
+    return SampleDescription(
+        count=len(measured),
+        effective_count=effective,
         mean=mean,
         p25=p25,
         p50=p50,
@@ -77,25 +79,18 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
         p95=p95,
         p99=p99,
         p99_9=p99_9,
-        minimum=float(known.min()) if len(known) else _NAN,
-        maximum=float(known.max()) if len(known) else _NAN,
-        std=float(known.std(ddof=1)) if len(known) > 1 else _NAN,
+        minimum=float(measured.min()) if len(measured) else math.nan,
+        maximum=float(measured.max()) if len(measured) else math.nan,
+        std=float(measured.std(ddof=1)) if len(measured) > 1 else math.nan,
     )
 
 
-def enough(effective: float) -> bool:
-    """Whether so many effective values, on the emptier side, carry an interval."""
-    return effective >= LEAST - 1e-9  # 1,000 × 0.01 is not quite ten to a computer.
+def supports_interval(effective_count: float) -> bool:
+    """Returns whether this many effective values, on the smaller side of a percentile, support an interval."""
+    return effective_count >= MIN_EFFECTIVE_COUNT - 1e-9  # 1,000 × 0.01 is slightly below 10 in floating point.
 
 
-def _measured(values: npt.ArrayLike) -> Floats:
-    """The values that are numbers, in their order."""
-    series = np.asarray(values, np.float64).ravel()
-    return series[np.isfinite(series)]
-
-
-def _figures(known: Floats) -> list[float]:
-    """The mean and the percentiles."""
-    if not len(known):
-        return [_NAN] * (1 + len(SHARES))
-    return [float(known.mean()), *percentiles(known, tuple(100 * share for share in SHARES))]
+def _mean_and_percentiles(measured: Floats) -> list[float]:
+    if not len(measured):
+        return [math.nan] * (1 + len(SHARES))
+    return [float(measured.mean()), *percentiles(measured, tuple(100 * share for share in SHARES))]

@@ -1,4 +1,4 @@
-"""Studies: a matrix of settings, each run several times in random order, written as tidy tables.
+"""Studies: all combinations of chosen settings, each run several times in random order, written as tidy tables.
 
-Start with `plan.plan` and `execution.runner`.
+Start with `plan.study_plan` and `execution.runner`.
 """

@@ -16,9 +16,9 @@ from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.stages import CLOUD_STAGES
-from tests.bench.report.test_browser import browser
 from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, run
 from tests.pipeline.rig import connect, worker
+from tests.support.browser import browser
 
 __all__ = ["browser"]
 

@@ -29,7 +29,7 @@ from shared.imaging.frames import Frame
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard
-from tests.bench.report.test_browser import browser
+from tests.support.browser import browser
 
 __all__ = ["browser"]
 

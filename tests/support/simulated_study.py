@@ -1,4 +1,4 @@
-"""What the tests of studies are made of: plans, logs of vehicles that never were, and a simulated session."""
+"""Helpers for tests of studies: plans, synthetic logs of vehicles, and simulated sessions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.cell_run import Result
-from bench.study.execution.runner import Run
+from bench.study.execution.cell_run import RunResult
+from bench.study.execution.runner import PlannedRun
 from bench.study.execution.session import RESOURCES
-from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.scenarios import Load
-from bench.study.plan.study_plan import Plan, read_plan
+from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.scenarios import VehicleLoad
+from bench.study.plan.study_plan import StudyPlan, read_plan
 from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
@@ -21,7 +21,7 @@ from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 ORIGIN_NS = 1_800_000_000_000_000_000
 _MS = 1_000_000
-_STEP_NS = 1000  # Between two stamps of a node, but for the stage that takes the time.
+_STEP_NS = 1000  # Time between two timestamps of a node, except the stage that takes the whole time.
 _RESOURCES = """at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_percent,gpu_memory_bytes,gpu_power_w
 {before},worker/worker-1,1,,500000000,1,1,,,
 {before},vehicle/vehicle-1,2,,100000000,1,1,,,
@@ -33,19 +33,19 @@ _RESOURCES = """at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_perc
 
 
 def plan_file(folder: Path, **document: Any) -> Path:
-    """A study's file."""
+    """Writes the file of a study."""
     path = folder / "study-file.yaml"
     path.write_text(yaml.safe_dump({"name": "tested", **document}), encoding="utf-8")
     return path
 
 
-def plan_of(folder: Path, **document: Any) -> Plan:
-    """A plan as it is read from a file, with no wait between runs."""
+def plan_of(folder: Path, **document: Any) -> StudyPlan:
+    """Reads a plan from a file, without pauses between runs."""
     return read_plan(plan_file(folder, cool_down_s=0, **document), folder / "no-models")
 
 
 def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | None], *, session: str = "s1") -> None:
-    """A vehicle's run: when each frame fell due and how long it took, None where it was dropped."""
+    """Writes a vehicle's run from the due time and the total of each frame; a total of None means dropped."""
     with LogWriter(folder) as log:
         for sequence, (due, took) in enumerate(zip(due_ms, total_ms, strict=True)):
             due_ns = ORIGIN_NS + round(due * _MS)
@@ -59,11 +59,11 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
             if took is None:
                 log.close(LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns}))
                 continue
-            edge = {stage: due_ns + place * _STEP_NS for place, stage in enumerate(EDGE_STAGES)}
+            edge = {stage: due_ns + index * _STEP_NS for index, stage in enumerate(EDGE_STAGES)}
             edge[Stage.MASK_DECODED] = due_ns + round(took * _MS)
             edge[Stage.RETURNED] = edge[Stage.MASK_DECODED] - _STEP_NS
             received_ns = edge[Stage.SENT] + _STEP_NS
-            cloud = {stage: received_ns + place * _STEP_NS for place, stage in enumerate(CLOUD_STAGES)}
+            cloud = {stage: received_ns + index * _STEP_NS for index, stage in enumerate(CLOUD_STAGES)}
             log.close(
                 LatencyRow(
                     **facts,
@@ -83,16 +83,16 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
 
 
 class SimulatedSession:
-    """Vehicles that take turns at a worker which needs `service_ms` a frame: closed loop, one frame in flight each."""
+    """Vehicles in a closed loop, with one frame in flight each, that share a worker with `service_ms` per frame."""
 
     broker = "simulated"
 
-    def __init__(self, service_ms: Callable[[Cell], float], played: list[tuple[str, int]]) -> None:
+    def __init__(self, service_ms: Callable[[StudyCell], float], played: list[tuple[str, int]]) -> None:
         self._service_ms = service_ms
         self._played = played
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
-        """Write what the vehicles would have logged."""
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
+        """Writes the logs of the vehicles."""
         self._played.append((cell.name, load.seed))
         took = self._service_ms(cell) * load.vehicles
         due = [number * took for number in range(load.frames)]
@@ -104,33 +104,33 @@ class SimulatedSession:
 
 
 class BrokenError(SkylaneError):
-    """Something a cell met."""
+    """An error while a cell is played."""
 
 
-class Sessions:
-    """Opens simulated sessions, and remembers what was opened and played."""
+class SimulatedSessions:
+    """Opens simulated sessions and records setups, cells and seeds."""
 
-    def __init__(self, service_ms: Callable[[Cell], float] = lambda _: 10.0) -> None:
+    def __init__(self, service_ms: Callable[[StudyCell], float] = lambda _: 10.0) -> None:
         self.opened: list[WorkerSetup] = []
         self.played: list[tuple[str, int]] = []
         self._service_ms = service_ms
 
     @contextmanager
     def open(self, setup: WorkerSetup) -> Iterator[SimulatedSession]:
-        """A session of a setup."""
+        """Opens a session of a setup."""
         self.opened.append(setup)
         yield SimulatedSession(self._service_ms, self.played)
 
 
-class Silent:
-    """A watcher that only remembers the results."""
+class RecordingListener:
+    """A ProgressListener that records the results."""
 
     def __init__(self) -> None:
-        self.results: list[Result] = []
+        self.results: list[RunResult] = []
 
-    def begins(self, run: Run, step: str) -> None:
-        """See Watcher."""
+    def run_started(self, run: PlannedRun, step: str) -> None:
+        """See ProgressListener."""
 
-    def ended(self, run: Run, result: Result) -> None:  # noqa: ARG002 (the protocol's)
-        """See Watcher."""
+    def run_finished(self, run: PlannedRun, result: RunResult) -> None:  # noqa: ARG002 (required by the protocol)
+        """See ProgressListener."""
         self.results.append(result)

@@ -1,4 +1,4 @@
-"""A study as it lies in its folder, made in a moment: two axes, two repetitions, one cell that failed."""
+"""Writes the folder of a small synthetic study: two axes, two repetitions, and one cell that failed."""
 
 import json
 from itertools import product
@@ -16,7 +16,7 @@ FAILED = ("saved_model", 4)
 
 
 def write_study(folder: Path, frames: int = 120) -> Path:
-    """Write manifest, runs and frames of a study; returns its folder."""
+    """Writes manifest, runs and frames of a study; returns its folder."""
     runs, logs = [], []
     for order, (repetition, engine, vehicles) in enumerate(product((1, 2), ENGINES, VEHICLES)):
         cell = f"{engine}.{vehicles}-vehicles"
@@ -30,7 +30,7 @@ def write_study(folder: Path, frames: int = 120) -> Path:
         log = load_run(write_run(folder / "cells" / cell / str(repetition) / "vehicle-1", plan)).frames
         phase = np.where(np.arange(len(log)) < 10, "warm_up", "measured")
         lead = pd.DataFrame({**facts, "vehicle_run": "vehicle-1", "phase": phase})
-        logs.append(pd.concat([lead.drop(columns="engine"), log], axis=1))  # The log's own is what was seen.
+        logs.append(pd.concat([lead.drop(columns="engine"), log], axis=1))  # The log has a column of this name.
         runs.append(
             row
             | {"validity": "INVALID", "validity_reason": "ran 17 s with min_duration 600 s", "throughput_hz": 7.0 - order / 10}

@@ -1,88 +1,85 @@
-"""A run in one sentence: what was answered, how fast, and what the time went into."""
+"""Summarizes a run, several runs or a study in one or two sentences, which stand at the top of the report."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.run.outcomes import counts
-from bench.report.content import joined
-from bench.report.data.answered_frames import column
+from bench.report.chapters.run.outcomes import outcome_counts
+from bench.report.content import join_words
+from bench.report.data.answered_frames import FrameGroup, column_values
 from bench.report.data.study_log import StudyLog
 from bench.report.output.number_format import milliseconds, share
+from bench.report.output.stage_styles import STAGES
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
-_MOST_TOLD = 6
-_LEAST = 20  # Frames from which on one in twenty is a frame.
-_NAMES = {
-    "inferred": "the model",
-    "crossing": "broker and link",
-    "taken": "waiting at the vehicle",
-    "dequeued": "waiting at the worker",
-    "batched": "waiting for the engine",
-}
+_MAX_RUNS = 6
+_MIN_FRAMES_FOR_P95 = 20
 
 
-def verdict(frames: pd.DataFrame, known: pd.DataFrame) -> str:
-    """The sentence. `frames`: all of a run; `known`: those answered, with all their stages."""
-    read, found = len(frames), counts(frames)
+def run_summary(frames: pd.DataFrame, answered: pd.DataFrame) -> str:
+    """Summarizes a run: outcomes, latencies and the longest stage.
+
+    `frames` are all frames of the run; `answered` are the answered ones with all stage durations.
+    """
+    read, counts = len(frames), outcome_counts(frames)
     if not read:
         return "No frame was read."
-    count = found.get(Outcome.ANSWERED, 0)
-    others = joined(
-        [f"{number:,} {outcome.value}" for outcome, number in found.items() if outcome is not Outcome.ANSWERED]
-    )
-    first = f"{count:,} of {read:,} frames answered" if count else f"None of {read:,} frames was answered"
+    count = counts.pop(Outcome.ANSWERED, 0)
+    others = join_words([f"{number:,} {outcome.value}" for outcome, number in counts.items()])
+    first = f"{count:,} of {read:,} frames were answered" if count else f"None of {read:,} frames was answered"
     if others:
         first += f" ({others})"
-    of_those = "of those, " if others else ""
-    return f"{first}; {of_those}{_pace(known)}." if len(known) else f"{first}."
+    return f"{first}: {_latencies(answered)}" if len(answered) else f"{first}."
 
 
-def _pace(known: pd.DataFrame) -> str:
-    totals = column(known, "total_ms")
+def _latencies(answered: pd.DataFrame) -> str:
+    totals = column_values(answered, "total_ms")
     p50, p95 = (float(value) for value in np.percentile(totals, (50, 95)))
-    summed = {str(part): float(column(known, f"{part}_ms").sum()) for part in PARTS}
-    most = max(summed, key=lambda part: summed[part])
-    most_of = (
-        f"95 % within {milliseconds(p95)}" if len(totals) >= _LEAST else f"all within {milliseconds(totals.max())}"
-    )
-    told = f"half within {milliseconds(p50)}, {most_of}"
-    whole = float(totals.sum())
-    return f"{told}; {share(summed[most] / whole)} of the time is {_NAMES.get(most, most)}" if whole else told
+    slow = f"all within {milliseconds(totals.max())}"
+    if len(totals) >= _MIN_FRAMES_FOR_P95:
+        slow = f"95 % within {milliseconds(p95)}"
+    latencies = f"half of them within {milliseconds(p50)}, {slow}."
+    stages = {str(part): float(column_values(answered, f"{part}_ms").sum()) for part in PARTS}
+    longest = max(stages, key=lambda stage: stages[stage])
+    total = float(totals.sum())
+    if not total:
+        return latencies
+    spent = f"{share(stages[longest] / total)} of their time was spent in the stage {longest}"
+    return f"{latencies} {spent}, in which the frame {STAGES[longest].meaning}."
 
 
-def verdict_of_study(study: StudyLog) -> str:
-    """What a study was about, how its runs ended, and its fastest and slowest cell."""
-    states = study.runs["state"].value_counts()
-    ended = joined([f"{count:,} {state}" for state, count in states.items()])
-    told = f"{len(study.runs):,} runs of {len(study.cells):,} cells: {ended}."
-    if description := str(study.manifest.get("description") or "").strip().rstrip("."):
-        told = f"{description}. {told}"
+def runs_summary(groups: Sequence[FrameGroup]) -> str:
+    """Lists the median latencies of several runs, the fastest run first."""
     medians = sorted(
-        (float(side.frames["total_ms"].median()), side.name)
-        for side in map(study.side, study.cells)
-        if len(side.frames)
+        (float(np.median(column_values(group.frames, "total_ms"))), group.name) for group in groups if len(group.frames)
     )
-    if not medians:
-        return f"{told} No frame was answered in the measured time."
-    (fastest, first), (slowest, last) = medians[0], medians[-1]
-    told += f" Half the answered frames within {milliseconds(fastest)} in {first}"
-    return (
-        f"{told}, the fastest cell; within {milliseconds(slowest)} in {last}, the slowest."
-        if len(medians) > 1
-        else f"{told}."
-    )
-
-
-def verdict_of_several(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """The medians of several runs, the fastest first. `runs`: name and answered frames of each."""
-    medians = sorted((float(np.median(column(known, "total_ms"))), name) for name, known in runs if len(known))
     if not medians:
         return "No frame of any run was answered."
-    told = joined([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MOST_TOLD]])
-    more = f", and more in {len(medians) - _MOST_TOLD} others" if len(medians) > _MOST_TOLD else ""
+    listed = join_words([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MAX_RUNS]])
+    more = f", and more in {len(medians) - _MAX_RUNS} other runs" if len(medians) > _MAX_RUNS else ""
+    return f"Median latency of the answered frames: {listed}{more}. Unanswered frames are not included: see Outcomes."
+
+
+def study_summary(study: StudyLog) -> str:
+    """Describes a study, how its runs ended, and its fastest and slowest cell."""
+    states = study.runs["state"].value_counts()
+    ended = join_words([f"{count:,} {state}" for state, count in states.items()])
+    summary = f"{len(study.runs):,} runs of {len(study.cells):,} cells: {ended}."
+    if description := str(study.manifest.get("description") or "").strip().rstrip("."):
+        summary = f"{description}. {summary}"
+    medians = sorted(
+        (float(group.frames["total_ms"].median()), group.name)
+        for group in map(study.group, study.cells)
+        if len(group.frames)
+    )
+    if not medians:
+        return f"{summary} No frame was answered in the measured time."
+    (fastest, first), (slowest, last) = medians[0], medians[-1]
+    if len(medians) == 1:
+        return f"{summary} Median latency: {milliseconds(fastest)} in {first}."
     return (
-        f"Half the answered frames took at most {told}{more}; what was not answered is in no such figure: see Outcomes."
+        f"{summary} Median latency: {milliseconds(fastest)} in {first} (the fastest cell), {milliseconds(slowest)} in "
+        f"{last} (the slowest)."
     )

@@ -1,4 +1,4 @@
-"""What a report shows, read from the files of runs and studies.
+"""The data of a report, read from the files of runs and studies.
 
-Start with `subject`.
+Start with `report_input`.
 """

@@ -1,71 +1,91 @@
-"""The answered frames of a run, and what their journeys are made of."""
+"""The answered frames of a run and their stage durations."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from bench.logs.run_log import RunLog
+from bench.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
-Floats = npt.NDArray[np.float64]
-SPLIT: Final = ("uplink", "downlink")  # What `crossing` is where the clocks are known well enough.
-SINCE_DUE: Final = "time since the first frame was due, s"  # The axis of what is shown over time.
-_MIDDLE: Final = (0.45, 0.55)
-_MOST_POINTS: Final = 1500
+TIME_AXIS_TITLE: Final = "time since the first frame was due, s"
+_SPLIT_CROSSING: Final = ("uplink", "downlink")
+_NEAR_MEDIAN: Final = (0.45, 0.55)
+_MAX_POINTS: Final = 1500
 
 
-def answered(frames: pd.DataFrame) -> pd.DataFrame:
-    """The frames that were answered and whose whole journey was measured, in the order they were due."""
+@dataclass(frozen=True, slots=True)
+class FrameGroup:
+    """The answered frames of a run or of a study's cell, in time order within each run."""
+
+    name: str
+    frames: pd.DataFrame
+    runs: pd.Series | None = None  # The run (in a study: the block) of each frame; None if all are of one run.
+    answered_share: float = np.nan  # Share of the read frames that were answered; NaN if unknown.
+
+    @classmethod
+    def of_run(cls, run: RunLog) -> "FrameGroup":
+        """Returns the answered frames of a run."""
+        frames = answered_frames(run.frames)
+        return cls(run.name, frames, answered_share=len(frames) / len(run.frames) if len(run.frames) else np.nan)
+
+
+def answered_frames(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the answered frames with all stage durations, in the order they were due."""
     durations = [f"{part}_ms" for part in (*PARTS, "total")]
-    known = frames[(frames["outcome"] == Outcome.ANSWERED) & frames[durations].notna().all(axis=1)]
-    return known.sort_values("t_due_ns", kind="stable")
+    complete = frames[(frames["outcome"] == Outcome.ANSWERED) & frames[durations].notna().all(axis=1)]
+    return complete.sort_values("t_due_ns", kind="stable")
 
 
-def column(frames: pd.DataFrame, name: str) -> Floats:
-    """A column as floats, nan where it was not measured or does not exist."""
+def column_values(frames: pd.DataFrame, name: str) -> Floats:
+    """Returns a column as floats; NaN where it was not measured or does not exist."""
     if name not in frames:
         return np.full(len(frames), np.nan)
     return np.asarray(frames[name].to_numpy(np.float64, na_value=np.nan), np.float64)
 
 
-def seconds(frames: pd.DataFrame, name: str, since_ns: int) -> Floats:
-    """A column of stamps as seconds since one, subtracted as whole numbers: a float of 1970's nanoseconds is coarse."""
+def seconds_since(frames: pd.DataFrame, name: str, start_ns: int) -> Floats:
+    """Returns a timestamp column as seconds since `start_ns`.
+
+    The subtraction uses integers, because a float cannot hold nanoseconds since 1970 exactly.
+    """
     stamps = frames[name]
     known = stamps.notna().to_numpy()
     out = np.full(len(frames), np.nan)
-    out[known] = (stamps[known].to_numpy(np.int64) - since_ns) / 1e9
+    out[known] = (stamps[known].to_numpy(np.int64) - start_ns) / 1e9
     return out
 
 
-def start_ns(frames: pd.DataFrame) -> int:
-    """When the first frame was due; 0 where none has a stamp."""
+def first_due_ns(frames: pd.DataFrame) -> int:
+    """Returns when the first frame was due; 0 if no frame has that timestamp."""
     due = frames["t_due_ns"].dropna()
     return int(due.min()) if len(due) else 0
 
 
-def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most 1,500 of the rows, evenly taken: a line has no more places than that on a screen."""
-    return rows if len(rows) <= _MOST_POINTS else rows.iloc[np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int)]
+def downsampled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns at most 1,500 evenly spaced rows, which is enough for a line on a screen."""
+    return rows if len(rows) <= _MAX_POINTS else rows.iloc[np.linspace(0, len(rows) - 1, _MAX_POINTS).astype(int)]
 
 
-def middle(frames: pd.DataFrame) -> pd.DataFrame:
-    """The frames about the median: those whose total lies from the 45th to the 55th percentile."""
+def frames_near_median(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frames whose total lies between the 45th and the 55th percentile."""
     totals = frames["total_ms"]
-    low = totals.quantile(_MIDDLE[0], interpolation="lower")
-    high = totals.quantile(_MIDDLE[1], interpolation="higher")
+    low = totals.quantile(_NEAR_MEDIAN[0], interpolation="lower")
+    high = totals.quantile(_NEAR_MEDIAN[1], interpolation="higher")
     return frames[totals.between(low, high)]
 
 
-def means(frames: pd.DataFrame) -> dict[str, float]:
-    """The mean time of each part, milliseconds, in the order of a journey; they sum to the mean total.
+def mean_durations(frames: pd.DataFrame) -> dict[str, float]:
+    """Returns the mean duration of each stage in milliseconds, in chronological order; they sum to the mean total.
 
-    The crossing is split into uplink and downlink where every frame knows them and neither mean is below 0, as a wrong
-    clock could make them.
+    The crossing is split into uplink and downlink if every frame has both and neither mean is negative, which an
+    inaccurate clock offset can cause.
     """
-    parts = {str(part): float(column(frames, f"{part}_ms").mean()) for part in PARTS}
-    up, down = (float(column(frames, f"{side}_ms").mean()) for side in SPLIT)
+    parts = {str(part): float(column_values(frames, f"{part}_ms").mean()) for part in PARTS}
+    up, down = (float(column_values(frames, f"{direction}_ms").mean()) for direction in _SPLIT_CROSSING)
     if not (up >= 0 and down >= 0):
         return parts
     split: dict[str, float] = {}
@@ -77,5 +97,5 @@ def means(frames: pd.DataFrame) -> dict[str, float]:
 
 
 def frame_name(vehicle: str, camera: str, sequence: int) -> str:
-    """What a frame is called in the report."""
+    """Returns the name of a frame in the report."""
     return f"{vehicle} {camera} #{sequence}"

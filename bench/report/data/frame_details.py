@@ -1,4 +1,4 @@
-"""What the page needs to open a frame: every stage of every frame, small, and pictures of a few."""
+"""The data of single frames for the page: all stage durations in compact form, and overlay images of a few frames."""
 
 import base64
 import zlib
@@ -10,46 +10,51 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bench.report.chapters.run.stages import where
-from bench.report.data.answered_frames import column, seconds
-from bench.report.output.stage_styles import STAGES
+from bench.report.data.answered_frames import column_values, seconds_since
+from bench.report.output.stage_styles import STAGES, node_of
+from bench.statistics.bootstrap import Floats
 from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.runlog.latency_table import PARTS
 
-MOST_FRAMES: Final = 150_000  # On the page; more would make it slow to open.
-_ALWAYS: Final = 2_000  # Of the slowest, where frames must be left out.
-_PICTURE_WIDTH: Final = 480
-_QUALITY: Final = 70
-_PICTURE_BYTES: Final = 1_000_000  # Of all pictures together.
-_MOST_WORDS: Final = 500  # Different reasons; the rest share one.
-_NOTHING: Final = -(2**31)
+MAX_FRAMES: Final = 150_000  # Frames on the page; more would make it slow to open.
+_SLOWEST_FRAMES: Final = 2_000  # Number of slowest frames that are always kept.
+_IMAGE_WIDTH: Final = 480
+_JPEG_QUALITY: Final = 70
+_MAX_IMAGE_BYTES: Final = 1_000_000  # Size of all images together.
+_MAX_WORDS: Final = 500  # Different values of a text column; further values share one entry.
+_NOT_MEASURED: Final = -(2**31)
 _TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error")
 _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
 _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
 
 
-def drawn(frames: pd.DataFrame) -> pd.DataFrame:
-    """The frames that the page carries: all, or the slowest and of the others every so many."""
-    if len(frames) <= MOST_FRAMES:
+def frames_on_page(
+    frames: pd.DataFrame, max_frames: int = MAX_FRAMES, slowest_frames: int = _SLOWEST_FRAMES
+) -> pd.DataFrame:
+    """Returns the frames for the page: all, or the slowest and an even selection of the others."""
+    if len(frames) <= max_frames:
         return frames
-    slowest = frames["total_ms"].nlargest(_ALWAYS).index
-    step = -(-len(frames) // (MOST_FRAMES - _ALWAYS))
+    slowest = frames["total_ms"].nlargest(slowest_frames).index
+    step = -(-len(frames) // (max_frames - slowest_frames))
     return frames.loc[frames.index[::step].union(slowest, sort=False)].sort_index()
 
 
-def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: Mapping[int, str]) -> dict[str, Any]:
-    """The frames of a run for the page; `known`: its answered ones, whose medians stand beside a frame's own times.
+def frame_details(
+    frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int, images: Mapping[int, str]
+) -> dict[str, Any]:
+    """Returns the data of a run's frames for report.js.
 
-    Columns are int32, -2³¹ where nothing was measured: times in microseconds, `due` in units of 0.1 ms. Each is
-    deflated (RFC 1950) after its bytes were put together by their place, and then base64.
+    The medians of `answered` are shown beside the durations of a frame. Columns are int32: times in microseconds, `due`
+    in units of 0.1 ms, -2³¹ where nothing was measured. Each column is stored as four byte planes, compressed by
+    DEFLATE in the zlib format (RFC 1950), and encoded in base64.
     """
     if frames.empty:
         return {}
-    columns = {name: _packed(column(frames, f"{name}_ms") * 1e3) for name in _TIMES}
-    columns |= {name: _packed(column(frames, name)) for name in _COUNTS}
-    columns["due"] = _packed(seconds(frames, "t_due_ns", start_ns) * 1e4)
+    columns = {name: _packed(column_values(frames, f"{name}_ms") * 1e3) for name in _TIMES}
+    columns |= {name: _packed(column_values(frames, name)) for name in _COUNTS}
+    columns["due"] = _packed(seconds_since(frames, "t_due_ns", start_ns) * 1e4)
     words = {}
     for name in _WORDS:
         codes, words[name] = _coded(frames[name])
@@ -58,63 +63,63 @@ def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: 
         "vehicle": str(frames["vehicle"].iloc[0]),
         "session": str(frames["session"].iloc[0]),
         "stages": [_stage(str(part)) for part in PARTS],
-        "medians": {str(part): float(known[f"{part}_ms"].median()) for part in PARTS} if len(known) else {},
+        "medians": {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS} if len(answered) else {},
         "count": len(frames),
         "columns": columns,
         "words": words,
-        "pictures": {str(sequence): picture for sequence, picture in pictures.items()},
+        "images": {str(sequence): image for sequence, image in images.items()},
     }
 
 
-def pictures(folder: Path, frames: pd.DataFrame, sequences: Iterable[int]) -> dict[int, str]:
-    """The overlay pictures of some frames, as far as they were kept, as JPEGs that a page can hold.
+def overlay_images(
+    folder: Path, frames: pd.DataFrame, sequences: Iterable[int], max_bytes: int = _MAX_IMAGE_BYTES
+) -> dict[int, str]:
+    """Returns the stored overlay images of the given frames as data URLs, by sequence number.
 
-    Those named first come first, until a megabyte is full. A picture that cannot be read is left out.
+    Images are added in the given order up to `max_bytes` characters. Missing and unreadable images are skipped.
     """
     cameras = frames.set_index("sequence")["camera"]
-    found: dict[int, str] = {}
-    room = _PICTURE_BYTES
+    images: dict[int, str] = {}
+    remaining = max_bytes
     for sequence in sequences:
-        path = folder / "overlays" / f"{camera_name(str(cameras[sequence]))}_{sequence:06d}.jpg"
-        picture = _picture(path)
-        if picture and (room := room - len(picture)) > 0:
-            found[sequence] = picture
-    return found
+        image = _data_url(folder / "overlays" / f"{camera_name(str(cameras[sequence]))}_{sequence:06d}.jpg")
+        if image and (remaining := remaining - len(image)) > 0:
+            images[sequence] = image
+    return images
 
 
-def _picture(path: Path) -> str | None:
-    """A picture as a data URL, at most 480 pixels wide."""
+def _data_url(path: Path) -> str | None:
+    """Returns an image as a JPEG data URL with a width of at most 480 pixels; None if it cannot be read."""
     try:
         rgb = read_image_file(path)
     except ImageFileError:
         return None
     height, width = rgb.shape[:2]
     bgr: Any = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-    if width > _PICTURE_WIDTH:
-        size = (_PICTURE_WIDTH, max(1, round(height * _PICTURE_WIDTH / width)))
+    if width > _IMAGE_WIDTH:
+        size = (_IMAGE_WIDTH, max(1, round(height * _IMAGE_WIDTH / width)))
         bgr = cv2.resize(bgr, size, interpolation=cv2.INTER_AREA)
-    done, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    done, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     assert done
     return f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
 
 
-def _stage(part: str) -> dict[str, str]:
-    look = STAGES[part]
-    return {"name": part, "where": where(part), "colour": look.colour, "meaning": look.meaning}
+def _stage(stage: str) -> dict[str, str]:
+    style = STAGES[stage]
+    return {"name": stage, "where": node_of(stage), "colour": style.colour, "meaning": style.meaning}
 
 
-def _packed(values: npt.NDArray[np.float64]) -> str:
-    """Numbers as deflated int32 in base64."""
-    known = np.isfinite(values) & (np.abs(values) < -_NOTHING)
-    whole = np.where(known, np.round(np.where(known, values, 0)), _NOTHING).astype("<i4")
-    planes = whole.view(np.uint8).reshape(-1, 4).T  # Bytes of one place are alike, and so become small.
+def _packed(values: Floats) -> str:
+    known = np.isfinite(values) & (np.abs(values) < -_NOT_MEASURED)
+    integers = np.where(known, np.round(np.where(known, values, 0)), _NOT_MEASURED).astype("<i4")
+    planes = integers.view(np.uint8).reshape(-1, 4).T  # Bytes of equal significance are similar and compress well.
     return base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode()
 
 
 def _coded(texts: pd.Series) -> tuple[npt.NDArray[np.float64], list[str]]:
-    """Texts as places in a list of those that occur."""
+    """Returns texts as indices into a list of the different values, and that list."""
     codes, words = pd.factorize(texts.fillna("").astype(str))
-    kept = [str(word) for word in words[:_MOST_WORDS]]
-    if len(words) > _MOST_WORDS:
+    kept = [str(word) for word in words[:_MAX_WORDS]]
+    if len(words) > _MAX_WORDS:
         kept.append("(one of many others: see latency.csv)")
     return np.minimum(codes, len(kept) - 1).astype(np.float64), kept

@@ -1,4 +1,4 @@
-"""What a report is about: one run, several, or a study; read once, whatever is made of it."""
+"""Reads the folders given to a report: one run, several runs, or a study."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,35 +11,39 @@ from bench.report.data.study_log import StudyLog, is_study, load_study
 from shared.errors import SkylaneError
 
 
-class SubjectError(SkylaneError):
-    """Folders that cannot be reported together."""
+class ReportInputError(SkylaneError):
+    """The given folders cannot be reported together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Runs, or a study, and what is wrong with them."""
+class ReportInput:
+    """Runs or a study, with the problems of their files."""
 
     runs: tuple[RunLog, ...] = ()
     study: StudyLog | None = None
     problems: tuple[Problem, ...] = ()
-    local: RunLog | None = None  # A run on the vehicle itself, to weigh the others against.
+    local: RunLog | None = None  # A run with a worker on the vehicle, to compare offloaded runs with.
 
 
-def open_subject(folders: Sequence[Path], local: RunLog | None = None) -> Subject:
-    """Read the folders of runs, or of one study.
+def load_report_input(folders: Sequence[Path], local: RunLog | None = None) -> ReportInput:
+    """Reads the folders of runs, or of one study.
 
     Raises:
-        LogError: there is nothing to report.
-        SubjectError: a study beside other folders.
+        LogError: A log or the study's table of runs cannot be read.
+        ReportInputError: A study was given together with other folders or with a local run.
     """
     studies = [folder for folder in folders if is_study(folder)]
     if studies and len(folders) > 1:
-        raise SubjectError(f"{studies[0]} is a study and {len(folders)} folders were given: report a study alone")
+        raise ReportInputError(
+            f"{studies[0]} is a study, but {len(folders)} folders were given: report each study separately"
+        )
     if studies and local:
-        raise SubjectError(f"{studies[0]} is a study: --local weighs runs: give a vehicle's folder under cells instead")
+        raise ReportInputError(
+            f"{studies[0]} is a study, but --local compares runs: give the folder of a vehicle under cells instead"
+        )
     if studies:
         study = load_study(studies[0])
-        return Subject(study=study, problems=study.missing)
+        return ReportInput(study=study, problems=study.problems)
     runs = load_runs(folders)
     problems = dict.fromkeys(problem for run in runs for problem in (*run.problems, *audit(run.folder)))
-    return Subject(runs, problems=tuple(problems), local=local)
+    return ReportInput(runs, problems=tuple(problems), local=local)

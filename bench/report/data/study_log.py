@@ -1,4 +1,4 @@
-"""A study as it lies in its folder: its runs, its frames, and the cells they belong to."""
+"""Reads the folder of a study: its runs, frames and cells."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -10,21 +10,20 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from bench.logs.problems import Problem, Problems
-from bench.report.chapters.comparisons.runs import Side
-from bench.report.data.answered_frames import answered
+from bench.logs.problems import Problem, ProblemCollector
+from bench.report.data.answered_frames import FrameGroup, answered_frames
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError
 from shared.runlog.run_manifest import read_manifest
 
 KIND: Final = "study"
-AS_SAID: Final = "as said"  # By the study or the scenario, where an axis has no value of its own.
+DEFAULT_VALUE: Final = "default"  # Shown for an axis whose value comes from the study or the scenario.
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
-_RUN_FIGURES: Final = (
+_RUN_NUMBERS: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", "answered",
 )  # fmt: skip
-_LARGEST_REPETITION: Final = np.iinfo(np.int32).max
+_MAX_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
@@ -33,39 +32,44 @@ _NEEDED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One combination of the axes. `settings`: its value on each axis that differs within the study."""
+class ReportedCell:
+    """A combination of axis values."""
 
-    key: str
+    key: str  # Its value in the column "cell" of the study's tables.
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # Its values on the axes that vary within the study.
 
 
 @dataclass(frozen=True, slots=True)
 class StudyLog:
-    """What a study's folder holds; `missing` says what could not be read of it."""
+    """The contents of a study's folder."""
 
     folder: Path
     manifest: Mapping[str, Any]
     runs: pd.DataFrame
-    measured: pd.DataFrame  # All frames of the measured time, as the table has them; may be empty.
-    frames: pd.DataFrame  # Those of them that were answered, run by run in time order.
-    capacity: pd.DataFrame  # Empty where no search was made.
-    cells: tuple[Cell, ...]
-    axes: tuple[str, ...]  # Those that differ.
-    missing: tuple[Problem, ...]
+    measured: pd.DataFrame  # All frames of the measured time; may be empty.
+    frames: pd.DataFrame  # The answered frames among them, run by run in time order.
+    capacity: pd.DataFrame  # Steps of the capacity search; empty if there was none.
+    cells: tuple[ReportedCell, ...]
+    axes: tuple[str, ...]  # The axes that vary.
+    problems: tuple[Problem, ...]
 
-    def side(self, cell: Cell) -> Side:
-        """The frames of a cell, to be compared."""
+    @property
+    def cell_names(self) -> Mapping[str, str]:
+        """The names of the cells by their keys."""
+        return {cell.key: cell.name for cell in self.cells}
+
+    def group(self, cell: ReportedCell) -> FrameGroup:
+        """Returns the answered frames of a cell."""
         frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames
-        of_cell = self.runs[self.runs["cell"] == cell.key]
-        counted = of_cell.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
-        answered = float(counted["answered"] / counted["frames_read"]) if counted["frames_read"] else np.nan
-        return Side(cell.name, frames, frames["repetition"] if len(frames) else None, answered)
+        cell_runs = self.runs[self.runs["cell"] == cell.key]
+        counts = cell_runs.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
+        answered_share = float(counts["answered"] / counts["frames_read"]) if counts["frames_read"] else np.nan
+        return FrameGroup(cell.name, frames, frames["repetition"] if len(frames) else None, answered_share)
 
-    def pairs(self, axis: str) -> Iterator[tuple[Cell, Cell]]:
-        """The cells that differ in one axis alone; of more than two values, each against the first."""
-        order = {value: place for place, value in enumerate(dict.fromkeys(cell.settings[axis] for cell in self.cells))}
+    def pairs(self, axis: str) -> Iterator[tuple[ReportedCell, ReportedCell]]:
+        """Yields pairs of cells that differ only in `axis`; cells with its first value are the baseline."""
+        order = {value: index for index, value in enumerate(dict.fromkeys(cell.settings[axis] for cell in self.cells))}
         for a, b in combinations(sorted(self.cells, key=lambda cell: order[cell.settings[axis]]), 2):
             differing = [name for name in self.axes if a.settings[name] != b.settings[name]]
             if differing == [axis] and order[a.settings[axis]] == 0:
@@ -73,7 +77,7 @@ class StudyLog:
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a folder holds a study."""
+    """Returns whether a folder contains a study."""
     try:
         return read_manifest(folder).get("kind") == KIND
     except LogError:
@@ -81,131 +85,137 @@ def is_study(folder: Path) -> bool:
 
 
 def run_folders(folder: Path) -> tuple[Path, ...]:
-    """The folders of a study's vehicles, each a run; those that left no log are in its table of runs, with their reasons."""
+    """Returns the run folders of a study's vehicles; runs without a log are listed in the study's table of runs."""
     return tuple(sorted(log.parent for log in folder.glob(f"cells/*/*/*/{CSV_NAME}")))
 
 
 def load_study(folder: Path) -> StudyLog:
-    """Read a study.
+    """Reads a study.
 
     Raises:
-        LogError: it has no table of runs that can be read.
+        LogError: The table of runs is missing or cannot be read.
     """
     manifest = read_manifest(folder)
-    runs, of_runs = _runs(folder)
-    told = manifest.get("axes")
-    known: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    axes = tuple(axis for axis in known if axis in runs)
-    differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
-    measured, of_frames = _frames(folder)
-    # Vehicles of one run overlap in time: in the order they were due they are one series of what the system did.
-    frames = answered(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
-    capacity, of_capacity = _capacity(folder)
-    missing = (*of_runs, *of_frames, *of_capacity)
-    cells = tuple(_cells(runs, differing, known))
-    return StudyLog(folder, manifest, runs, measured, frames, capacity, cells, differing, missing)
+    runs, run_problems = _runs(folder)
+    manifest_axes = manifest.get("axes")
+    values: Mapping[str, Any] = manifest_axes if isinstance(manifest_axes, Mapping) else {}
+    axes = tuple(axis for axis in values if axis in runs and len(set(runs[axis].astype(str))) > 1)
+    measured, frame_problems = _frames(folder)
+    # The vehicles of a run overlap in time: sorted by due time, their frames form one time series of the system.
+    frames = answered_frames(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
+    capacity, capacity_problems = _capacity(folder)
+    problems = (*run_problems, *frame_problems, *capacity_problems)
+    cells = tuple(_cells(runs, axes, values))
+    return StudyLog(folder, manifest, runs, measured, frames, capacity, cells, axes, problems)
 
 
 def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The table of runs: a row that does not say which run it is of is left out, and so is a figure that is no number."""
+    """Reads the table of runs; rows without cell, repetition or state and cells with invalid numbers are skipped."""
     path = folder / "runs.csv"
-    problems = Problems(path)
-    runs = _csv(path, problems, dict.fromkeys((*_RUN_TEXT, *_RUN_FIGURES), "str"))
-    lacking = [name for name in _RUN_COLUMNS if name not in runs]
-    if lacking:
-        raise LogError(f"{path}, row 1: it has no column {', '.join(lacking)}: run the study again")
+    problems = ProblemCollector(path)
+    runs = _csv(path, problems, dict.fromkeys((*_RUN_TEXT, *_RUN_NUMBERS), "str"))
+    missing = [name for name in _RUN_COLUMNS if name not in runs]
+    if missing:
+        raise LogError(f"{path}, row 1: it has no column {', '.join(missing)}: run the study again")
     lines = runs.index.to_numpy(np.int64) + 2  # The header is line 1.
-    for name in filter(runs.columns.__contains__, _RUN_FIGURES):
-        figures = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
-        figures = figures.where(np.isfinite(figures))
-        wrong = (figures.isna() & runs[name].notna()).to_numpy()
-        problems.rows(f"cells of {name}", lines[wrong], lambda _: "is no number: the cell is left out", name)
-        runs[name] = figures
-    is_named = runs[[*_RUN_COLUMNS]].notna().all(axis=1) & runs["repetition"].between(0, _LARGEST_REPETITION)
-    nameless = ~is_named.to_numpy()
-    told = f"{', '.join(_RUN_COLUMNS)} do not say which run it is of: the row is left out"
-    problems.rows("rows of no run", lines[nameless], lambda _: told)
-    return runs[~nameless].astype({"repetition": np.int64}), problems.all()
+    for name in filter(runs.columns.__contains__, _RUN_NUMBERS):
+        numbers = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
+        numbers = numbers.where(np.isfinite(numbers))
+        invalid = (numbers.isna() & runs[name].notna()).to_numpy()
+        problems.add_rows(f"cells of {name}", lines[invalid], lambda _: "is not a number: the cell is skipped", name)
+        runs[name] = numbers
+    is_valid = runs[[*_RUN_COLUMNS]].notna().all(axis=1) & runs["repetition"].between(0, _MAX_REPETITION)
+    invalid = ~is_valid.to_numpy()
+    what = f"has no valid {', '.join(_RUN_COLUMNS[:-1])} and {_RUN_COLUMNS[-1]}: the row is skipped"
+    problems.add_rows("rows that identify no run", lines[invalid], lambda _: what)
+    return runs[~invalid].astype({"repetition": np.int64}), problems.collected()
 
 
-def _csv(path: Path, problems: Problems, types: Mapping[str, Any]) -> pd.DataFrame:
-    """A table of the study; a last line cut short and lines of too many fields are left out and told."""
+def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd.DataFrame:
+    """Reads a table of the study; a truncated last line and lines with too many fields are skipped."""
     try:
         data = path.read_bytes()
-        whole, _, cut = data.rpartition(b"\n")
-        if cut:
-            problems.rows(
-                "lines cut short", np.array([data.count(b"\n") + 1]), lambda _: "is cut short: it is left out"
+        lines, _, truncated = data.rpartition(b"\n")
+        if truncated:
+            problems.add_rows(
+                "truncated lines", np.array([data.count(b"\n") + 1]), lambda _: "the line is truncated: it is skipped"
             )
         return pd.read_csv(
-            io.BytesIO(whole), keep_default_na=False, na_values=[""], skip_blank_lines=False, dtype=types, engine="python",
-            on_bad_lines=lambda fields: problems.whole(f"the row of {fields[0]!r}, … has {len(fields)} fields, too many: it is left out"),
-        )  # fmt: skip
+            io.BytesIO(lines),
+            keep_default_na=False,
+            na_values=[""],
+            skip_blank_lines=False,
+            dtype=types,
+            engine="python",
+            on_bad_lines=lambda fields: problems.add_file(
+                f"the row that starts with {fields[0]!r} has {len(fields)} fields, which is too many: it is skipped"
+            ),
+        )
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: run the study first") from error
-    except ValueError as error:  # What pandas' parsers raise.
-        raise LogError(f"{path} is no table of a study: {' '.join(str(error).split())}") from error
+    except ValueError as error:  # Raised by the parsers of pandas.
+        raise LogError(f"{path} is not a table of a study: {' '.join(str(error).split())}") from error
 
 
 def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The frames of the measured time; empty, and told, where they cannot be read."""
+    """Reads the frames of the measured time; returns none and a problem if they cannot be read."""
     path = folder / "frames.parquet"
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
         frames = pd.read_parquet(path, columns=[*dict.fromkeys((*_NEEDED, *durations))])
         frames = frames.astype(dict.fromkeys(durations, np.float64))
     except (OSError, ValueError) as error:
-        problems.whole(f"cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared")
-        return pd.DataFrame(), problems.all()
+        problems.add_file(f"cannot be read ({' '.join(str(error).split())[:200]}): the report compares no frames")
+        return pd.DataFrame(), problems.collected()
     return frames[frames["phase"] == "measured"], ()
 
 
 def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The steps of the search; empty where none was made, or, which is told, none can be read."""
+    """Reads the steps of the capacity search; returns none if there was no search or it cannot be read."""
     path = folder / "capacity.csv"
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     if not path.exists():
         return pd.DataFrame(), ()
     try:
         steps = _csv(path, problems, {"cell": "str"})
     except LogError as error:
-        problems.whole(str(error).removeprefix(f"{path} "))
-        return pd.DataFrame(), problems.all()
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return pd.DataFrame(), problems.collected()
     if "cell" not in steps:
-        problems.whole("row 1 has no column cell: the search is left out")
-        return pd.DataFrame(), problems.all()
-    return steps, problems.all()
+        problems.add_file("row 1 has no column cell: the capacity search is skipped")
+        return pd.DataFrame(), problems.collected()
+    return steps, problems.collected()
 
 
-def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) -> Iterator[Cell]:
-    """Each once, by its values in the order of the study's file: what stands first there is what others are held to."""
+def _cells(runs: pd.DataFrame, axes: tuple[str, ...], axis_values: Mapping[str, Any]) -> Iterator[ReportedCell]:
+    """Yields each cell once, ordered by the position of its axis values in the study's file."""
 
-    def placed(column: pd.Series) -> pd.Series:
-        values = known.get(str(column.name))
-        places = {str(value): place for place, value in enumerate(values if isinstance(values, list) else ())}
-        return pd.Series([places.get(str(_value(told)), len(places)) for told in column], column.index)
+    def positions(column: pd.Series) -> pd.Series:
+        values = axis_values.get(str(column.name))
+        order = {str(value): index for index, value in enumerate(values if isinstance(values, list) else ())}
+        return pd.Series([order.get(str(_axis_value(cell)), len(order)) for cell in column], column.index)
 
     cells = runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable")
-    for _, first in (cells.sort_values([*axes], kind="stable", key=placed) if axes else cells).iterrows():
-        values = {axis: _value(first[axis]) for axis in axes}
-        name = " · ".join(_named(axis, value) for axis, value in values.items())
-        yield Cell(str(first["cell"]), name or str(first["cell"]), values)
+    for _, row in (cells.sort_values([*axes], kind="stable", key=positions) if axes else cells).iterrows():
+        values = {axis: _axis_value(row[axis]) for axis in axes}
+        name = " · ".join(_label(axis, value) for axis, value in values.items())
+        yield ReportedCell(str(row["cell"]), name or str(row["cell"]), values)
 
 
-def _value(told: Any) -> Any:
-    """A value as the study's file has it: where one of a column is none, the table makes fractions of whole numbers."""
-    if pd.isna(told):
+def _axis_value(cell: Any) -> Any:
+    """Returns a value as in the study's file: pandas converts integers to floats if a value of the column is missing."""
+    if pd.isna(cell):
         return None
-    return int(told) if isinstance(told, float) and told.is_integer() else told
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
-def _named(axis: str, value: Any) -> str:
-    """A value that says by itself what it is of: `jpeg`, `4 vehicles`, `batch 8`, `frames as said`."""
+def _label(axis: str, value: Any) -> str:
+    """Returns a value with its axis where necessary: `jpeg`, `4 vehicles`, `batch 8`, `frames default`."""
     if isinstance(value, str):
         return value
     if value is None:
-        return f"{axis} {AS_SAID}"
+        return f"{axis} {DEFAULT_VALUE}"
     if axis in _COUNTED:
         return f"{value} {axis if value > 1 else axis.removesuffix('s')}"
     return f"{axis} {value}"

@@ -1,4 +1,4 @@
-"""Output formats of a report: HTML page, charts, tables as files, terminal.
+"""The output formats of a report: HTML page, charts, table files, JSON and terminal.
 
 Start with `page`.
 """

@@ -1,4 +1,4 @@
-"""Charts as Plotly draws them: JSON for the page, SVG and PNG for papers. The one place that knows Plotly."""
+"""Draws charts with Plotly: JSON for the page, SVG and PNG for papers."""
 
 import shutil
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from bench.report.content import Chart, Trace
 from shared.errors import MissingExtraError, SkylaneError
 
 _WIDTH: Final = 960
-_MOST_VECTORS: Final = 5_000  # Points of a trace in a file: more are no longer told apart, but make it large.
+_MAX_FILE_POINTS: Final = 5_000  # Points of a trace in a file; more would only make the file larger.
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _AXIS: Final = {
@@ -25,7 +25,7 @@ _AXIS: Final = {
     "automargin": True,
     "title": {"font": {"size": 13}, "standoff": 10},
 }
-_HOUSE: Final = go.layout.Template(
+_TEMPLATE: Final = go.layout.Template(
     layout={
         "font": {"family": _FONT, "size": 13, "color": "#24292f"},
         "paper_bgcolor": "#ffffff",
@@ -48,31 +48,31 @@ _HOUSE: Final = go.layout.Template(
 
 
 class FiguresError(SkylaneError):
-    """The figures cannot be drawn as files."""
+    """The charts cannot be written as image files."""
 
 
-def library() -> str:
-    """Plotly's JavaScript, which the page carries with it."""
+def plotly_script() -> str:
+    """Returns Plotly's JavaScript library, which the page embeds."""
     return str(get_plotlyjs())
 
 
 def to_json(chart: Chart) -> str:
-    """The chart for the page: traces and layout; long columns as typed arrays in base64."""
+    """Returns traces and layout of a chart as JSON; Plotly encodes long columns as base64 typed arrays."""
     return str(_figure(chart).to_json())
 
 
 def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
-    """Draw each chart as `<name>.svg` and `<name>.png` (twice the size) into a folder that is there.
+    """Writes each chart as `<name>.svg` and `<name>.png` (twice the size) into an existing folder.
 
     Raises:
-        FiguresError: there is no Chrome or Chromium on this machine, or it cannot draw into the folder.
-        MissingExtraError: kaleido, which drives the browser, is not installed.
+        FiguresError: Chrome or Chromium is missing, or the files cannot be written.
+        MissingExtraError: kaleido, which controls the browser, is not installed.
     """
     try:
-        import kaleido  # noqa: PLC0415  The page needs none.
-        from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415  The same.
+        import kaleido  # noqa: PLC0415  An optional dependency; the page does not need it.
+        from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise MissingExtraError("drawing the figures", str(error.name), "figures") from error
+        raise MissingExtraError("drawing the charts", str(error.name), "figures") from error
     specs = [
         {
             "fig": _figure(_as_vectors(chart)).to_dict(),
@@ -88,28 +88,29 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
         kaleido.write_fig_from_object_sync(specs, kopts=options)
     except ChromeNotFoundError as error:
         raise FiguresError(
-            "the figures need Chrome or Chromium, which is not here: apt-get install chromium, or run plotly_get_chrome"
+            "writing the charts needs Chrome or Chromium, which was not found: run 'apt-get install chromium' or "
+            "'plotly_get_chrome'"
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise FiguresError(f"the figures cannot be drawn into {folder}: {said}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise FiguresError(f"the charts cannot be written into {folder}: {reason}") from error
     return [spec["path"] for spec in specs]
 
 
 def find_browser() -> str | None:
-    """A Chrome or Chromium on the path; kaleido finds those it has downloaded by itself."""
+    """Returns a Chrome or Chromium on the path; kaleido finds its own downloads itself."""
     return next(filter(None, map(shutil.which, _BROWSERS)), None)
 
 
 def _as_vectors(chart: Chart) -> Chart:
-    """The chart without WebGL, which a browser without a graphics card lacks; a long trace is thinned evenly."""
-    return replace(chart, traces=tuple(map(_vectors, chart.traces)))
+    """Replaces WebGL traces, which need a graphics card, by vectors and downsamples long ones evenly."""
+    return replace(chart, traces=tuple(map(_vector_trace, chart.traces)))
 
 
-def _vectors(trace: Trace) -> Trace:
+def _vector_trace(trace: Trace) -> Trace:
     if trace["type"] != "scattergl":
         return trace
-    step = max(1, -(-len(trace["x"]) // _MOST_VECTORS))
+    step = max(1, -(-len(trace["x"]) // _MAX_FILE_POINTS))
     return (
         trace | {"type": "scatter"} | {name: trace[name][::step] for name in ("x", "y", "customdata") if name in trace}
     )
@@ -117,4 +118,4 @@ def _vectors(trace: Trace) -> Trace:
 
 def _figure(chart: Chart) -> Any:
     figure = go.Figure(data=list(chart.traces), layout={"height": chart.height, **chart.layout})
-    return figure.update_layout(template=_HOUSE)
+    return figure.update_layout(template=_TEMPLATE)

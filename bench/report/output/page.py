@@ -1,4 +1,4 @@
-"""The page: one HTML file that carries everything it needs and asks for nothing."""
+"""Renders a report as one self-contained HTML file that loads nothing from the network."""
 
 import json
 from collections.abc import Iterable
@@ -8,31 +8,31 @@ from typing import Final
 
 from bench.report.content import (
     Caution,
-    Cell,
+    CellValue,
+    Chapter,
+    ChapterPart,
     Chart,
+    CollapsedTable,
     Column,
-    Folded,
+    ColumnKind,
     FrameList,
-    Kind,
-    Part,
-    Prose,
-    Report,
-    Section,
-    Table,
+    Paragraph,
+    ReportContent,
+    ReportTable,
 )
-from bench.report.output.charts import library, to_json
+from bench.report.output.charts import plotly_script, to_json
 from bench.report.output.number_format import interval, number, text
 from bench.report.output.stage_styles import STAGES
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
-# Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
+# Forbids all requests, even if a log contains HTML. Plotly's WebGL compiles shader code and needs unsafe-eval.
 _POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
-_WIDE: Final = 9  # Columns; a table of more gets smaller letters.
+_MAX_NORMAL_COLUMNS: Final = 9  # Tables with more columns use a smaller font.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 
 
-def render(report: Report) -> str:
-    """The whole page."""
+def render(report: ReportContent) -> str:
+    """Returns the whole page."""
     charts = {chart.name: chart for chart in report.charts()}
     return "\n".join((
         "<!DOCTYPE html>",
@@ -47,16 +47,16 @@ def render(report: Report) -> str:
         "</head>",
         "<body>",
         '<a class="skip" href="#main">Skip to the report</a>',
-        f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.sections))}</ol></nav>',
+        f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.chapters))}</ol></nav>',
         '<main id="main">',
-        f'<header><h1>{escape(report.title)}</h1><p class="verdict">{escape(report.verdict)}</p></header>',
-        *map(_section, report.sections),
+        f'<header><h1>{escape(report.title)}</h1><p class="summary">{escape(report.summary)}</p></header>',
+        *map(_chapter, report.chapters),
         "</main>",
         '<aside id="frame" aria-live="polite" aria-label="One frame" hidden tabindex="-1"></aside>',
         *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
         _data("toggles", json.dumps({name: _toggles(chart) for name, chart in charts.items() if chart.toggles})),
         _data("frames", json.dumps(report.frames)),
-        f"<script>{_script(library())}</script>",
+        f"<script>{_script(plotly_script())}</script>",
         f"<script>{_script(_static('report.js'))}</script>",
         "</body>",
         "</html>",
@@ -69,41 +69,42 @@ def _static(name: str) -> str:
 
 
 def _script(code: str) -> str:
-    """Code that cannot end its own element."""
+    """Escapes code so that it cannot end its script element."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _data(name: str, text_of_json: str) -> str:
-    """JSON beside the code; `<` could end the element, and JSON has another spelling for it."""
+    """Embeds JSON data; escapes `<`, which could end the element."""
     return (
         f'<script type="application/json" id="{escape(name)}">{text_of_json.replace("<", chr(92) + "u003c")}</script>'
     )
 
 
-def _link(section: Section) -> str:
-    return f'<li><a href="#{section.anchor}">{escape(section.title)}</a></li>'
+def _link(chapter: Chapter) -> str:
+    return f'<li><a href="#{chapter.anchor}">{escape(chapter.title)}</a></li>'
 
 
-def _section(section: Section) -> str:
-    parts = "\n".join(map(_part, section.parts))
-    return f'<section id="{section.anchor}" aria-labelledby="{section.anchor}-title"><h2 id="{section.anchor}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
+def _chapter(chapter: Chapter) -> str:
+    parts = "\n".join(map(_part, chapter.parts))
+    heading = f'<h2 id="{chapter.anchor}-title">{escape(chapter.title)}</h2>'
+    return f'<section id="{chapter.anchor}" aria-labelledby="{chapter.anchor}-title">{heading}\n{parts}\n</section>'
 
 
-def _part(part: Part) -> str:
+def _part(part: ChapterPart) -> str:
     match part:
-        case Prose(told):
-            return f"<p>{escape(told)}</p>"
-        case Caution(told):
-            return f'<p class="caution"><strong>Note.</strong> {escape(told)}</p>'
-        case Table():
+        case Paragraph(content):
+            return f"<p>{escape(content)}</p>"
+        case Caution(content):
+            return f'<p class="caution"><strong>Note.</strong> {escape(content)}</p>'
+        case ReportTable():
             return _table(part)
-        case Folded(told, table):
-            return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
+        case CollapsedTable(summary, table):
+            return f"<details><summary>{escape(summary)}</summary>{_table(table)}</details>"
         case Chart():
             return _chart(part)
         case FrameList(heading, frames):
             buttons = "".join(
-                f'<button type="button" data-frame="{place}">{escape(told)}</button>' for place, told in frames
+                f'<button type="button" data-frame="{sequence}">{escape(label)}</button>' for sequence, label in frames
             )
             return f'<div class="frames"><span>{escape(heading)}</span>{buttons}</div>'
 
@@ -111,8 +112,8 @@ def _part(part: Part) -> str:
 def _chart(chart: Chart) -> str:
     name = escape(chart.name)
     toggles = "".join(
-        f'<button type="button" data-chart="{name}" data-toggle="{place}" aria-pressed="{str(not place).lower()}">{escape(toggle.label)}</button>'
-        for place, toggle in enumerate(chart.toggles)
+        f'<button type="button" data-chart="{name}" data-toggle="{index}" aria-pressed="{str(not index).lower()}">{escape(toggle.label)}</button>'
+        for index, toggle in enumerate(chart.toggles)
     )
     return (
         f'<figure id="figure-{name}">'
@@ -125,52 +126,50 @@ def _chart(chart: Chart) -> str:
 def _toggles(chart: Chart) -> list[dict[str, object]]:
     return [
         {
-            "traces": {
-                name: [list(map(float, of_trace)) for of_trace in values] for name, values in toggle.traces.items()
-            },
+            "traces": {name: [list(map(float, column)) for column in values] for name, values in toggle.traces.items()},
             "layout": toggle.layout,
         }
         for toggle in chart.toggles
     ]
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
-    dense = " dense" if len(table.columns) > _WIDE else ""
+    dense = " dense" if len(table.columns) > _MAX_NORMAL_COLUMNS else ""
     return (
         f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption><span>{escape(table.caption)}</span></caption>'
         f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
 
 
-def _cells(columns: Iterable[Column], row: Iterable[Cell]) -> Iterable[str]:
-    for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
+def _cells(columns: Iterable[Column], row: Iterable[CellValue]) -> Iterable[str]:
+    for index, (column, cell) in enumerate(zip(columns, row, strict=True)):
         inner = _cell(column, cell)
-        yield f'<th scope="row">{inner}</th>' if place == 0 else f"<td{_class(column)}>{inner}</td>"
+        yield f'<th scope="row">{inner}</th>' if index == 0 else f"<td{_class(column)}>{inner}</td>"
 
 
 def _class(column: Column) -> str:
-    return ' class="number"' if column.kind is Kind.NUMBER else ""
+    return ' class="number"' if column.kind is ColumnKind.NUMBER else ""
 
 
-def _cell(column: Column, cell: Cell) -> str:
-    if column.kind is Kind.STAGE:
+def _cell(column: Column, cell: CellValue) -> str:
+    if column.kind is ColumnKind.STAGE:
         return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
-    if isinstance(cell, Estimate):
-        bounds = interval(cell, column.digits)
-        return number(cell.value, column.digits) + (f'<span class="interval">{bounds}</span>' if bounds else "")
+    if isinstance(cell, IntervalEstimate):
+        limits = interval(cell, column.digits)
+        return number(cell.value, column.digits) + (f'<span class="interval">{limits}</span>' if limits else "")
     return escape(text(cell, column.digits))
 
 
 def _swatches() -> str:
-    """A small square for each stage, in its colour and hatch."""
+    """Returns the CSS rules of the colour samples of all stages."""
     rules = []
-    for name, look in STAGES.items():
-        ground = look.colour
-        if look.hatch:
-            line = "rgba(0,0,0,.55)" if sum(bytes.fromhex(ground[1:])) > 3 * 128 else "rgba(255,255,255,.8)"
-            angle = _HATCHES[look.hatch]
-            ground = f"repeating-linear-gradient({angle}deg,{look.colour} 0 3px,{line} 3px 4px)"
-        rules.append(f".swatch-{name}{{background:{ground}}}")
+    for name, style in STAGES.items():
+        background = style.colour
+        if style.hatch:
+            line = "rgba(0,0,0,.55)" if sum(bytes.fromhex(background[1:])) > 3 * 128 else "rgba(255,255,255,.8)"
+            angle = _HATCHES[style.hatch]
+            background = f"repeating-linear-gradient({angle}deg,{style.colour} 0 3px,{line} 3px 4px)"
+        rules.append(f".swatch-{name}{{background:{background}}}")
     return "".join(rules)

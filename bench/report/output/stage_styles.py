@@ -1,42 +1,45 @@
-"""One look for every stage, everywhere: a colour of its node's family, and a hatch, so that colour is never alone.
+"""The colours and hatches of stages, outcomes and series, used by every chart and table.
 
-The vehicle's stages are blue, the link is grey, the cloud's stages go from yellow to brown: families that stay apart for
-readers who see no red, no green or no blue. Within a family neighbours differ in lightness.
+Stages of the vehicle are blue, the link is grey, and stages of the cloud go from yellow to brown: colour families that
+readers with any colour vision can distinguish. Neighbours within a family differ in lightness, and a hatch supplements
+every colour that could be confused.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+from shared.runlog.latency_table import WHERE
+
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a stage is drawn: its colour (#rrggbb), and its hatch by Plotly's names; an empty one is plain."""
+class StageStyle:
+    """The appearance of a stage."""
 
-    colour: str
-    hatch: str
-    meaning: str  # What the frame spends the time on.
+    colour: str  # "#rrggbb".
+    hatch: str  # A pattern name of Plotly; empty for a plain fill.
+    meaning: str  # Completes the sentence "in this stage, the frame …".
 
 
 STAGES: Final = {
-    "taken": Look("#c9def0", "", "waits at the edge behind older work"),
-    "demosaiced": Look("#2c6fb0", "/", "becomes colour"),
-    "preprocessed": Look("#a6cdea", "\\", "is resized to the model's size"),
-    "encoded": Look("#0b3c78", "", "is compressed"),
-    "sent": Look("#6fabdb", "x", "gets a place in the window and leaves"),
-    "crossing": Look("#6b6b6b", "-", "is on the broker and the link, there and back"),
-    "uplink": Look("#4d4d4d", "-", "is on the broker and the link, to the cloud"),
-    "dequeued": Look("#ffe9a3", "", "waits to be admitted"),
-    "decoded": Look("#b5480f", "/", "becomes pixels again"),
-    "batched": Look("#ffd24d", "\\", "waits for the engine"),
-    "inferred": Look("#ee8421", "", "is segmented by the model"),
-    "postprocessed": Look("#fff3c9", "x", "is laid back onto the original frame"),
-    "mask_encoded": Look("#7d2f08", "", "is compressed for the way back"),
-    "replied": Look("#ffc27a", "|", "is handed to the link"),
-    "downlink": Look("#8f8f8f", "-", "is on the broker and the link, back to the vehicle"),
-    "mask_decoded": Look("#1d5a9e", ".", "is unpacked at the vehicle"),
+    "taken": StageStyle("#c9def0", "", "waits in the vehicle's queue"),
+    "demosaiced": StageStyle("#2c6fb0", "/", "is converted from Bayer to RGB"),
+    "preprocessed": StageStyle("#a6cdea", "\\", "is resized to the model's input size"),
+    "encoded": StageStyle("#0b3c78", "", "is compressed"),
+    "sent": StageStyle("#6fabdb", "x", "waits for a free slot in the window and is sent"),
+    "crossing": StageStyle("#6b6b6b", "-", "is on the link and the broker, in both directions"),
+    "uplink": StageStyle("#4d4d4d", "-", "is on the link and the broker, to the cloud"),
+    "dequeued": StageStyle("#ffe9a3", "", "waits in the worker's queue"),
+    "decoded": StageStyle("#b5480f", "/", "is decompressed"),
+    "batched": StageStyle("#ffd24d", "\\", "waits for its batch and the engine"),
+    "inferred": StageStyle("#ee8421", "", "is processed by the model"),
+    "postprocessed": StageStyle("#fff3c9", "x", "has its result scaled to the original image"),
+    "mask_encoded": StageStyle("#7d2f08", "", "has its result compressed"),
+    "replied": StageStyle("#ffc27a", "|", "has its reply handed to the link"),
+    "downlink": StageStyle("#8f8f8f", "-", "is on the link and the broker, back to the vehicle"),
+    "mask_decoded": StageStyle("#1d5a9e", ".", "has its result decompressed at the vehicle"),
 }
-TOTAL: Final = "#222222"
-OUTCOMES: Final = {
+TOTAL_COLOUR: Final = "#222222"
+OUTCOME_COLOURS: Final = {
     "answered": "#2f7d6b",
     "dropped": "#c2549d",
     "expired": "#8c6bb1",
@@ -46,35 +49,44 @@ OUTCOMES: Final = {
     "lost": "#3f3f3f",
     "aborted": "#9e9e9e",
 }
-# Runs and cells, where several lie over each other (Okabe and Ito, 2008); dashes tell them apart without colour.
+# Colours of runs and cells in one chart (Okabe and Ito, 2008); dashes distinguish them without colour.
 SERIES: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b6b6b", "#000000")
 DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
-def series(place: int) -> tuple[str, str]:
-    """Colour and dash of the series at a place; no two of the first 16 are alike in both."""
-    return SERIES[place % len(SERIES)], DASHES[(place + place // len(SERIES)) % len(DASHES)]
+def node_of(stage: str) -> str:
+    """Returns the node a stage belongs to: edge, link or cloud."""
+    return "link" if stage in {"uplink", "downlink"} else WHERE[stage]
 
 
-def tint(colour: str, opacity: float) -> str:
-    """A colour (#rrggbb) let through: what CSS and Plotly call rgba."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+def series_style(index: int) -> tuple[str, str]:
+    """Returns colour and dash of a series; the first 16 series all differ in colour or dash."""
+    return SERIES[index % len(SERIES)], DASHES[(index + index // len(SERIES)) % len(DASHES)]
+
+
+def with_opacity(colour: str, opacity: float) -> str:
+    """Converts "#rrggbb" to an rgba() colour of CSS."""
+    red, green, blue = _rgb(colour)
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
-def bar(stage: str) -> dict[str, object]:
-    """Plotly's marker of a bar that stands for a stage."""
-    look = STAGES[stage]
-    line = {"color": "#ffffff", "width": 0.5}
+def bar_marker(stage: str) -> dict[str, object]:
+    """Returns Plotly's marker for the bar of a stage."""
+    style = STAGES[stage]
     return {
-        "color": look.colour,
-        "pattern": {"shape": look.hatch, "fgcolor": ink(look.colour), "fillmode": "overlay", "size": 6},
-        "line": line,
+        "color": style.colour,
+        "pattern": {"shape": style.hatch, "fgcolor": text_colour(style.colour), "fillmode": "overlay", "size": 6},
+        "line": {"color": "#ffffff", "width": 0.5},
     }
 
 
-def ink(colour: str) -> str:
-    """What is legible on a colour: near black or white, by its luma (ITU-R BT.601)."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    half = 140
-    return "#24292f" if 0.299 * red + 0.587 * green + 0.114 * blue > half else "#ffffff"
+def text_colour(background: str) -> str:
+    """Returns a legible text colour, near black or white, by the luma of the background (ITU-R BT.601)."""
+    red, green, blue = _rgb(background)
+    threshold = 140
+    return "#24292f" if 0.299 * red + 0.587 * green + 0.114 * blue > threshold else "#ffffff"
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    red, green, blue = bytes.fromhex(colour[1:])
+    return red, green, blue

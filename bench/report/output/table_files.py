@@ -1,4 +1,4 @@
-"""The report's tables as files: CSV for programs, Markdown and LaTeX for papers."""
+"""Writes the tables of a report as files: CSV for programs, Markdown and LaTeX for papers."""
 
 import csv
 import io
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from bench.report.content import Cell, Kind, Table
+from bench.report.content import CellValue, ColumnKind, ReportTable
 from bench.report.output.number_format import text
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 from shared.errors import SkylaneError
 
 _LATEX: Final = str.maketrans({
@@ -19,18 +19,18 @@ _LATEX: Final = str.maketrans({
     "≥": r"$\ge$", "→": r"$\to$", "\N{NO-BREAK SPACE}": "~",
 })  # fmt: skip
 _MARKDOWN: Final = str.maketrans({"|": r"\|", "\n": " ", "<": "&lt;", ">": "&gt;"})
-_DECIMALS: Final = 6  # Of a float in CSV: a nanosecond, where it is a millisecond.
+_DECIMALS: Final = 6  # Decimals of a float in CSV: milliseconds to the nanosecond.
 
 
 class TablesError(SkylaneError):
     """The tables cannot be written."""
 
 
-def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
-    """Write each table as `<name>.csv`, `<name>.md` and `<name>.tex` into a folder, which is made.
+def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
+    """Writes each table as `<name>.csv`, `<name>.md` and `<name>.tex`; creates the folder.
 
     Raises:
-        TablesError: the folder does not take them.
+        TablesError: The files cannot be written.
     """
     written = []
     try:
@@ -45,9 +45,11 @@ def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
     return written
 
 
-def to_csv(table: Table) -> str:
-    """The table for programs: plain numbers, an estimate as three columns, nothing where nothing was measured."""
-    estimates = [any(isinstance(row[place], Estimate) for row in table.rows) for place in range(len(table.columns))]
+def to_csv(table: ReportTable) -> str:
+    """Formats a table as CSV: plain numbers, estimates as three columns, empty cells for values not measured."""
+    estimates = [
+        any(isinstance(row[index], IntervalEstimate) for row in table.rows) for index in range(len(table.columns))
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -64,8 +66,8 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _fields(cell: Cell, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
-    if isinstance(cell, Estimate):
+def _fields(cell: CellValue, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
+    if isinstance(cell, IntervalEstimate):
         return (_plain(cell.value), _plain(cell.low), _plain(cell.high))
     return (_plain(cell), "", "") if is_estimate else (_plain(cell),)
 
@@ -76,18 +78,18 @@ def _plain(cell: str | float | None) -> str:
     return f"{cell:.{_DECIMALS}f}" if math.isfinite(cell) else ""
 
 
-def to_markdown(table: Table) -> str:
-    """The table as GitHub's Markdown, its caption above it."""
+def to_markdown(table: ReportTable) -> str:
+    """Formats a table as GitHub Markdown with its caption above."""
     headings = [column.heading.translate(_MARKDOWN) for column in table.columns]
-    rule = ["---:" if column.kind is Kind.NUMBER else "---" for column in table.columns]
+    rule = ["---:" if column.kind is ColumnKind.NUMBER else "---" for column in table.columns]
     rows = [[text.translate(_MARKDOWN) for text in _texts(table, row)] for row in table.rows]
     lines = (f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
     return f"{table.caption}\n\n" + "\n".join(lines) + "\n"
 
 
-def to_latex(table: Table) -> str:
-    r"""The table for LaTeX; needs `\usepackage{booktabs}` and UTF-8."""
-    alignment = "".join("r" if column.kind is Kind.NUMBER else "l" for column in table.columns)
+def to_latex(table: ReportTable) -> str:
+    r"""Formats a table for LaTeX; the document needs `\usepackage{booktabs}` and UTF-8."""
+    alignment = "".join("r" if column.kind is ColumnKind.NUMBER else "l" for column in table.columns)
     headings = [escaped(column.heading) for column in table.columns]
     rows = [[escaped(cell) for cell in _texts(table, row)] for row in table.rows]
     body = [f"    {' & '.join(cells)} \\\\" for cells in rows]
@@ -109,9 +111,9 @@ def to_latex(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is a command to LaTeX."""
+    """Escapes the special characters of LaTeX."""
     return " ".join(text.split()).translate(_LATEX)
 
 
-def _texts(table: Table, row: tuple[Cell, ...]) -> list[str]:
+def _texts(table: ReportTable, row: tuple[CellValue, ...]) -> list[str]:
     return [text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]

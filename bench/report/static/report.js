@@ -4,18 +4,18 @@
   const frames = read("frames");
   const toggles = read("toggles");
   const panel = document.getElementById("frame");
-  const NOTHING = -2147483648;
-  const PRINTED = 680; // Pixels between the margins of A4.
+  const NOT_MEASURED = -2147483648;
+  const PRINT_WIDTH = 680; // Pixels between the margins of an A4 page.
   const plots = [...document.querySelectorAll(".chart")];
-  let table = null; // The frames' columns, once they are unpacked.
-  let opener = null; // What had the focus before a frame was opened.
+  let table = null; // Decoded columns of the frames.
+  let opener = null; // The element that had the focus before a frame was opened.
 
-  // Without WebGL, points are drawn as vectors, of which a page can hold fewer.
-  const MOST_VECTORS = 4000;
+  // Without WebGL, points are drawn as vectors; more of them would make the page slow.
+  const MAX_VECTORS = 4000;
   const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
   const hasWebgl = Boolean(document.createElement("canvas").getContext("webgl"));
 
-  function unfold(column) {
+  function decodeArray(column) {
     if (!column || !column.bdata) return column;
     const bytes = Uint8Array.from(atob(column.bdata), (letter) => letter.charCodeAt(0));
     return new ARRAYS[column.dtype](bytes.buffer);
@@ -23,14 +23,14 @@
 
   function asVectors(plot, trace) {
     if (trace.type !== "scattergl") return trace;
-    const columns = Object.fromEntries(["x", "y", "customdata", "text"].map((name) => [name, unfold(trace[name])]));
-    const step = Math.ceil(columns.x.length / MOST_VECTORS);
+    const columns = Object.fromEntries(["x", "y", "customdata", "text"].map((name) => [name, decodeArray(trace[name])]));
+    const step = Math.ceil(columns.x.length / MAX_VECTORS);
     if (step > 1) {
       const caption = document.getElementById(`caption-${nameOf(plot)}`);
-      caption.append(` This browser has no WebGL: of ${trace.name}, one point in ${step} is drawn.`);
+      caption.append(` This browser has no WebGL: only one point in ${step} of ${trace.name} is drawn.`);
     }
     for (const [name, column] of Object.entries(columns)) {
-      if (column && typeof column !== "string") columns[name] = Array.from(column).filter((_, place) => place % step === 0);
+      if (column && typeof column !== "string") columns[name] = Array.from(column).filter((_, index) => index % step === 0);
     }
     return { ...trace, ...columns, type: "scatter" };
   }
@@ -52,15 +52,15 @@
     });
   }
 
-  // Charts are drawn as they come near: a page of many opens at once.
+  // Each chart is drawn when the reader scrolls near it, so that the page opens quickly.
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { near.unobserve(entry.target); draw(entry.target); }
   }, { rootMargin: "800px" });
   plots.forEach((plot) => near.observe(plot));
 
   window.addEventListener("beforeprint", () => {
-    for (const folded of document.querySelectorAll("details")) folded.open = true;
-    for (const plot of plots) { draw(plot); Plotly.relayout(plot, { width: PRINTED }); }
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    for (const plot of plots) { draw(plot); Plotly.relayout(plot, { width: PRINT_WIDTH }); }
   });
   window.addEventListener("afterprint", () => {
     for (const plot of plots) Plotly.relayout(plot, { width: null, autosize: true });
@@ -85,15 +85,15 @@
   document.addEventListener("scroll", mark, { passive: true });
   mark();
 
-  // A column: int32, its bytes put together by their place, deflated, in base64.
+  // Decodes a column of int32: base64, DEFLATE (zlib format), four byte planes.
   async function unpack(text) {
     const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const planes = new Uint8Array(await new Response(stream).arrayBuffer());
     const count = planes.length / 4;
     const bytes = new Uint8Array(planes.length);
-    for (let place = 0; place < count; place++) {
-      for (let byte = 0; byte < 4; byte++) bytes[4 * place + byte] = planes[byte * count + place];
+    for (let index = 0; index < count; index++) {
+      for (let byte = 0; byte < 4; byte++) bytes[4 * index + byte] = planes[byte * count + index];
     }
     return new Int32Array(bytes.buffer);
   }
@@ -101,7 +101,7 @@
   async function unpackAll() {
     const names = Object.keys(frames.columns);
     const columns = await Promise.all(names.map((name) => unpack(frames.columns[name])));
-    const byName = Object.fromEntries(names.map((name, place) => [name, columns[place]]));
+    const byName = Object.fromEntries(names.map((name, index) => [name, columns[index]]));
     const rows = new Map();
     byName.sequence.forEach((sequence, row) => rows.set(sequence, row));
     return { columns: byName, rows };
@@ -134,21 +134,21 @@
   function contents(sequence, row) {
     const value = (name) => table.columns[name][row];
     const word = (name) => frames.words[name][value(name)];
-    const ms = (name) => value(name) === NOTHING ? null : value(name) / 1000;
+    const ms = (name) => value(name) === NOT_MEASURED ? null : value(name) / 1000;
     const shown = (number) => number === null ? "–" : `${number.toFixed(3)} ms`;
     const button = element("button", "Close", { type: "button", class: "close" });
     button.addEventListener("click", close);
     const parts = [button, element("h3", `${frames.vehicle} ${word("camera")} #${sequence}`)];
     const reason = word("reason") ? `: ${word("reason")}` : "";
     parts.push(element("p", `${word("outcome")}${reason}; total ${shown(ms("total"))}`, { class: "fact" }));
-    const picture = frames.pictures[sequence];
-    if (picture) parts.push(element("img", "", { src: picture, alt: "The frame with what the model said of it" }));
+    const image = frames.images[sequence];
+    if (image) parts.push(element("img", "", { src: image, alt: "The frame with the model's result" }));
     const known = frames.stages.filter((stage) => ms(stage.name) !== null);
     if (known.length) parts.push(stages(known, ms));
     const how = word("engine") ? ` with ${word("engine")}, version ${word("model_version")},` : "";
     const facts = [
       `frame ${value("frame_index")} of the source`,
-      value("due") === NOTHING ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
+      value("due") === NOT_MEASURED ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
       ms("uplink") === null ? "" : `uplink ${shown(ms("uplink"))}, downlink ${shown(ms("downlink"))}, each ± ${shown(ms("clock_error"))}`,
       word("worker") ? `by ${word("worker")}${how} in a batch of ${value("batch_size")}` : "",
       `${value("bytes_up").toLocaleString("en")} bytes up, ${value("bytes_down").toLocaleString("en")} down`,

@@ -1,4 +1,4 @@
-"""Runs the cells of a study: brokers, workers and vehicles of each run.
+"""Runs the cells of a study with real brokers, workers and vehicles.
 
 Start with `runner`.
 """

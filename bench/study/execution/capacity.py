@@ -1,15 +1,15 @@
-"""Capacity: how many vehicles fit before latency or losses pass their limits."""
+"""Searches for the maximum number of vehicles that keeps latency and losses within their limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.study.plan.scenarios import CapacitySettings
-from bench.study.results.measurement import Measured, figures, late_figure
+from bench.study.results.measurement import RunMeasurement, run_metrics, tail_latency
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A number of vehicles that was tried; `reason` says which limit it passed, and is empty where it fits."""
+class CapacityStep:
+    """The result for one number of vehicles; `reason` names the exceeded limits and is empty if it fits."""
 
     vehicles: int
     p99_ms: float | None  # None for fewer than 100 answered frames.
@@ -19,54 +19,55 @@ class Step:
 
     @property
     def fits(self) -> bool:
-        """Whether so many vehicles keep the limits."""
+        """True if this number of vehicles keeps the limits."""
         return not self.reason
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """The greatest number of vehicles that was seen to fit, 0 if not even one does; and the steps to it."""
+class CapacityResult:
+    """The largest number of vehicles that fits, 0 if one vehicle does not fit, and the steps of the search."""
 
     vehicles: int
-    steps: tuple[Step, ...]
+    steps: tuple[CapacityStep, ...]
 
     @property
     def is_bounded(self) -> bool:
-        """Whether more were seen not to fit; otherwise the search ended at the most it may try."""
+        """True if a larger number did not fit; otherwise the search ended at the maximum it may try."""
         return any(not step.fits for step in self.steps)
 
 
-def search(attempt: Callable[[int], Step], most: int) -> Capacity:
-    """Find how many vehicles fit: doubling until it fails, then bisection. Takes at most 2·log2(most) + 2 attempts.
+def search_capacity(attempt: Callable[[int], CapacityStep], most: int) -> CapacityResult:
+    """Doubles the number of vehicles until it does not fit, then bisects; at most 2·log2(most) + 2 attempts.
 
-    It supposes that what fits, fits with fewer too. Chance may break that near the limit: repetitions show by how much.
+    The search assumes that every smaller number also fits. Near the limit, random variation can break this assumption;
+    the repetitions of the study show by how much.
     """
-    steps: list[Step] = []
+    steps: list[CapacityStep] = []
 
     def fits(vehicles: int) -> bool:
         steps.append(attempt(vehicles))
         return steps[-1].fits
 
-    fit, miss, wanted = 0, most + 1, 1
-    while wanted < miss:
-        if fits(wanted):
-            fit = wanted
-            wanted = min(2 * wanted, most) if wanted < most else miss
+    fitting, failing, candidate = 0, most + 1, 1
+    while candidate < failing:
+        if fits(candidate):
+            fitting = candidate
+            candidate = min(2 * candidate, most) if candidate < most else failing
         else:
-            miss = wanted
-    while miss - fit > 1 and miss <= most:
-        middle = (fit + miss) // 2
+            failing = candidate
+    while failing - fitting > 1 and failing <= most:
+        middle = (fitting + failing) // 2
         if fits(middle):
-            fit = middle
+            fitting = middle
         else:
-            miss = middle
-    return Capacity(fit, tuple(steps))
+            failing = middle
+    return CapacityResult(fitting, tuple(steps))
 
 
-def step_of(run: Measured, vehicles: int, settings: CapacitySettings) -> Step:
-    """Judge a run of so many vehicles by the limits."""
-    told = figures(run, settings)
-    (name, late_ms), share = late_figure(run), run.unanswered_share
+def judge_step(run: RunMeasurement, vehicles: int, settings: CapacitySettings) -> CapacityStep:
+    """Compares a run with the limits."""
+    metrics = run_metrics(run, settings)
+    (name, late_ms), share = tail_latency(run), run.unanswered_share
     reasons = []
     if late_ms is None:
         reasons.append("no frame was answered")
@@ -74,4 +75,4 @@ def step_of(run: Measured, vehicles: int, settings: CapacitySettings) -> Step:
         reasons.append(f"{name} {late_ms:.1f} ms is over {settings.limit_ms:g} ms")
     if share > settings.unanswered_share:
         reasons.append(f"{share:.1%} unanswered is over {settings.unanswered_share:.1%}")
-    return Step(vehicles, told["total_p99_ms"], share, told["throughput_hz"], "; ".join(reasons))
+    return CapacityStep(vehicles, metrics["total_p99_ms"], share, metrics["throughput_hz"], "; ".join(reasons))

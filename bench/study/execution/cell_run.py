@@ -1,36 +1,43 @@
-"""A run: a cell played once, and the row of the runs' table that it gives."""
+"""Runs a cell once and computes its row in the table of runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.study.execution.capacity import Step, search, step_of
+from bench.study.execution.capacity import CapacityStep, judge_step, search_capacity
 from bench.study.execution.session import RESOURCES, Session
-from bench.study.plan.cell import Cell
-from bench.study.plan.scenarios import SCENARIOS, CapacitySettings, Length, Load, Rules, lengths
-from bench.study.plan.study_plan import Plan
-from bench.study.results.measurement import Measured, figures, measure, provenance, usage
+from bench.study.plan.cell import StudyCell
+from bench.study.plan.scenarios import (
+    SCENARIOS,
+    CapacitySettings,
+    RunLength,
+    ValidityRules,
+    VehicleLoad,
+    frame_counts,
+)
+from bench.study.plan.study_plan import StudyPlan
+from bench.study.results.measurement import RunMeasurement, measure, resource_usage, run_metrics, run_provenance
 from bench.study.results.validity import judge
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Vehicles that played together: the whole run, or a step of a search. `folder` is relative to the run's."""
+class RunPart:
+    """Vehicles that played at the same time: the whole run, or one step of a capacity search."""
 
-    folder: str
+    folder: str  # Relative to the folder of the run.
     vehicles: int
     warm_up: int
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What a run leaves: its row, its parts, and the steps of a search for capacity."""
+class RunResult:
+    """The result of a run: its row in the table of runs, its parts, and the steps of a capacity search."""
 
     row: Mapping[str, Any]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RunPart, ...] = ()
     steps: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -39,82 +46,84 @@ class Result:
         return str(self.row["state"])
 
     def to_json(self) -> dict[str, Any]:
-        """As `result.json` holds it."""
+        """Returns the content of `result.json`."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Result":
-        """Read back what `to_json` gave."""
-        parts = tuple(Part(**part) for part in document["parts"])
+    def from_json(cls, document: Mapping[str, Any]) -> "RunResult":
+        """Reads the output of `to_json`."""
+        parts = tuple(RunPart(**part) for part in document["parts"])
         return cls(dict(document["row"]), parts, tuple(document["steps"]))
 
 
-def play(
+def run_cell(
     session: Session,
-    plan: Plan,
-    cell: Cell,
+    plan: StudyPlan,
+    cell: StudyCell,
     folder: Path,
     *,
     seed: int,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Result:
-    """Play a cell into `folder` and measure it; `on_step` is told of the steps of a search.
+) -> RunResult:
+    """Plays a cell into `folder` and measures it; `on_step` receives the steps of a capacity search.
 
     Raises:
-        SkylaneError: a vehicle or a worker failed, or nothing could be measured.
+        SkylaneError: A vehicle or worker failed, or nothing could be measured.
     """
     settings = plan.settings(cell.scenario)
     if cell.frames is not None:
         settings = settings.model_copy(update={"frames": cell.frames})
-    frames, warm_up = lengths(cell.scenario, settings, plan.frames, plan.warm_up_frames)
+    frames, warm_up = frame_counts(cell.scenario, settings, plan.frames, plan.warm_up_frames)
 
-    def attempt(vehicles: int, name: str) -> tuple[Part, Measured]:
-        load = Load(frames + warm_up, warm_up, vehicles, seed, settings)
+    def attempt(vehicles: int, name: str) -> tuple[RunPart, RunMeasurement]:
+        load = VehicleLoad(frames + warm_up, warm_up, vehicles, seed, settings)
         session.play(cell, load, folder / name)
-        return Part(name, vehicles, warm_up), measure(folder / name, vehicles, warm_up, whole=is_whole(cell))
+        run = measure(folder / name, vehicles, warm_up, every_frame=measures_every_frame(cell))
+        return RunPart(name, vehicles, warm_up), run
 
     row = {"state": DONE, "broker": session.broker, "seed": seed}
     if isinstance(settings, CapacitySettings):
-        return _searched(attempt, settings, row, folder, on_step)
+        return _search(attempt, settings, row, folder, on_step)
     part, run = attempt(cell.vehicles, ".")
-    row |= _measured(run, settings, folder)
-    if isinstance(settings, Rules):
+    row |= _measured_columns(run, settings, folder)
+    if isinstance(settings, ValidityRules):
         verdict = judge(run, settings)
         row |= {"validity": verdict.validity, "validity_reason": verdict.reason}
-    return Result(row, (part,))
+    return RunResult(row, (part,))
 
 
-def is_whole(cell: Cell) -> bool:
-    """Whether all frames of a cell's runs are measured: nothing warms up."""
+def measures_every_frame(cell: StudyCell) -> bool:
+    """Returns whether all frames of a cell's runs are measured, because its scenario has no warm-up."""
     return not SCENARIOS[cell.scenario].warms_up
 
 
-def _searched(
-    attempt: Callable[[int, str], tuple[Part, Measured]],
+def _search(
+    attempt: Callable[[int, str], tuple[RunPart, RunMeasurement]],
     settings: CapacitySettings,
     row: Mapping[str, Any],
     folder: Path,
     on_step: Callable[[str], None],
-) -> Result:
-    """Search for capacity. Adds to the row the figures of the step with the most vehicles that fit, or of the first one."""
-    parts: list[Part] = []
-    runs: dict[int, Measured] = {}
+) -> RunResult:
+    """Searches for the capacity; the row gets the metrics of the largest step that fits, or of the first step."""
+    parts: list[RunPart] = []
+    runs: dict[int, RunMeasurement] = {}
 
-    def step(vehicles: int) -> Step:
+    def step(vehicles: int) -> CapacityStep:
         on_step(f"{vehicles} vehicle{'s' if vehicles > 1 else ''}")
         part, runs[vehicles] = attempt(vehicles, f"{vehicles}-vehicles")
         parts.append(part)
-        return step_of(runs[vehicles], vehicles, settings)
+        return judge_step(runs[vehicles], vehicles, settings)
 
-    found = search(step, settings.most)
+    found = search_capacity(step, settings.most)
     shown = found.vehicles or found.steps[0].vehicles
     reason = "" if found.is_bounded else f"{settings.most} fit, and more were not tried: raise scenarios.capacity.most"
-    figures_shown = _measured(runs[shown], settings, folder / f"{shown}-vehicles")
+    measured = _measured_columns(runs[shown], settings, folder / f"{shown}-vehicles")
     steps = tuple(
         {"step": number, **asdict(each), "fits": each.fits} for number, each in enumerate(found.steps, start=1)
     )
-    return Result({**row, "capacity_vehicles": found.vehicles, "reason": reason, **figures_shown}, tuple(parts), steps)
+    return RunResult({**row, "capacity_vehicles": found.vehicles, "reason": reason, **measured}, tuple(parts), steps)
 
 
-def _measured(run: Measured, settings: Length, folder: Path) -> dict[str, Any]:
-    return figures(run, settings) | usage(folder / RESOURCES, run.began_ns, run.ended_ns) | provenance(run)
+def _measured_columns(run: RunMeasurement, settings: RunLength, folder: Path) -> dict[str, Any]:
+    usage = resource_usage(folder / RESOURCES, run.began_ns, run.ended_ns)
+    return run_metrics(run, settings) | usage | run_provenance(run)

@@ -1,4 +1,4 @@
-"""The vehicles of a run: `skylane edge play` in one process each."""
+"""Runs the vehicles of a run: one `skylane edge play` process each."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from edge.cli import READY
 from edge.run_summary import NOTHING_ANSWERED
 from shared.errors import SkylaneError
 
-_KILL_S = 5.0
-_LOOK_S = 0.05  # Between two looks at whether a vehicle has ended.
+_TERMINATE_TIMEOUT_S = 5.0
+_POLL_INTERVAL_S = 0.05
 
 
 class RunError(SkylaneError):
@@ -20,18 +20,18 @@ class RunError(SkylaneError):
 
 
 class Fleet(AbstractContextManager["Fleet"]):
-    """Vehicles `vehicle-1` … that play the same source, and begin together; those that still run when it ends are killed.
+    """The processes of vehicles `vehicle-1`, `vehicle-2`, …, which play the same source and start at the same time.
 
-    Starting a process takes a second, and many take many: they say when they are ready, and wait for each other.
-
-    Each has its run in `folder/<name>`, and what it says in `folder/<name>.log`.
+    A process takes about a second to start, so every vehicle reports when it is ready and waits for the others. Each
+    vehicle writes its run into `folder/<name>` and its output into `folder/<name>.log`. Leaving the context terminates
+    the vehicles that are still running.
     """
 
     def __init__(self, count: int, source: Path, folder: Path, flags: Sequence[Sequence[str]]) -> None:
-        """`flags`: of `skylane edge play`, one list a vehicle."""
+        """`flags` has the flags of `skylane edge play` for each vehicle."""
         self._logs: dict[str, Path] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._has_begun = False
+        self._has_started = False
         with ExitStack() as stack:
             stack.callback(self.__exit__)
             for number in range(1, count + 1):
@@ -47,31 +47,33 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """The processes by the vehicles' names."""
+        """The process ids by the names of the vehicles."""
         return {name: process.pid for name, process in self._processes.items()}
 
     def wait(self, limit_s: float, check: Callable[[], None] = lambda: None) -> None:
-        """Have them begin, and wait until all have ended. `check` is called several times a second: it raises where waiting has no sense.
+        """Starts the vehicles once all are ready, and waits until all have ended.
+
+        `check` is called several times per second and may raise an error to stop waiting.
 
         Raises:
-            RunError: one failed, which tells its last words, or the limit has passed.
+            RunError: A vehicle failed (the message has the last line of its output), or `limit_s` has passed.
         """
-        until_s = time.monotonic() + limit_s
-        left = dict(self._processes)
-        while left:
-            for name, process in list(left.items()):
+        deadline_s = time.monotonic() + limit_s
+        running = dict(self._processes)
+        while running:
+            for name, process in list(running.items()):
                 code = process.poll()
                 if code is not None:
-                    del left[name]
-                if code and code != NOTHING_ANSWERED:  # Which may be what the study is to find.
-                    raise RunError(f"{name} failed with exit code {code}: {self._last_words(name)}")
+                    del running[name]
+                if code and code != NOTHING_ANSWERED:  # A run without answers is a valid result of a study.
+                    raise RunError(f"{name} failed with exit code {code}: {self._last_line(name)}")
             check()
-            if not self._has_begun and all(READY in self._said(name) for name in self._processes):
-                self._begin()
-            if left and time.monotonic() >= until_s:
-                raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit")
-            if left:
-                time.sleep(_LOOK_S)
+            if not self._has_started and all(READY in self._output(name) for name in self._processes):
+                self._start_playing()
+            if running and time.monotonic() >= deadline_s:
+                raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten the run, or increase the limit")
+            if running:
+                time.sleep(_POLL_INTERVAL_S)
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -79,8 +81,8 @@ class Fleet(AbstractContextManager["Fleet"]):
                 process.terminate()
             for process in self._processes.values():
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_KILL_S)
-        finally:  # Ctrl-C pressed again as well: none is left behind.
+                    process.wait(_TERMINATE_TIMEOUT_S)
+        finally:  # Also after a second Ctrl-C, so that no process is left.
             for process in self._processes.values():
                 process.kill()
                 process.wait()
@@ -88,17 +90,17 @@ class Fleet(AbstractContextManager["Fleet"]):
                     with suppress(OSError):
                         process.stdin.close()
 
-    def _begin(self) -> None:
-        self._has_begun = True
+    def _start_playing(self) -> None:
+        self._has_started = True
         for process in self._processes.values():
             assert process.stdin is not None
-            with suppress(OSError):  # One that has just ended is told of in a moment.
+            with suppress(OSError):  # `wait` reports a vehicle that has ended.
                 process.stdin.write(b"go\n")
                 process.stdin.flush()
 
-    def _said(self, name: str) -> str:
+    def _output(self, name: str) -> str:
         return self._logs[name].read_text(encoding="utf-8", errors="replace")
 
-    def _last_words(self, name: str) -> str:
-        lines = self._said(name).strip().splitlines()
-        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
+    def _last_line(self, name: str) -> str:
+        lines = self._output(name).strip().splitlines()
+        return lines[-1].removeprefix("skylane: ") if lines else "no output"

@@ -1,4 +1,4 @@
-"""A study's progress on the terminal: the current run, how many are done, the time left, and each failure as it comes."""
+"""Shows the progress of a study on the terminal: current run, finished runs, remaining time and failures."""
 
 from types import TracebackType
 from typing import Self
@@ -6,15 +6,15 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bench.study.execution.cell_run import DONE, Result
-from bench.study.execution.runner import Run
+from bench.study.execution.cell_run import DONE, RunResult
+from bench.study.execution.runner import PlannedRun
 from bench.study.results.validity import INVALID
 
-_MEMORY_S = 30 * 86_400.0  # The estimate is of all runs made now: a single one may take longer than rich remembers.
+_ESTIMATE_PERIOD_S = 30 * 86_400.0  # Includes all runs in the estimate; a run can be longer than rich's default period.
 
 
 class ProgressBar:
-    """A watcher that shows a bar; where there is no terminal, a line for each run."""
+    """A ProgressListener that shows a bar, or prints one line per run if the output is not a terminal."""
 
     def __init__(self, console: Console, planned: int, done: int) -> None:
         self._console = console
@@ -27,22 +27,26 @@ class ProgressBar:
             TimeRemainingColumn(),
         )
         self._progress = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=_MEMORY_S
+            *columns,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=_ESTIMATE_PERIOD_S,
         )
-        # Runs that are kept from before took no time now, and do not count.
+        # Runs of an earlier call take no time now and would distort the estimate.
         self._task = self._progress.add_task("", total=planned - done)
 
-    def begins(self, run: Run, step: str) -> None:
-        """See Watcher."""
-        told = f"{run.cell.name} #{run.repetition}{f' ({step})' if step else ''}"
-        self._progress.update(self._task, description=told)
+    def run_started(self, run: PlannedRun, step: str) -> None:
+        """See ProgressListener."""
+        description = f"{run.cell.name} #{run.repetition}{f' ({step})' if step else ''}"
+        self._progress.update(self._task, description=description)
 
-    def ended(self, run: Run, result: Result) -> None:
-        """See Watcher."""
+    def run_finished(self, run: PlannedRun, result: RunResult) -> None:
+        """See ProgressListener."""
         self._progress.advance(self._task)
-        told = f"{run.order}/{self._planned} {run.cell.name} #{run.repetition}: {_summary(result)}"
+        line = f"{run.order}/{self._planned} {run.cell.name} #{run.repetition}: {_summary(result)}"
         if not self._console.is_terminal or result.state != DONE:
-            self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -54,12 +58,12 @@ class ProgressBar:
         self._progress.stop()
 
 
-def _summary(result: Result) -> str:
+def _summary(result: RunResult) -> str:
     row = result.row
     if result.state != DONE:
         return f"{result.state}: {row['reason']}"
     value = row.get("metric_value")
-    told = f"{row['metric']} {'not measured' if value is None else f'{value:.4g}'}"
+    summary = f"{row['metric']} {'not measured' if value is None else f'{value:.4g}'}"
     if row.get("validity") == INVALID:
-        return f"{told}, INVALID: {row['validity_reason']}"
-    return f"{told}, VALID" if row.get("validity") else told
+        return f"{summary}, INVALID: {row['validity_reason']}"
+    return f"{summary}, VALID" if row.get("validity") else summary

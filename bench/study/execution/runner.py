@@ -1,134 +1,148 @@
-"""The runner: goes through the runs of a study in their order, keeps what each gives, and lets a failing one fail alone."""
+"""Runs a study in its random order and saves each result; a failed run does not stop the others."""
 
+import subprocess
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.study.execution import cell_run
-from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, RunResult, run_cell
 from bench.study.execution.session import Session
-from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.run_order import run_seed, turns
+from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.run_order import ordered_groups, run_seed
 from bench.study.plan.scenarios import SCENARIOS
-from bench.study.plan.study_plan import Plan, cells
+from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.results.folder import StudyFolder
 from shared.errors import SkylaneError
 
+_CHECK_DEVICES = """
+import sys
+from cloud.engines.engine import DeviceError
+from cloud.engines.tensorflow.library import choose
+for device in sys.argv[1:]:
+    try:
+        choose(device)
+        print()
+    except DeviceError as error:
+        print(" ".join(str(error).split()))
+"""
 
-class Watcher(Protocol):
-    """Who is told how a study gets on."""
 
-    def begins(self, run: "Run", step: str) -> None:
-        """A run, or a step of it, begins."""
+class ProgressListener(Protocol):
+    """Receives the progress of a study."""
 
-    def ended(self, run: "Run", result: Result) -> None:
-        """A run has ended, and its result is kept."""
+    def run_started(self, run: "PlannedRun", step: str) -> None:
+        """A run, or a step of it, has started."""
+
+    def run_finished(self, run: "PlannedRun", result: RunResult) -> None:
+        """A run has ended, and its result is saved."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A cell and one of its repetitions; `order` is its place in the study, from 1."""
+class PlannedRun:
+    """A cell and one of its repetitions; `order` is the position in the study, starting at 1."""
 
     order: int
-    cell: Cell
+    cell: StudyCell
     repetition: int
 
 
-Open = Callable[[WorkerSetup], AbstractContextManager[Session]]
+SessionOpener = Callable[[WorkerSetup], AbstractContextManager[Session]]
 
 
-class Runner:
-    """Runs a study, or what is left of it."""
+class StudyRunner:
+    """Runs a study, or its pending runs."""
 
-    def __init__(self, plan: Plan, folder: StudyFolder, seed: int) -> None:
+    def __init__(self, plan: StudyPlan, folder: StudyFolder, seed: int) -> None:
         self.plan = plan
         self.folder = folder
         self._seed = seed
-        self._turns: list[tuple[WorkerSetup, list[Run]]] = []
+        self._groups: list[tuple[WorkerSetup, list[PlannedRun]]] = []
         order = 0
-        for turn in turns(cells(plan), plan.repetitions, seed):
-            self._turns.append((turn.setup, []))
-            for cell in turn.cells:
+        for group in ordered_groups(cells(plan), plan.repetitions, seed):
+            self._groups.append((group.setup, []))
+            for cell in group.cells:
                 order += 1
-                self._turns[-1][1].append(Run(order, cell, turn.repetition))
+                self._groups[-1][1].append(PlannedRun(order, cell, group.repetition))
 
     @property
-    def planned(self) -> list[Run]:
+    def planned(self) -> list[PlannedRun]:
         """All runs in their order."""
-        return [run for _, members in self._turns for run in members]
+        return [run for _, members in self._groups for run in members]
 
     @property
-    def left(self) -> list[Run]:
-        """Those that are not done yet.
+    def pending(self) -> list[PlannedRun]:
+        """The runs that are not done.
 
         Raises:
-            StudyError: a result cannot be read.
+            StudyError: A result cannot be read.
         """
         done = {run for run, result in self.results() if result.state == DONE}
         return [run for run in self.planned if run not in done]
 
     @property
     def done(self) -> int:
-        """How many of them are done."""
-        return len(self.planned) - len(self.left)
+        """Number of runs that are done."""
+        return len(self.planned) - len(self.pending)
 
-    def results(self) -> list[tuple[Run, Result]]:
-        """What is known so far, in the order of the runs.
-
-        Raises:
-            StudyError: a result cannot be read.
-        """
-        kept = ((run, self.folder.result(run.cell, run.repetition)) for run in self.planned)
-        return [(run, result) for run, result in kept if result is not None]
-
-    def run(self, open_session: Open, missing: Mapping[str, str], watcher: Watcher) -> None:
-        """Run what is not done. `missing`: the devices that are not here, with the reason.
+    def results(self) -> list[tuple[PlannedRun, RunResult]]:
+        """Returns the saved results in the order of the runs.
 
         Raises:
-            SkylaneError: the folder cannot be written. A run that fails is a result, and no error.
+            StudyError: A result cannot be read.
         """
-        to_do = set(self.left)
-        for setup, members in self._turns:
-            left = [run for run in members if run in to_do]
+        loaded = ((run, self.folder.load_result(run.cell, run.repetition)) for run in self.planned)
+        return [(run, result) for run, result in loaded if result is not None]
+
+    def run(self, open_session: SessionOpener, missing: Mapping[str, str], listener: ProgressListener) -> None:
+        """Runs all pending runs; runs on a device in `missing` are skipped with the given reason.
+
+        Raises:
+            SkylaneError: The folder cannot be written. A failed run is a result and raises nothing.
+        """
+        pending = set(self.pending)
+        for setup, members in self._groups:
+            runs = [run for run in members if run in pending]
             if reason := missing.get(setup.device):
-                for run in left:
-                    self._keep(run, Result({"state": SKIPPED, "reason": reason}), watcher)
+                for run in runs:
+                    self._save(run, RunResult({"state": SKIPPED, "reason": reason}), listener)
                 continue
-            self._turn(setup, left, open_session, watcher)
+            self._run_group(setup, runs, open_session, listener)
 
-    def _turn(self, setup: WorkerSetup, left: list[Run], open_session: Open, watcher: Watcher) -> None:
-        """The runs of one setup, by the same workers; where one failed, the next ones get new workers."""
+    def _run_group(
+        self, setup: WorkerSetup, runs: list[PlannedRun], open_session: SessionOpener, listener: ProgressListener
+    ) -> None:
+        """Runs the cells of one setup with the same workers; after a failed run, the next one gets new workers."""
         with ExitStack() as stack:
             session: Session | None = None
-            for run in left:
-                folder = self.folder.fresh_run(run.cell, run.repetition)
+            for run in runs:
+                folder = self.folder.empty_run_folder(run.cell, run.repetition)
                 try:
                     if session is None:
-                        watcher.begins(run, "starting workers")
+                        listener.run_started(run, "starting workers")
                         session = stack.enter_context(open_session(setup))
-                    watcher.begins(run, "")
-                    seed = run_seed(self._seed, run.cell.name, run.repetition)
-                    result = cell_run.play(
-                        session, self.plan, run.cell, folder, seed=seed, on_step=self._teller(watcher, run)
-                    )
-                except Exception as error:  # A bug costs its run, not the night's; the trace is kept.
+                    result = self._play(session, run, folder, listener)
+                except Exception as error:  # A bug fails its run, not the whole study.
                     if _was_interrupted(error):
                         raise KeyboardInterrupt from error
-                    result = Result({"state": FAILED, "reason": _reason(error, folder)})
+                    result = RunResult({"state": FAILED, "reason": _failure_reason(error, folder)})
                     session = None
                     stack.close()
-                self._keep(run, result, watcher)
+                self._save(run, result, listener)
                 time.sleep(self.plan.cool_down_s)
 
-    @staticmethod
-    def _teller(watcher: Watcher, run: Run) -> Callable[[str], None]:
-        return lambda step: watcher.begins(run, step)
+    def _play(self, session: Session, run: PlannedRun, folder: Path, listener: ProgressListener) -> RunResult:
+        listener.run_started(run, "")
+        seed = run_seed(self._seed, run.cell.name, run.repetition)
+        return run_cell(
+            session, self.plan, run.cell, folder, seed=seed, on_step=lambda step: listener.run_started(run, step)
+        )
 
-    def _keep(self, run: Run, result: Result, watcher: Watcher) -> None:
+    def _save(self, run: PlannedRun, result: RunResult, listener: ProgressListener) -> None:
         metric = SCENARIOS[run.cell.scenario].metric
         row = {
             "study": self.plan.name,
@@ -140,22 +154,35 @@ class Runner:
             "metric": metric,
             "metric_value": result.row.get(metric),
         }
-        kept = replace(result, row=row)
-        self.folder.keep(run.cell, run.repetition, kept)
-        watcher.ended(run, kept)
+        saved = replace(result, row=row)
+        self.folder.save_result(run.cell, run.repetition, saved)
+        listener.run_finished(run, saved)
+
+
+def missing_devices(devices: Iterable[str]) -> dict[str, str]:
+    """Returns the reason for each device that this machine lacks; a CPU is always available.
+
+    A separate process asks TensorFlow, which would otherwise keep memory and threads in this one.
+    """
+    checked = sorted(set(devices) - {"cpu"})
+    if not checked:
+        return {}
+    command = [sys.executable, "-c", _CHECK_DEVICES, *checked]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {device: reason for device, reason in zip(checked, done.stdout.splitlines(), strict=True) if reason}
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether it was raised on the way out of an interruption, by a part that could not be closed: which it hides."""
+    """Returns whether the error was raised while handling a KeyboardInterrupt, which it would hide."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _reason(error: Exception, folder: Path) -> str:
-    """Why a run failed; what no user can mend leaves its traceback in the run's folder."""
-    if isinstance(error, SkylaneError | OSError):  # What the system refuses, such as room on the disk, is no bug.
+def _failure_reason(error: Exception, folder: Path) -> str:
+    """Returns the reason for a failed run; an unexpected error writes its traceback into the folder of the run."""
+    if isinstance(error, SkylaneError | OSError):  # An OSError, such as a full disk, is not a bug.
         return str(error)
     path = folder / "traceback.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    return f"a bug of ours: {type(error).__name__}: {error}; please report it with {path}"
+    return f"a bug in Skylane: {type(error).__name__}: {error}; please report it with {path}"

@@ -1,66 +1,88 @@
-"""A session: a broker and the workers of one setup, which serve one run after the other."""
+"""A session: the broker and workers of one setup, which serve several runs one after the other."""
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
+from bench.harness.environment import free_ports
 from bench.link.link import Link, LinkSpec
-from bench.load.gateway_deployment import MQTT
+from bench.load.gateway_deployment import HTTP_TRANSPORTS, MQTT
 from bench.load.worker_process import Worker
 from bench.study.execution.fleet import Fleet, RunError
-from bench.study.execution.gateway_addresses import HOST, Doors, are_wanted
-from bench.study.plan.axes import NamedLink, quality
-from bench.study.plan.cell import Cell, WorkerSetup
+from bench.study.plan.axes import NamedLink, codec_and_quality
+from bench.study.plan.cell import StudyCell, WorkerSetup
 from bench.study.plan.sample_drives import footage
-from bench.study.plan.scenarios import SCENARIOS, Load
-from bench.study.plan.study_plan import Plan, cells
-from bench.study.plan.variants import Variants
+from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
+from bench.study.plan.study_plan import StudyPlan, cells
+from bench.study.plan.variants import ModelVariants
 from shared.broker.broker import Broker
 from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"
-_SAMPLE_S = 0.25  # Short runs have to be seen as well.
+_HOST = "127.0.0.1"
+_SAMPLE_INTERVAL_S = 0.25  # Short enough to sample runs of a few seconds.
 
 
 class Session(Protocol):
-    """What plays runs; the real one below, and simulated ones in tests."""
+    """Plays runs; implemented by `ProcessSession` and by simulations in tests."""
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
-        """Let `load.vehicles` vehicles play, each into a run folder `folder/vehicle-N`.
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
+        """Lets `load.vehicles` vehicles play, each into the run folder `folder/vehicle-N`.
 
         Raises:
-            SkylaneError: a vehicle or a worker failed, or the run took too long.
+            SkylaneError: A vehicle or worker failed, or the run took too long.
         """
 
     @property
     def broker(self) -> str:
-        """Which broker stands between."""
+        """Name and version of the broker."""
 
 
-Opener = AbstractContextManager[Session]
+@dataclass(frozen=True, slots=True)
+class WorkerPorts:
+    """The gateway ports of a worker on this machine."""
+
+    grpc: int
+    http: int
+
+    @classmethod
+    def free(cls, workers: int) -> list[Self]:
+        """Returns unused ports for several workers."""
+        ports = free_ports(2 * workers)
+        return [cls(*pair) for pair in zip(ports[::2], ports[1::2], strict=True)]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of `skylane cloud serve` that open the ports."""
+        return ("--grpc", f"{_HOST}:{self.grpc}", "--http", f"{_HOST}:{self.http}")
+
+    def port(self, transport: str) -> int:
+        """Returns the port of a transport other than MQTT."""
+        return self.http if transport in HTTP_TRANSPORTS else self.grpc
 
 
-class RealSession:
-    """Real processes: Mosquitto, workers, and for each run its link and its vehicles."""
+class ProcessSession:
+    """A session of real processes: broker, workers, and for each run its link and vehicles."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         broker: Broker,
         workers: Sequence[Worker],
-        doors: Sequence[Doors],
+        ports: Sequence[WorkerPorts],
         *,
         model: str,
         logs: Path,
     ) -> None:
-        """`doors`: of each worker; empty where they have none but the broker."""
+        """`ports` has the gateway ports of each worker; it is empty if the workers use only the broker."""
         self._plan = plan
         self._logs = logs
         self._broker = broker
         self._workers = workers
-        self._doors = doors
+        self._ports = ports
         self._model = model
 
     @property
@@ -68,73 +90,78 @@ class RealSession:
         """See Session."""
         return f"{self._broker.kind.value} {self._broker.version}"
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
         source = footage(scenario.footage, cell.resolution, self._plan.drive_frames)
         folder.mkdir(parents=True, exist_ok=True)
         nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
         with ExitStack() as stack:
-            listeners = self._listeners(cell.transport)
-            if cell.link.is_felt:
-                ((host, port),) = listeners
-                link = stack.enter_context(Link(_spec(cell.link, load.seed), host, port))
+            addresses = self._addresses(cell.transport)
+            if cell.link.has_effect:
+                ((host, port),) = addresses
+                link = stack.enter_context(Link(_with_seed(cell.link, load.seed), host, port))
                 nodes["link"] = link.pid
-                listeners = [(link.host, link.port)]
-            codec, jpeg = quality(cell.codec)
-            flags = _way(cell.transport, listeners)
+                addresses = [(link.host, link.port)]
+            codec, jpeg_quality = codec_and_quality(cell.codec)
+            flags = _transport_flags(cell.transport, addresses)
             flags += ["--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
-            flags += [] if jpeg is None else ["--quality", str(jpeg)]
-            each = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
-            fleet = stack.enter_context(Fleet(load.vehicles, source, folder, each))
+            flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
+            vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
+            fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
-            stack.callback(self._keep_logs, folder)
-            stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_S))
-            fleet.wait(self._plan.run_limit_s, self._check)
+            stack.callback(self._copy_logs, folder)
+            stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_INTERVAL_S))
+            fleet.wait(self._plan.run_limit_s, self._check_processes)
 
-    def _keep_logs(self, folder: Path) -> None:
+    def _copy_logs(self, folder: Path) -> None:
         for worker in self._workers:
             shutil.copy(self._logs / f"{worker.name}.log", folder)
 
-    def _check(self) -> None:
+    def _check_processes(self) -> None:
         for worker in self._workers:
             if not worker.is_running:
-                raise RunError(f"{worker.name} ended while it was needed: {worker.log_tail}")
+                raise RunError(f"{worker.name} ended during the run: {worker.log_tail}")
         if self._broker.wait(0) is not None:
-            raise RunError(f"the broker ended while it was needed: {self._broker.log_tail()}")
+            raise RunError(f"the broker ended during the run: {self._broker.log_tail()}")
 
-    def _listeners(self, transport: str) -> list[tuple[str, int]]:
-        """Hosts and ports at which a vehicle may come in."""
+    def _addresses(self, transport: str) -> list[tuple[str, int]]:
+        """Returns the hosts and ports to which the vehicles connect."""
         if transport == MQTT:
             return [(self._broker.listener.host, self._broker.listener.port)]
-        return [(HOST, doors.port(transport)) for doors in self._doors]
+        return [(_HOST, ports.port(transport)) for ports in self._ports]
 
 
-def _spec(link: NamedLink, seed: int) -> LinkSpec:
+def _with_seed(link: NamedLink, seed: int) -> LinkSpec:
     return link.spec.model_copy(update={"seed": link.seed or seed})
 
 
-def _way(transport: str, listeners: Sequence[tuple[str, int]]) -> list[str]:
-    """The flags of `skylane edge play` that say by which way, and to whom."""
+def _transport_flags(transport: str, addresses: Sequence[tuple[str, int]]) -> list[str]:
+    """Returns the flags of `skylane edge play` for transport and addresses."""
     if transport == MQTT:
-        ((host, port),) = listeners
+        ((host, port),) = addresses
         return ["--broker", f"mqtt://{host}:{port}"]
-    addresses = [flag for host, port in listeners for flag in ("--worker-address", f"{host}:{port}")]
-    return ["--transport", transport, *addresses]
+    workers = [flag for host, port in addresses for flag in ("--worker-address", f"{host}:{port}")]
+    return ["--transport", transport, *workers]
+
+
+def needs_gateway(setup: WorkerSetup, cells: Iterable[StudyCell]) -> bool:
+    """Returns whether a cell of the setup uses a transport other than MQTT."""
+    return any(cell.transport != MQTT for cell in cells if cell.setup == setup)
 
 
 @contextmanager
-def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> Iterator[Session]:
-    """Start a broker and the workers of a setup; the folder `logs` takes what the workers say, and each run a copy.
+def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, logs: Path) -> Iterator[Session]:
+    """Starts a broker and the workers of a setup; the workers write their output into the folder `logs`.
 
     Raises:
-        SkylaneError: the model cannot be had, or broker or worker do not start.
+        SkylaneError: The model is not available, or the broker or a worker does not start.
     """
     variant = variants.find(setup)
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
-        doors = Doors.free(setup.workers) if are_wanted(setup, cells(plan)) else []
+        ports = WorkerPorts.free(setup.workers) if needs_gateway(setup, cells(plan)) else []
         workers = [
             stack.enter_context(
                 Worker(
@@ -147,10 +174,10 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
                     precision=setup.precision,
                     warm_up=0 if setup.cold else None,
                     max_batch=setup.batch,
-                    flags=doors[number].flags if doors else (),
+                    flags=ports[number].flags if ports else (),
                     log=logs / f"worker-{number + 1}.log",
                 )
             )
             for number in range(setup.workers)
         ]
-        yield RealSession(plan, broker, workers, doors, model=variant.name, logs=logs)
+        yield ProcessSession(plan, broker, workers, ports, model=variant.name, logs=logs)

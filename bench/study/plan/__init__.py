@@ -1,4 +1,4 @@
-"""What a study varies, and in which order its runs take place.
+"""The plan of a study: its axes, scenarios, cells and the order of its runs.
 
-Start with `plan`.
+Start with `study_plan`.
 """

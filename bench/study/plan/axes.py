@@ -1,4 +1,4 @@
-"""The axes of a study: what can be varied, the values that exist, and what each is by default."""
+"""The axes of a study: the settings that can vary, their valid values and their defaults."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,17 +15,17 @@ from shared.config import Section
 T = TypeVar("T")
 
 CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
-OWN = "own"  # Of a model's formats: the one that it has, or where the engine does not read that, the engine's own.
+OWN_FORMAT = "own"  # The model's format, or the engine's first format if the engine cannot read the model's.
 PRECISIONS = tuple(each.value for each in Precision)
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
 _DEVICE = re.compile(r"cpu|gpu(:[0-9]{1,3})?")
 _RESOLUTION = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
-_SMALLEST = 32  # Pixels of a side; smaller pictures show no street.
+_MIN_SIDE_PIXELS = 32
 
 
 class NamedLink(LinkSpec):
-    """A link between the vehicles and the broker or worker, and what it is called in names and tables."""
+    """A link between the vehicles and the broker or worker; its name is used in cell names and tables."""
 
     name: str = Field(pattern=NAME)
 
@@ -35,30 +35,25 @@ class NamedLink(LinkSpec):
         return LinkSpec(**self.model_dump(exclude={"name"}))
 
     @property
-    def is_felt(self) -> bool:
-        """Whether it does anything to what passes."""
+    def has_effect(self) -> bool:
+        """True if the link delays, limits or loses anything."""
         return self.spec.model_copy(update={"seed": 0}) != LinkSpec()
 
 
-def one_of(kind: str, known: Iterable[str], also: str = "") -> Callable[[str], str]:
-    """A validator that refuses a name which `known` does not hold, and says what there is; `also`: beside it."""
-    names = tuple(known)
+def must_be_one_of(kind: str, valid: Iterable[str], also: str = "") -> Callable[[str], str]:
+    """Returns a validator that rejects names that are not in `valid`; `also` is appended to the error message."""
+    names = tuple(valid)
 
     def check(name: str) -> str:
         if name not in names:
-            raise ValueError(f"no {kind} {name!r} yet: there {'is' if len(names) == 1 else 'are'} {told(names)}{also}")
+            raise ValueError(f"no {kind} {name!r}: there {'is' if len(names) == 1 else 'are'} {', '.join(names)}{also}")
         return name
 
     return check
 
 
-def told(names: Iterable[str]) -> str:
-    """Names in a row."""
-    return ", ".join(names)
-
-
 def _codec(codec: str) -> str:
-    return codec if _QUALITY.fullmatch(codec) else one_of("codec", CODECS, ", and jpeg-1 to jpeg-100")(codec)
+    return codec if _QUALITY.fullmatch(codec) else must_be_one_of("codec", CODECS, ", and jpeg-1 to jpeg-100")(codec)
 
 
 def _device(device: str) -> str:
@@ -69,15 +64,17 @@ def _device(device: str) -> str:
 
 def _resolution(text: str) -> str:
     match = _RESOLUTION.fullmatch(text)
-    if match is None or any(int(side) % 2 or int(side) < _SMALLEST for side in match.groups()):
-        raise ValueError(f"{text!r} is no resolution: write width, x, height, both even, as 1936x1216")
+    if match is None or any(int(side) % 2 or int(side) < _MIN_SIDE_PIXELS for side in match.groups()):
+        raise ValueError(
+            f"{text!r} is not a resolution: write WIDTHxHEIGHT, both even and at least {_MIN_SIDE_PIXELS}, such as 1936x1216"
+        )
     return text
 
 
 def _link(link: Any) -> Any:
-    """A profile by its name; a map stays one, to be checked by NamedLink."""
+    """Replaces the name of a profile by its link; a map is returned as it is and validated by NamedLink."""
     if isinstance(link, str):
-        return NamedLink(name=one_of("link", PROFILES)(link), **PROFILES[link].model_dump())
+        return NamedLink(name=must_be_one_of("link", PROFILES)(link), **PROFILES[link].model_dump())
     return link
 
 
@@ -87,103 +84,100 @@ def _listed(values: Any) -> Any:
 
 def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
-        raise ValueError("a value is there twice: remove one")
+        raise ValueError("a value occurs twice: remove one")
     return values
 
 
-Model = Annotated[str, Field(pattern=NAME)]
-Engine = Annotated[str, AfterValidator(one_of("engine", ENGINES))]
-Format = Annotated[str, AfterValidator(one_of("format", (OWN, *FORMATS)))]
-PrecisionName = Annotated[str, AfterValidator(one_of("precision", PRECISIONS))]
-Device = Annotated[str, AfterValidator(_device)]
-Transport = Annotated[str, AfterValidator(one_of("transport", ALL_TRANSPORTS))]
-Codec = Annotated[str, AfterValidator(_codec)]
+ModelName = Annotated[str, Field(pattern=NAME)]
+EngineName = Annotated[str, AfterValidator(must_be_one_of("engine", ENGINES))]
+FormatName = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *FORMATS)))]
+PrecisionName = Annotated[str, AfterValidator(must_be_one_of("precision", PRECISIONS))]
+DeviceName = Annotated[str, AfterValidator(_device)]
+TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", ALL_TRANSPORTS))]
+CodecName = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
-Batch = Annotated[int, Field(ge=1, le=256)]
-ScenarioName = Annotated[str, AfterValidator(one_of("scenario", SCENARIOS))]
-Vehicles = Annotated[int, Field(ge=1, le=256)]
-Workers = Annotated[int, Field(ge=1, le=32)]
-Frames = Annotated[int, Field(ge=1, le=10_000_000)]
-Link = Annotated[NamedLink, BeforeValidator(_link)]
-Values = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
-Chosen = Annotated[Annotated[tuple[T, ...], Field(min_length=1)] | None, BeforeValidator(_listed)]
+BatchSize = Annotated[int, Field(ge=1, le=256)]
+ScenarioName = Annotated[str, AfterValidator(must_be_one_of("scenario", SCENARIOS))]
+VehicleCount = Annotated[int, Field(ge=1, le=256)]
+WorkerCount = Annotated[int, Field(ge=1, le=32)]
+FrameCount = Annotated[int, Field(ge=1, le=10_000_000)]
+LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
+OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
+OptionalValues = Annotated[Annotated[tuple[T, ...], Field(min_length=1)] | None, BeforeValidator(_listed)]
 
 
 class Axes(Section):
-    """What is varied: every axis takes a value or a list of them; the cells are all combinations."""
+    """The values of each axis, given as one value or a list; the cells are all combinations."""
 
-    model: Values[Model] = ("road-small",)
-    engine: Values[Engine] = ("tensorflow",)
-    format: Values[Format] = (OWN,)
-    precision: Values[PrecisionName] = (Precision.FP32.value,)
-    device: Values[Device] = ("cpu",)
-    transport: Values[Transport] = (MQTT,)
-    codec: Values[Codec] = ("jpeg",)
-    resolution: Values[Resolution] = ("1936x1216",)
-    batch: Values[Batch] = (1,)
-    scenario: Values[ScenarioName] = ("single_stream",)
-    vehicles: Values[Vehicles] = (1,)
-    workers: Values[Workers] = (1,)
-    frames: Values[Frames | None] = (None,)  # None: as the study or the scenario says.
-    link: Values[Link] = (NamedLink(name="none"),)
+    model: OneOrMore[ModelName] = ("road-small",)
+    engine: OneOrMore[EngineName] = ("tensorflow",)
+    format: OneOrMore[FormatName] = (OWN_FORMAT,)
+    precision: OneOrMore[PrecisionName] = (Precision.FP32.value,)
+    device: OneOrMore[DeviceName] = ("cpu",)
+    transport: OneOrMore[TransportName] = (MQTT,)
+    codec: OneOrMore[CodecName] = ("jpeg",)
+    resolution: OneOrMore[Resolution] = ("1936x1216",)
+    batch: OneOrMore[BatchSize] = (1,)
+    scenario: OneOrMore[ScenarioName] = ("single_stream",)
+    vehicles: OneOrMore[VehicleCount] = (1,)
+    workers: OneOrMore[WorkerCount] = (1,)
+    frames: OneOrMore[FrameCount | None] = (None,)  # None: the number set by the study or the scenario.
+    link: OneOrMore[LinkValue] = (NamedLink(name="none"),)
 
 
 class Combination(Section):
-    """Some axes with a value or a list of them: what `exclude` takes away and `include` adds."""
+    """OneOrMore of some axes, which `exclude` removes and `include` adds."""
 
-    model: Chosen[Model] = None
-    engine: Chosen[Engine] = None
-    format: Chosen[Format] = None
-    precision: Chosen[PrecisionName] = None
-    device: Chosen[Device] = None
-    transport: Chosen[Transport] = None
-    codec: Chosen[Codec] = None
-    resolution: Chosen[Resolution] = None
-    batch: Chosen[Batch] = None
-    scenario: Chosen[ScenarioName] = None
-    vehicles: Chosen[Vehicles] = None
-    workers: Chosen[Workers] = None
-    frames: Chosen[Frames] = None
-    link: Chosen[Link] = None
+    model: OptionalValues[ModelName] = None
+    engine: OptionalValues[EngineName] = None
+    format: OptionalValues[FormatName] = None
+    precision: OptionalValues[PrecisionName] = None
+    device: OptionalValues[DeviceName] = None
+    transport: OptionalValues[TransportName] = None
+    codec: OptionalValues[CodecName] = None
+    resolution: OptionalValues[Resolution] = None
+    batch: OptionalValues[BatchSize] = None
+    scenario: OptionalValues[ScenarioName] = None
+    vehicles: OptionalValues[VehicleCount] = None
+    workers: OptionalValues[WorkerCount] = None
+    frames: OptionalValues[FrameCount] = None
+    link: OptionalValues[LinkValue] = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:
-        """The axes that it names, with their values."""
+        """Returns the given axes with their values."""
         return {axis: values for axis in AXES if (values := getattr(self, axis)) is not None}
 
 
 AXES = tuple(Axes.model_fields)
 
-_KNOWN = {  # What `skylane study list` says of each axis; the first words are the values that exist.
-    "device": "cpu, gpu, gpu:N",
-    "codec": f"{told(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
-    "resolution": "of the camera, WIDTHxHEIGHT, both even, from 32 to 9998",
-    "batch": "1 to 256: the most frames that go through the model at once",
-    "vehicles": "1 to 256",
-    "workers": "1 to 32, behind one shared subscription",
-    "frames": "of each vehicle in a run, measured, where it is not as the study says",
-    "link": f"{told(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
-}
-
 
 def known_values(models: Iterable[str]) -> Mapping[str, str]:
-    """The values that exist of each axis, in words; `models` are those that can be had."""
+    """Describes the valid values of each axis, for `skylane study list`."""
     return {
-        "model": told(models),
-        "engine": told(ENGINES),
-        "format": f"{OWN}, {told(FORMATS)}",
-        "precision": told(PRECISIONS),
-        "transport": told(ALL_TRANSPORTS),
-        "scenario": told(SCENARIOS),
-    } | _KNOWN
+        "model": ", ".join(models),
+        "engine": ", ".join(ENGINES),
+        "format": ", ".join((OWN_FORMAT, *FORMATS)),
+        "precision": ", ".join(PRECISIONS),
+        "device": "cpu, gpu, gpu:N",
+        "transport": ", ".join(ALL_TRANSPORTS),
+        "codec": f"{', '.join(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
+        "resolution": "WIDTHxHEIGHT of the camera, both even, from 32 to 9998",
+        "batch": "1 to 256: maximum number of frames per batch",
+        "scenario": ", ".join(SCENARIOS),
+        "vehicles": "1 to 256",
+        "workers": "1 to 32, with one shared subscription",
+        "frames": "measured frames of each vehicle in a run, if different from the study's",
+        "link": f"{', '.join(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
+    }
 
 
-def quality(codec: str) -> tuple[str, int | None]:
-    """A codec's name and, where one is given, the quality of its pictures."""
+def codec_and_quality(codec: str) -> tuple[str, int | None]:
+    """Splits a codec such as `jpeg-85` into its name and its quality (None if not given)."""
     match = _QUALITY.fullmatch(codec)
     return ("jpeg", int(match[1])) if match else (codec, None)
 
 
-def sides(resolution: str) -> tuple[int, int]:
-    """Width and height in pixels."""
+def width_and_height(resolution: str) -> tuple[int, int]:
+    """Returns width and height in pixels."""
     width, height = resolution.split("x")
     return int(width), int(height)

@@ -1,4 +1,4 @@
-"""A cell: one combination of the axes' values."""
+"""A cell of a study: one combination of axis values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ _PLURAL = {"vehicles": "vehicle", "workers": "worker", "frames": "frame"}
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker is started with. Cells of one setup can share the workers of a block."""
+    """The settings of a worker; cells with equal settings share the workers of a block."""
 
     model: str
     engine: str
@@ -21,12 +21,12 @@ class WorkerSetup:
     device: str
     batch: int
     workers: int
-    cold: str  # The cell's name where it needs workers that nobody used before, else empty.
+    cold: str  # Name of the cell if it needs newly started workers, else empty.
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One combination; `name` is unique in its study and a folder's name."""
+class StudyCell:
+    """A combination of axis values; `name` is unique within the study and used as a folder name."""
 
     name: str
     model: str
@@ -46,25 +46,25 @@ class Cell:
 
     @property
     def setup(self) -> WorkerSetup:
-        """What its workers are started with."""
+        """The settings of the cell's workers."""
         cold = self.name if SCENARIOS[self.scenario].is_cold else ""
         return WorkerSetup(
             self.model, self.engine, self.format, self.precision, self.device, self.batch, self.workers, cold
         )
 
     def columns(self) -> dict[str, str | int | float | None]:
-        """The axes as columns of a table; of the link its name, and each of its figures as `link_<figure>`."""
+        """Returns the axes as table columns; the link has its name and one column `link_<setting>` per setting."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("name", "link")}
-        figures = self.link.model_dump(exclude={"name"})
-        return plain | {"link": self.link.name} | {f"link_{name}": value for name, value in figures.items()}
+        link = {f"link_{name}": value for name, value in self.link.model_dump(exclude={"name"}).items()}
+        return plain | {"link": self.link.name} | link
 
 
-def name_of(values: dict[str, Any], varied: Sequence[str]) -> str:
-    """A cell's name: its values of the axes that are varied, such as `openvino.jpeg.4-vehicles`."""
-    return ".".join(_told(axis, values[axis]) for axis in varied) or str(values["scenario"])
+def cell_name(values: dict[str, Any], varied: Sequence[str]) -> str:
+    """Returns the name of a cell: its values on the varied axes, such as `openvino.jpeg.4-vehicles`."""
+    return ".".join(_label(axis, values[axis]) for axis in varied) or str(values["scenario"])
 
 
-def _told(axis: str, value: Any) -> str:
+def _label(axis: str, value: Any) -> str:
     if axis in _PLURAL:
         return f"{value}-{_PLURAL[axis]}{'' if value == 1 else 's'}"
     if axis == "batch":

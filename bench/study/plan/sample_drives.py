@@ -1,27 +1,27 @@
-"""What the vehicles of a study see: the synthetic drive, made once for each resolution and kept under `runs/bags`."""
+"""Creates the footage of a study, a synthetic drive, once for each resolution under `runs/bags`."""
 
 from pathlib import Path
 
 import numpy as np
 
 from bench.harness.sample_bag import SEED, sample_bag
-from bench.study.plan.axes import sides
+from bench.study.plan.axes import width_and_height
 from bench.study.plan.scenarios import Footage
 from rosbag_tools.drive.scene import Drive
 from shared.imaging.image_files import write_png
 from shared.imaging.opencv import cv2
 
-# Of the camera's width and height: as the camera gives it, smaller, much smaller, broad, and tall.
+# Relative width and height of images with mixed sizes: full, smaller, half, wide and tall.
 _SIZES = ((1.0, 1.0), (0.75, 0.75), (0.5, 0.5), (1.0, 0.625), (0.5, 1.0))
-_STEP_S = 0.5  # Between two pictures of mixed sizes.
+_STEP_S = 0.5  # Time in the drive between two images of mixed sizes.
 
 
 def footage(kind: Footage, resolution: str, frames: int) -> Path:
-    """A source to play: a bag of Bayer frames, or for mixed sizes a folder of PNG pictures.
+    """Returns a source to play: a bag of Bayer frames, or a folder of PNG images for mixed sizes.
 
-    `frames`: of the drive; the same image is the drive's first frame.
+    `frames` is the number of frames of the drive; Footage.ONE uses only its first frame.
     """
-    width, height = sides(resolution)
+    width, height = width_and_height(resolution)
     match kind:
         case Footage.ONE:
             return sample_bag(1, width=width, height=height)
@@ -41,7 +41,7 @@ def _mixed(width: int, height: int, frames: int) -> Path:
     for index in range(frames):
         across, down = _SIZES[index % len(_SIZES)]
         size = round(width * across), round(height * down)
-        picture = cv2.resize(drive.render(index * _STEP_S).rgb, size, interpolation=cv2.INTER_AREA)
-        write_png(draft / f"{index:05d}.png", np.ascontiguousarray(picture))
+        image = cv2.resize(drive.render(index * _STEP_S).rgb, size, interpolation=cv2.INTER_AREA)
+        write_png(draft / f"{index:05d}.png", np.ascontiguousarray(image))
     draft.rename(folder)
     return folder

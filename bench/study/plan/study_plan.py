@@ -1,4 +1,4 @@
-"""A study's file: what is varied, how often and how long; and the cells that come of it."""
+"""Reads the YAML file of a study and derives its cells."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -9,26 +9,26 @@ from pydantic import Field, model_validator
 
 from bench.load.gateway_deployment import MQTT
 from bench.study.plan.axes import AXES, NAME, Axes, Combination
-from bench.study.plan.cell import Cell, name_of
-from bench.study.plan.scenarios import DAY_S, Length, ScenarioSettings
+from bench.study.plan.cell import StudyCell, cell_name
+from bench.study.plan.scenarios import DAY_S, RunLength, ScenarioSettings
 from cloud.models.repository import Repository
 from modelling.recipes import RECIPES
 from shared.config import ConfigError, Section, read_yaml
 from shared.errors import suggestion
 
-MAX_CELLS = 10_000  # More is a mistake in the file, or a lifetime.
+MAX_CELLS = 10_000  # A study with more cells would never finish; the file is probably wrong.
 
 
-class ReportSection(Section):
-    """What the report adds: the price of 24 h of footage, where a price an hour is given."""
+class ReportSettings(Section):
+    """The key `report`: a price per hour adds the cost of 24 h of footage to the report."""
 
     price_per_hour: float | None = Field(default=None, ge=0)
     currency: str = Field(default="EUR", min_length=1, max_length=8)
     footage_hz: float = Field(default=24.0, gt=0, le=1e4)
 
 
-class Plan(Section):
-    """A study's file."""
+class StudyPlan(Section):
+    """The file of a study."""
 
     name: str = Field(pattern=NAME)
     description: str = ""
@@ -36,44 +36,44 @@ class Plan(Section):
     exclude: tuple[Combination, ...] = ()
     include: tuple[Combination, ...] = ()
     repetitions: int = Field(default=3, ge=1, le=1000)
-    frames: int = Field(default=30, ge=1, le=10_000_000)  # Measured, of each vehicle in a run.
-    warm_up_frames: int = Field(default=5, ge=0, le=100_000)  # Of each vehicle before them.
-    cool_down_s: float = Field(default=1.0, ge=0, le=DAY_S)  # Between runs.
-    run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # A run that takes longer has failed.
-    drive_frames: int = Field(default=40, ge=2, le=100_000)  # Of the drive; a longer run plays it again.
+    frames: int = Field(default=30, ge=1, le=10_000_000)  # Measured frames of each vehicle in a run.
+    warm_up_frames: int = Field(default=5, ge=0, le=100_000)  # Frames of each vehicle before the measured ones.
+    cool_down_s: float = Field(default=1.0, ge=0, le=DAY_S)  # Pause between runs.
+    run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # Timeout of a run.
+    drive_frames: int = Field(default=40, ge=2, le=100_000)  # Frames of the synthetic drive; longer runs repeat it.
     scenarios: ScenarioSettings = ScenarioSettings()
-    report: ReportSection = ReportSection()
+    report: ReportSettings = ReportSettings()
 
     @model_validator(mode="after")
-    def _combinations_say_something(self) -> Self:
+    def _combinations_have_axes(self) -> Self:
         for key in ("exclude", "include"):
             for number, combination in enumerate(getattr(self, key)):
                 if not combination.given():
                     raise ValueError(f"{key}.{number} names no axis: give at least one, or remove it")
         return self
 
-    def settings(self, scenario: str) -> Length:
-        """The settings of a scenario."""
-        found: Length = getattr(self.scenarios, scenario)
+    def settings(self, scenario: str) -> RunLength:
+        """Returns the settings of a scenario."""
+        found: RunLength = getattr(self.scenarios, scenario)
         return found
 
 
-def read_plan(path: Path, models: Path) -> Plan:
-    """Read a study's file; `models` is the repository whose models it may name.
+def read_plan(path: Path, models: Path) -> StudyPlan:
+    """Reads the file of a study; `models` is the model repository.
 
     Raises:
-        ConfigError: naming the file, the key and what is wrong: an unknown axis, a value that does not exist (those
-            that do are listed), a combination that is excluded and was never there, nothing left to run.
+        ConfigError: An axis or value does not exist, an exclusion matches nothing, or no cell is left. The message names
+            the file, the key and the valid values.
     """
-    plan = read_yaml(path, Plan)
+    plan = read_yaml(path, StudyPlan)
     known = model_names(models)
-    places = [("axes", plan.axes.model)]
+    given = [("axes", plan.axes.model)]
     for key, combinations in (("exclude", plan.exclude), ("include", plan.include)):
-        places += [(f"{key}.{number}", each.model or ()) for number, each in enumerate(combinations)]
-    for key, names in places:
+        given += [(f"{key}.{number}", each.model or ()) for number, each in enumerate(combinations)]
+    for key, names in given:
         for name in names:
             if name not in known:
-                problem = f"no model {name!r} yet{suggestion(name, known)}"
+                problem = f"no model {name!r}{suggestion(name, known)}"
                 raise ConfigError(path, f"{problem} (looked in {models})", f"{key}.model")
     try:
         cells(plan)
@@ -83,55 +83,58 @@ def read_plan(path: Path, models: Path) -> Plan:
 
 
 def model_names(models: Path) -> tuple[str, ...]:
-    """The models that a study may name: those of the repository, and those that can be built."""
+    """Returns the models of the repository and those that can be built."""
     repository = Repository(models)
-    there = repository.names() if repository.exists else ()
-    return tuple(sorted({*there, *RECIPES}))
+    existing = repository.names() if repository.exists else ()
+    return tuple(sorted({*existing, *RECIPES}))
 
 
-def cells(plan: Plan) -> tuple[Cell, ...]:
-    """The cells of a plan, in the order of the file; each once.
+def cells(plan: StudyPlan) -> tuple[StudyCell, ...]:
+    """Returns the distinct cells of a plan in the order of the file.
 
     Raises:
-        ValueError: an exclusion that matches nothing, no cell left, or too many.
+        ValueError: An exclusion matches nothing, no cell is left, or there are too many cells.
     """
     chosen = {axis: getattr(plan.axes, axis) for axis in AXES}
-    wanted = [dict(zip(AXES, values, strict=True)) for values in product(*chosen.values())]
+    combinations = _product(chosen)
     for number, combination in enumerate(plan.exclude):
         given = combination.given()
-        kept = [values for values in wanted if not all(values[axis] in given[axis] for axis in given)]
-        if len(kept) == len(wanted):
+        kept = [values for values in combinations if not all(values[axis] in given[axis] for axis in given)]
+        if len(kept) == len(combinations):
             raise ValueError(f"exclude.{number} matches no combination: correct it or remove it")
-        wanted = kept
+        combinations = kept
     for combination in plan.include:
-        given = {axis: values[:1] for axis, values in chosen.items()} | combination.given()
-        wanted += [dict(zip(AXES, values, strict=True)) for values in product(*given.values())]
-    for values in wanted:
+        combinations += _product({axis: values[:1] for axis, values in chosen.items()} | combination.given())
+    for values in combinations:
         if values["scenario"] == "capacity":
-            values["vehicles"] = 1  # It looks for their number itself.
-    _check(wanted)
-    varied = [axis for axis in AXES if len({values[axis] for values in wanted}) > 1]
-    named = {name_of(values, varied): values for values in wanted}
-    distinct = {tuple(values.items()) for values in wanted}
+            values["vehicles"] = 1  # The scenario itself searches for the number of vehicles.
+    _check(combinations)
+    varied = [axis for axis in AXES if len({values[axis] for values in combinations}) > 1]
+    named = {cell_name(values, varied): values for values in combinations}
+    distinct = {tuple(values.items()) for values in combinations}
     if len(named) < len(distinct):
-        raise ValueError("axes.link: two different links have one name: rename one")
-    return tuple(Cell(name=name, **values) for name, values in named.items())
+        raise ValueError("axes.link: two different links have the same name: rename one")
+    return tuple(StudyCell(name=name, **values) for name, values in named.items())
 
 
-def _check(wanted: Sequence[Mapping[str, Any]]) -> None:
-    for values in wanted:
-        if values["workers"] > 1 and values["transport"] != MQTT and values["link"].is_felt:
+def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [dict(zip(AXES, values, strict=True)) for values in product(*axes.values())]
+
+
+def _check(combinations: Sequence[Mapping[str, Any]]) -> None:
+    for values in combinations:
+        if values["workers"] > 1 and values["transport"] != MQTT and values["link"].has_effect:
             raise ValueError(
-                f"link {values['link'].name} with {values['workers']} workers by {values['transport']}: a link leads to "
-                "one address, so take transport mqtt, whose broker is one, or one worker"
+                f"link {values['link'].name} with {values['workers']} workers and transport {values['transport']}: a link "
+                "leads to a single address, so use one worker, or transport mqtt with its single broker"
             )
-    if len(wanted) > MAX_CELLS:
-        raise ValueError(f"{len(wanted)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
-    if not wanted:
-        raise ValueError("exclude leaves nothing to run: correct it")
+    if len(combinations) > MAX_CELLS:
+        raise ValueError(f"{len(combinations)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
+    if not combinations:
+        raise ValueError("exclude removes every combination: correct it")
 
 
-def values_of(planned: tuple[Cell, ...]) -> dict[str, list[Any]]:
-    """Each axis with the values that occur in the cells, in their order; a link by its name."""
+def axis_values(planned: tuple[StudyCell, ...]) -> dict[str, list[Any]]:
+    """Returns the values of each axis that occur in the cells, in their order; links by their names."""
     found = {axis: list(dict.fromkeys(getattr(cell, axis) for cell in planned)) for axis in AXES}
     return found | {"link": [link.name for link in found["link"]]}

@@ -1,4 +1,4 @@
-"""What the runs of a study gave: measurements, validity, tables.
+"""The results of a study: measurements, validity, tables and the study's folder.
 
 Start with `folder`.
 """

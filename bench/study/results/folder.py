@@ -1,4 +1,4 @@
-"""A study's folder: its plan and manifest, its runs, and what was finished when it was interrupted."""
+"""The folder of a study: plan, manifest, runs and results, from which an interrupted study is resumed."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.cell_run import Result
-from bench.study.plan.cell import Cell
-from bench.study.plan.study_plan import Plan
+from bench.study.execution.cell_run import RunResult
+from bench.study.plan.cell import StudyCell
+from bench.study.plan.study_plan import StudyPlan
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.runlog.run_manifest import read_manifest, write_manifest
@@ -22,46 +22,45 @@ KIND = "study"
 
 
 class StudyError(SkylaneError):
-    """A study cannot be run in this folder."""
+    """The folder of a study cannot be used."""
 
 
 class StudyFolder:
-    """`root/study.yaml`, `root/manifest.json` and `root/cells/<cell>/<repetition>/`."""
+    """A folder with `study.yaml`, `manifest.json` and `cells/<cell>/<repetition>/`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @property
     def models(self) -> Path:
-        """Where the models that only this study wants are built."""
+        """Folder of the models that were made for this study."""
         return self.root / "models"
 
-    def known_seed(self, plan: Plan, seed: int | None) -> int | None:
-        """The seed of the study that the folder holds, to go on with it; None where there is none yet.
+    def resumed_seed(self, plan: StudyPlan, seed: int | None) -> int | None:
+        """Returns the seed of the study in the folder, to resume it; None if the folder is new.
 
         Raises:
-            StudyError: it holds something else, or a study with another plan (the differences are told) or seed.
+            StudyError: The folder contains something else, or a study with another plan or seed. The message lists the
+                differences.
         """
         if not self.root.exists() or not any(self.root.iterdir()):
             return None
         if not (self.root / PLAN_NAME).is_file():
-            raise StudyError(f"{self.root} holds something else than a study: choose another --out")
-        before = read_yaml(self.root / PLAN_NAME, Plan)
+            raise StudyError(f"{self.root} contains files that are not of a study: choose another --out")
+        before = read_yaml(self.root / PLAN_NAME, StudyPlan)
         changes = list(_differences(_document(before), _document(plan)))
         if changes:
             raise StudyError(
-                f"{self.root} holds this study with another plan ({'; '.join(changes)}): "
-                "choose another --out, or take the changes back to go on with it"
+                f"{self.root} contains this study with another plan ({'; '.join(changes)}): "
+                "choose another --out, or undo the changes to resume it"
             )
-        known = int(self.manifest()["seed"])
+        known = int(read_manifest(self.root)["seed"])
         if seed is not None and seed != known:
-            raise StudyError(
-                f"{self.root} holds this study with seed {known}: leave --seed out, or choose another --out"
-            )
+            raise StudyError(f"{self.root} contains this study with seed {known}: omit --seed, or choose another --out")
         return known
 
-    def begin(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
-        """Make the folder; write the plan, every default told, and the manifest."""
+    def begin(self, plan: StudyPlan, manifest: Mapping[str, Any]) -> None:
+        """Creates the folder and writes the manifest and the plan with all its defaults."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_manifest(self.root, manifest)
         draft = self.root / f"{PLAN_NAME}.new"
@@ -69,65 +68,49 @@ class StudyFolder:
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.root / PLAN_NAME)
 
-    def manifest(self) -> dict[str, Any]:
-        """The study's manifest.
-
-        Raises:
-            LogError: it cannot be read.
-        """
-        return read_manifest(self.root)
-
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest whole.
-
-        Raises:
-            LogError: the disk does not take it.
-        """
-        write_manifest(self.root, manifest)
-
-    def run(self, cell: Cell, repetition: int) -> Path:
-        """The folder of a run."""
+    def run_folder(self, cell: StudyCell, repetition: int) -> Path:
+        """Returns the folder of a run."""
         return self.root / "cells" / cell.name / str(repetition)
 
-    def fresh_run(self, cell: Cell, repetition: int) -> Path:
-        """The folder of a run, empty: what an interrupted or failed one left is removed.
+    def empty_run_folder(self, cell: StudyCell, repetition: int) -> Path:
+        """Creates the folder of a run; removes the files of an interrupted or failed one.
 
         Raises:
-            StudyError: the old one cannot be removed, or the disk does not take the new one.
+            StudyError: The old folder cannot be removed, or the new one cannot be created.
         """
-        folder = self.run(cell, repetition)
+        folder = self.run_folder(cell, repetition)
         try:
             if folder.exists():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         except OSError as error:
             raise StudyError(
-                f"{folder} cannot be made anew: {error.strerror}: make room, or make it writable, "
+                f"{folder} cannot be replaced: {error.strerror}: free disk space or make it writable, "
                 "then run the study again"
             ) from error
         return folder
 
-    def result(self, cell: Cell, repetition: int) -> Result | None:
-        """What a run gave, None where it has not ended.
+    def load_result(self, cell: StudyCell, repetition: int) -> RunResult | None:
+        """Reads the result of a run; None if the run has not ended.
 
         Raises:
-            StudyError: its result is there and cannot be read.
+            StudyError: The result cannot be read.
         """
-        path = self.run(cell, repetition) / RESULT_NAME
+        path = self.run_folder(cell, repetition) / RESULT_NAME
         try:
-            return Result.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return RunResult.from_json(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StudyError(f"{path} cannot be read ({error}): remove it, and the run is made again") from error
+            raise StudyError(f"{path} cannot be read ({error}): remove it to repeat the run") from error
 
-    def keep(self, cell: Cell, repetition: int, result: Result) -> None:
-        """Write what a run gave, whole and last: a run without it is made again.
+    def save_result(self, cell: StudyCell, repetition: int, result: RunResult) -> None:
+        """Writes the result of a run atomically, after all its other files; a run without result is repeated.
 
         Raises:
-            StudyError: the disk does not take it.
+            StudyError: The result cannot be written.
         """
-        path = self.run(cell, repetition) / RESULT_NAME
+        path = self.run_folder(cell, repetition) / RESULT_NAME
         draft = path.with_name(f"{RESULT_NAME}.new")
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
@@ -138,17 +121,17 @@ class StudyFolder:
             draft.replace(path)
         except OSError as error:
             raise StudyError(
-                f"{path} cannot be written: {error.strerror}: make room, then run the study again"
+                f"{path} cannot be written: {error.strerror}: free disk space, then run the study again"
             ) from error
 
 
-def _document(plan: Plan) -> dict[str, Any]:
-    """A plan in plain types; what is not set is left out."""
+def _document(plan: StudyPlan) -> dict[str, Any]:
+    """Converts a plan to JSON types, without values that are None."""
     return plan.model_dump(mode="json", exclude_none=True)
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
-    """What changed between two documents, as `key: before → now`."""
+    """Yields the changes between two documents as `key: before → now`."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in dict.fromkeys((*before, *now)):
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)

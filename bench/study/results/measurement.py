@@ -1,4 +1,4 @@
-"""What a run showed: its frames in phases, and the figures of the runs' table."""
+"""Measures a run: divides its frames into phases and computes its metrics for the table of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,66 +10,66 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog, load_run
 from bench.study.execution.fleet import RunError
-from bench.study.plan.scenarios import Length, MultiStream
+from bench.study.plan.scenarios import MultiStreamRules, RunLength
 from shared.runlog.latency_log import CSV_NAME, Outcome
 from shared.runlog.percentiles import has_percentile
 
 WARM_UP, MEASURED, COOL_DOWN = "warm_up", "measured", "cool_down"
 _NS_IN_S = 1e9
-_SEEN = 0.5  # Of the periods between the samples, what has to lie in the time they are to tell of.
+_MIN_COVERED_SHARE = 0.5  # Minimum share of the sampled periods that lies in the measured time, for a mean.
 _PERCENTILES = {"total_p50_ms": 50, "total_p90_ms": 90, "total_p95_ms": 95, "total_p99_ms": 99}
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A run: `frames` has all rows of all vehicles, with `vehicle_run` and `phase`; the time in which all of them ran."""
+class RunMeasurement:
+    """The frames and the measured time of a run."""
 
-    frames: pd.DataFrame
-    manifest: Mapping[str, Any]  # Of the first vehicle.
+    frames: pd.DataFrame  # All rows of all vehicles, with the columns `vehicle_run` and `phase`.
+    manifest: Mapping[str, Any]  # The manifest of the first vehicle.
     began_ns: int
     ended_ns: int
 
     @property
     def seconds(self) -> float:
-        """The measured time."""
+        """Length of the measured time."""
         return (self.ended_ns - self.began_ns) / _NS_IN_S
 
     @property
     def measured(self) -> pd.DataFrame:
-        """The rows of the measured phase."""
+        """The frames of the measured phase."""
         return self.frames[self.frames["phase"] == MEASURED]
 
     @property
     def answered(self) -> pd.DataFrame:
-        """Those of them that were answered."""
+        """The answered frames of the measured phase."""
         return self.measured[self.measured["outcome"] == Outcome.ANSWERED]
 
     @property
     def unanswered_share(self) -> float:
-        """The share of measured frames that were not answered."""
+        """Share of the measured frames that were not answered."""
         return 1.0 - len(self.answered) / len(self.measured)
 
     def queries_ms(self, size: int) -> pd.Series:
-        """The latency of each whole query of `size` frames in a row: that of its last answer; NaN where one lacks."""
+        """Returns the latency of each complete query: the maximum of its `size` frames, NaN if one was not answered."""
         rows = self.measured
         query = [rows["vehicle_run"], rows["sequence"].astype("int64") // size]
         groups = rows["total_ms"].astype("float64").groupby(query)
-        whole = groups.size() == size
-        return groups.max().where(groups.count() == size)[whole]
+        is_complete = groups.size() == size
+        return groups.max().where(groups.count() == size)[is_complete]
 
 
-def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -> Measured:
-    """Read the vehicles' runs in `folder` and tell the phases of their frames.
+def measure(folder: Path, vehicles: int, warm_up: int, *, every_frame: bool = False) -> RunMeasurement:
+    """Reads the runs of all vehicles in `folder` and assigns a phase to each frame.
 
-    With several vehicles the measured time is that in which all of them run: it begins when the last of them has its
-    `warm_up` frames behind it, and ends when the first of them ends. A frame is measured if it fell due in that time;
-    when it was answered plays no part, or the slow ones would be left out. `whole`: where nothing warms up, every frame
-    is measured, from the first due of any vehicle until the last of them ends: a worker's first frame is one vehicle's,
-    and a burst falls due at once, before the last vehicle has begun.
+    The measured time is the time in which all vehicles run: from the end of the last vehicle's warm-up to the end of the
+    first vehicle. A frame is measured if it was due in this time, regardless of when it was answered; otherwise slow
+    frames would be excluded. With `every_frame` (scenarios without warm-up), all frames are measured, from the first due
+    frame of any vehicle to the end of the last one: only one vehicle sends a worker's first frame, and the frames of a
+    burst are due before the last vehicle has started.
 
     Raises:
-        LogError: a vehicle's log cannot be read.
-        RunError: it has bad rows, or there was no time in which all vehicles ran.
+        LogError: The log of a vehicle cannot be read.
+        RunError: A log has invalid rows, or there is no time in which all vehicles ran.
     """
     logs = {f"vehicle-{number}": load_run(folder / f"vehicle-{number}") for number in range(1, vehicles + 1)}
     for log in logs.values():
@@ -79,8 +79,8 @@ def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -
     spans = [_span(log, warm_up) for log in logs.values()]
     began_ns, ended_ns = max(span[0] for span in spans), min(span[1] for span in spans)
     if began_ns >= ended_ns:
-        raise RunError("there was no time in which all vehicles ran: raise frames")
-    if whole:
+        raise RunError("there was no time in which all vehicles ran: increase frames")
+    if every_frame:
         began_ns, ended_ns = min(span[0] for span in spans), max(span[1] for span in spans)
     parts = []
     for name, log in logs.items():
@@ -90,29 +90,31 @@ def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -
         late = (due > ended_ns).to_numpy(bool, na_value=False)
         frames["phase"] = np.select([early, late], [WARM_UP, COOL_DOWN], MEASURED)
         parts.append(frames)
-    return Measured(pd.concat(parts, ignore_index=True), next(iter(logs.values())).manifest, began_ns, ended_ns)
+    return RunMeasurement(pd.concat(parts, ignore_index=True), next(iter(logs.values())).manifest, began_ns, ended_ns)
 
 
 def _span(log: RunLog, warm_up: int) -> tuple[int, int]:
-    """When a vehicle has its warm-up behind it, and when it ends: nanoseconds."""
+    """Returns the end of a vehicle's warm-up and its last event, in nanoseconds."""
     counted = log.frames[log.frames["sequence"] >= warm_up]
     if counted.empty:
-        raise RunError(f"{log.name} read {len(log.frames)} frames, of which {warm_up} warm up: none is measured")
+        raise RunError(
+            f"{log.name} read {len(log.frames)} frames, but the warm-up takes {warm_up}: no frame is measured"
+        )
     return int(counted["t_due_ns"].min()), int(counted[["t_due_ns", "t_mask_decoded_ns"]].max().max())
 
 
-def figures(run: Measured, settings: Length) -> dict[str, Any]:
-    """The figures of a run; what was not measured is None.
+def run_metrics(run: RunMeasurement, settings: RunLength) -> dict[str, Any]:
+    """Returns the metrics of a run by column; None where nothing was measured.
 
-    Outcomes count all frames read; latencies, bytes and throughput are those of the measured phase. Throughput is what
-    came back answered in the measured time, per second.
+    Outcomes count all frames read; latencies and bytes are those of the measured phase. Throughput counts the results
+    that were decoded in the measured time.
     """
     read, answered = run.frames, run.answered
     outcomes = read["outcome"].value_counts()
-    back = read.loc[read["outcome"] == Outcome.ANSWERED, "t_mask_decoded_ns"]
-    in_time = back.between(run.began_ns, run.ended_ns, inclusive="right").sum()
+    decoded_ns = read.loc[read["outcome"] == Outcome.ANSWERED, "t_mask_decoded_ns"]
+    in_time = decoded_ns.between(run.began_ns, run.ended_ns, inclusive="right").sum()
     total = answered["total_ms"].astype("float64")
-    queries = run.queries_ms(settings.samples_per_query) if isinstance(settings, MultiStream) else total[:0]
+    queries = run.queries_ms(settings.samples_per_query) if isinstance(settings, MultiStreamRules) else total[:0]
     return {
         "started_ns": int(read["t_due_ns"].min()),
         "measured_s": run.seconds,
@@ -130,10 +132,10 @@ def figures(run: Measured, settings: Length) -> dict[str, Any]:
     }
 
 
-def late_figure(run: Measured) -> tuple[str, float | None]:
-    """The figure that a limit on p99 is held to, with its name; None where no frame was answered.
+def tail_latency(run: RunMeasurement) -> tuple[str, float | None]:
+    """Returns name and value of the latency to compare with a limit on p99; None if no frame was answered.
 
-    With fewer than 100 frames that is the slowest of them: a single late one is then more than 1 %.
+    For fewer than 100 frames it is the slowest one, because a single late frame is then more than 1 %.
     """
     total = run.answered["total_ms"].astype("float64")
     if has_percentile(99, len(total)):
@@ -141,8 +143,8 @@ def late_figure(run: Measured) -> tuple[str, float | None]:
     return "slowest frame", float(total.max()) if len(total) else None
 
 
-def provenance(run: Measured) -> dict[str, Any]:
-    """What the run was made of, as its first vehicle's manifest tells."""
+def run_provenance(run: RunMeasurement) -> dict[str, Any]:
+    """Returns model, source, commit, machine and versions from the first vehicle's manifest."""
     manifest = run.manifest
     host = dict(manifest.get("host", {}))
     facts = {name: host.pop(name, None) for name in ("processor", "cores", "system")}
@@ -158,37 +160,38 @@ def provenance(run: Measured) -> dict[str, Any]:
 VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt", "msgpack", "rosbags")
 
 
-def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
-    """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers, vehicles, GPUs summed.
+def resource_usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
+    """Returns mean CPU and maximum memory in a time span, summed over workers, over vehicles and over GPUs.
 
-    CPU is in percent of one core, a GPU's of the time that it was busy, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
-    as much as that lies in the time. None where nothing was sampled, and no mean where the periods lie outside for the
-    most part: a vehicle that starts and ends between two samples was seen only as it started.
+    CPU is in percent of one core, GPU in percent of the time it was busy, memory in 10^6 bytes. A sample describes the
+    period since the previous sample and is weighted by the part of this period inside the time span. Values are None
+    without samples. There is no mean if most of the sampled periods lie outside, as for a vehicle that starts and ends
+    between two samples.
     """
     try:
         samples = pd.read_csv(path).reindex(columns=_SAMPLED)
     except (OSError, ValueError):
-        return dict.fromkeys(USAGE)
-    at_ns = samples["at_ns"] - began_ns  # Small enough for floats, which the gap before a first sample makes of them.
+        return dict.fromkeys(USAGE_COLUMNS)
+    at_ns = samples["at_ns"] - began_ns  # Small enough to stay exact as floats, which shift() needs for its NaN.
     before_ns = at_ns.groupby(samples["node"]).shift()
     samples = samples.assign(
         lasted_ns=at_ns - before_ns, inside_ns=at_ns.clip(upper=ended_ns - began_ns) - before_ns.clip(lower=0)
     )
     inside = samples[samples["inside_ns"] > 0]
-    cpu, gpu = (_means(inside, name) for name in ("cpu_percent", "gpu_percent"))
-    rss, held = (inside.groupby("node")[name].max() / 1e6 for name in ("rss_bytes", "gpu_memory_bytes"))
+    cpu, gpu = (_weighted_means(inside, name) for name in ("cpu_percent", "gpu_percent"))
+    rss_mb, gpu_mb = (inside.groupby("node")[name].max() / 1e6 for name in ("rss_bytes", "gpu_memory_bytes"))
     return {
-        "worker_cpu_percent": _summed(cpu, "worker/"),
-        "worker_rss_mb": _summed(rss, "worker/"),
-        "vehicle_cpu_percent": _summed(cpu, "vehicle/"),
-        "vehicle_rss_mb": _summed(rss, "vehicle/"),
-        "broker_cpu_percent": _summed(cpu, "broker"),
-        "gpu_percent": _summed(gpu, "gpu/"),
-        "gpu_memory_mb": _summed(held, "gpu/"),
+        "worker_cpu_percent": _sum_of(cpu, "worker/"),
+        "worker_rss_mb": _sum_of(rss_mb, "worker/"),
+        "vehicle_cpu_percent": _sum_of(cpu, "vehicle/"),
+        "vehicle_rss_mb": _sum_of(rss_mb, "vehicle/"),
+        "broker_cpu_percent": _sum_of(cpu, "broker"),
+        "gpu_percent": _sum_of(gpu, "gpu/"),
+        "gpu_memory_mb": _sum_of(gpu_mb, "gpu/"),
     }
 
 
-USAGE = (
+USAGE_COLUMNS = (
     "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent", "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent",
     "gpu_memory_mb",
 )  # fmt: skip
@@ -197,15 +200,16 @@ USAGE = (
 _SAMPLED = ("at_ns", "node", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes")
 
 
-def _means(inside: pd.DataFrame, name: str) -> pd.Series:
-    """The mean of a column by node, each sample by its time inside; none where the periods lie outside for the most part."""
+def _weighted_means(inside: pd.DataFrame, name: str) -> pd.Series:
+    """Returns the mean of a column by node, without nodes whose sampled periods lie mostly outside."""
     by_node = inside[inside[name].notna()].groupby("node")
-    told = by_node.filter(lambda node: node["inside_ns"].sum() >= _SEEN * node["lasted_ns"].sum())
-    weighed = told.assign(weighed=told[name] * told["inside_ns"]).groupby("node")
-    return weighed["weighed"].sum() / weighed["inside_ns"].sum()
+    covered = by_node.filter(lambda node: node["inside_ns"].sum() >= _MIN_COVERED_SHARE * node["lasted_ns"].sum())
+    weighted = covered.assign(weighted=covered[name] * covered["inside_ns"]).groupby("node")
+    return weighted["weighted"].sum() / weighted["inside_ns"].sum()
 
 
-def _summed(values: pd.Series, prefix: str) -> float | None:
+def _sum_of(values: pd.Series, prefix: str) -> float | None:
+    """Returns the sum over the nodes whose names start with `prefix`; None if there is no such node."""
     found = values[[str(node).startswith(prefix) for node in values.index]].dropna()
     return float(found.sum()) if len(found) else None
 
@@ -215,6 +219,6 @@ def _mean(values: pd.Series) -> float | None:
 
 
 def _percentile(values: pd.Series, percent: float) -> float | None:
-    """A percentile with linear interpolation; None where the sample is too small for it (shared.runlog.percentiles)."""
+    """Returns a linearly interpolated percentile; None if the sample is too small (see shared.runlog.percentiles)."""
     numbers = values.dropna().to_numpy(float)
     return float(np.percentile(numbers, percent)) if has_percentile(percent, len(numbers)) else None

@@ -1,11 +1,11 @@
-"""Where a study comes from: its manifest, so that every figure can be traced and the study repeated."""
+"""The manifest of a study, which documents its origin and makes it repeatable."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
-from bench.study.plan.study_plan import Plan, cells, values_of
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, RunResult
+from bench.study.plan.study_plan import StudyPlan, axis_values, cells
 from shared import clock
 from shared.hashing import file_sha256
 from shared.runtime.machine import commit, machine
@@ -13,8 +13,8 @@ from shared.runtime.machine import commit, machine
 RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"
 
 
-def begun(plan: Plan, file: Path, seed: int, planned: int) -> dict[str, Any]:
-    """The manifest as a study begins."""
+def initial_manifest(plan: StudyPlan, file: Path, seed: int, planned: int) -> dict[str, Any]:
+    """Returns the manifest at the start of a study."""
     return {
         "kind": "study",
         "name": plan.name,
@@ -27,21 +27,21 @@ def begun(plan: Plan, file: Path, seed: int, planned: int) -> dict[str, Any]:
         "host": machine(),
         "file": str(file),
         "file_sha256": file_sha256(file),
-        "axes": values_of(cells(plan)),
+        "axes": axis_values(cells(plan)),
         **({} if plan.report.price_per_hour is None else {"tariff": plan.report.model_dump()}),
         "planned": planned,
-        **counts(()),
+        **state_counts(()),
     }
 
 
-def at_end(manifest: dict[str, Any], results: Iterable[Result], state: str) -> dict[str, Any]:
-    """The manifest as a study ends, or is interrupted."""
-    return {**manifest, "state": state, "ended_ns": clock.now_ns(), **counts(results)}
+def final_manifest(manifest: dict[str, Any], results: Iterable[RunResult], state: str) -> dict[str, Any]:
+    """Returns the manifest at the end or interruption of a study."""
+    return {**manifest, "state": state, "ended_ns": clock.now_ns(), **state_counts(results)}
 
 
-def counts(results: Iterable[Result]) -> dict[str, int]:
-    """How many runs ended how."""
-    found = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
+def state_counts(results: Iterable[RunResult]) -> dict[str, int]:
+    """Returns the number of runs in each final state."""
+    counts = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
     for result in results:
-        found[result.state] += 1
-    return found
+        counts[result.state] += 1
+    return counts

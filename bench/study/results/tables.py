@@ -1,4 +1,4 @@
-"""The tidy tables of a study: one row a run, one row a frame, one row a step of a search; as CSV and as Parquet."""
+"""Writes the tidy tables of a study as CSV and Parquet: one row per run, per frame, or per step of a capacity search."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,66 +7,50 @@ from typing import Any
 import pandas as pd
 
 from bench.link.link import LinkSpec
-from bench.study.execution.cell_run import DONE, Result, is_whole
+from bench.study.execution.cell_run import DONE, RunResult, measures_every_frame
 from bench.study.plan.axes import AXES
-from bench.study.plan.cell import Cell
+from bench.study.plan.cell import StudyCell
 from bench.study.results.folder import StudyFolder
-from bench.study.results.measurement import USAGE, VERSIONS, measure
+from bench.study.results.measurement import USAGE_COLUMNS, VERSIONS, measure
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
 
-_TEXT, _WHOLE, _REAL = "string", "Int64", "float64"
-_AXES = {axis: _WHOLE if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
+_TEXT, _INTEGER, _REAL = "string", "Int64", "float64"
+_AXES = {axis: _INTEGER if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
-_LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _WHOLE)
+_LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _INTEGER)
 
-RUNS = {
-    "study": _TEXT,
-    "cell": _TEXT,
-    "repetition": _WHOLE,
-    "order": _WHOLE,
-    "state": _TEXT,
-    "reason": _TEXT,
-    "validity": _TEXT,
-    "validity_reason": _TEXT,
+_TOTALS = ("total_mean_ms", "total_p50_ms", "total_p90_ms", "total_p95_ms", "total_p99_ms")
+
+RUN_COLUMNS = {
+    **dict.fromkeys(("study", "cell"), _TEXT),
+    **dict.fromkeys(("repetition", "order"), _INTEGER),
+    **dict.fromkeys(("state", "reason", "validity", "validity_reason"), _TEXT),
     **_AXES,
     **_LINK,
-    "seed": _WHOLE,
-    "started_ns": _WHOLE,
+    "seed": _INTEGER,
+    "started_ns": _INTEGER,
     "measured_s": _REAL,
-    "frames_read": _WHOLE,
-    "frames_measured": _WHOLE,
-    **{outcome.value: _WHOLE for outcome in Outcome},
-    "throughput_hz": _REAL,
-    "total_mean_ms": _REAL,
-    "total_p50_ms": _REAL,
-    "total_p90_ms": _REAL,
-    "total_p95_ms": _REAL,
-    "total_p99_ms": _REAL,
-    "query_p99_ms": _REAL,
-    "inferred_p50_ms": _REAL,
-    "crossing_p50_ms": _REAL,
-    "capacity_vehicles": _WHOLE,
+    "frames_read": _INTEGER,
+    "frames_measured": _INTEGER,
+    **{outcome.value: _INTEGER for outcome in Outcome},
+    **dict.fromkeys(("throughput_hz", *_TOTALS, "query_p99_ms", "inferred_p50_ms", "crossing_p50_ms"), _REAL),
+    "capacity_vehicles": _INTEGER,
     "metric": _TEXT,
     "metric_value": _REAL,
-    **dict.fromkeys(USAGE, _REAL),
-    "bytes_up": _WHOLE,
-    "bytes_down": _WHOLE,
-    "model_sha256": _TEXT,
-    "source_sha256": _TEXT,
-    "commit": _TEXT,
-    "processor": _TEXT,
-    "cores": _WHOLE,
-    "system": _TEXT,
-    "broker": _TEXT,
+    **dict.fromkeys(USAGE_COLUMNS, _REAL),
+    **dict.fromkeys(("bytes_up", "bytes_down"), _INTEGER),
+    **dict.fromkeys(("model_sha256", "source_sha256", "commit", "processor"), _TEXT),
+    "cores": _INTEGER,
+    **dict.fromkeys(("system", "broker"), _TEXT),
     **{f"version_{name.replace('-', '_')}": _TEXT for name in VERSIONS},
 }
-STEPS = {
+STEP_COLUMNS = {
     "study": _TEXT,
     "cell": _TEXT,
-    "repetition": _WHOLE,
-    "step": _WHOLE,
-    "vehicles": _WHOLE,
+    "repetition": _INTEGER,
+    "step": _INTEGER,
+    "vehicles": _INTEGER,
     "p99_ms": _REAL,
     "unanswered_share": _REAL,
     "throughput_hz": _REAL,
@@ -75,52 +59,52 @@ STEPS = {
 }
 
 
-def write_runs(folder: StudyFolder, results: Sequence[Result]) -> pd.DataFrame:
-    """Write `runs` and, where a capacity was searched, `capacity`; returns the runs.
+def write_runs(folder: StudyFolder, results: Sequence[RunResult]) -> pd.DataFrame:
+    """Writes `runs` and, if there was a capacity search, `capacity`; returns the table of runs.
 
     Raises:
-        SkylaneError: the disk does not take them.
+        TableError: A table cannot be written.
     """
-    runs = _typed((result.row for result in results), RUNS)
+    runs = _typed((result.row for result in results), RUN_COLUMNS)
     _write(folder.root, "runs", runs)
     identity = ("study", "cell", "repetition")
     steps = [{name: result.row[name] for name in identity} | dict(step) for result in results for step in result.steps]
     if steps:
-        _write_csv(folder.root, "capacity", _typed(steps, STEPS))
+        _write_csv(folder.root, "capacity", _typed(steps, STEP_COLUMNS))
     return runs
 
 
-def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int, Result]]) -> None:
-    """Write `frames`: every frame of every finished run, with its cell and its phase.
+def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[StudyCell, int, RunResult]]) -> None:
+    """Writes `frames`: every frame of every finished run, with its cell and phase.
 
     Raises:
-        SkylaneError: a log cannot be read any more, or the disk does not take the table.
+        SkylaneError: A log cannot be read, or the table cannot be written.
     """
     tables = []
     for cell, repetition, result in runs:
         if result.state != DONE:
             continue
-        facts = {"study": study, "cell": cell.name, "repetition": repetition}
+        identity = {"study": study, "cell": cell.name, "repetition": repetition}
         axes = {axis: value for axis, value in cell.columns().items() if axis in AXES}
         for part in result.parts:
-            source = folder.run(cell, repetition) / part.folder
-            rows = measure(source, part.vehicles, part.warm_up, whole=is_whole(cell)).frames
+            source = folder.run_folder(cell, repetition) / part.folder
+            rows = measure(source, part.vehicles, part.warm_up, every_frame=measures_every_frame(cell)).frames
             run = rows["vehicle_run"] if part.folder == "." else f"{part.folder}/" + rows["vehicle_run"]
-            played = axes | {"vehicles": part.vehicles}  # Of a step of a search, as many as it tried.
-            lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)
-            # An axis and a column of the log can have one name, such as `model`: the log's own is what was seen.
+            played = axes | {"vehicles": part.vehicles}  # Each step of a capacity search has its own number.
+            lead = pd.DataFrame({**identity, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)
+            # Axes and log columns share names such as `model`; the log's value is the measured one.
             tables.append(pd.concat([lead.drop(columns=[*set(lead) & set(COLUMNS)]), rows[[*COLUMNS]]], axis=1))
     if tables:
         frames = pd.concat(tables, ignore_index=True)
         texts = [name for name in frames if pd.api.types.is_string_dtype(frames[name])]
-        frames[texts] = frames[texts].replace("", pd.NA)  # As CSV has it, where an empty text is none.
+        frames[texts] = frames[texts].replace("", pd.NA)  # CSV does not distinguish empty text from a missing value.
         _write(folder.root, "frames", frames)
 
 
 def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    # Column by column: a table made of rows would take whole numbers with gaps through floats, and stamps lose digits.
-    found = list(rows)
-    return pd.DataFrame({name: pd.array([row.get(name) for row in found], kind) for name, kind in columns.items()})
+    # Built by column: pandas would convert integer columns with gaps to floats, and timestamps would lose digits.
+    values = list(rows)
+    return pd.DataFrame({name: pd.array([row.get(name) for row in values], kind) for name, kind in columns.items()})
 
 
 def _write(root: Path, name: str, table: pd.DataFrame) -> None:
@@ -147,4 +131,4 @@ class TableError(SkylaneError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.path = path
-        super().__init__(f"{path} cannot be written: {error.strerror}: make room, then run the study again")
+        super().__init__(f"{path} cannot be written: {error.strerror}: free disk space, then run the study again")

@@ -1,5 +1,3 @@
-"""A run read with pandas, against the same run read by the standard library."""
-
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +12,8 @@ from shared.runlog.latency_log import COLUMNS, Outcome
 from tests.support import run_damage
 
 
-def test_every_cell_is_what_the_file_says(consistent_run: Path) -> None:
-    """Every figure of a report comes through here: nothing may be rounded, shifted or filled in on the way."""
+def test_every_cell_has_the_value_of_the_file(consistent_run: Path) -> None:
+    """The reader must not round, shift or fill in any value; the standard library's CSV reader is the reference."""
     run = load_run(consistent_run)
     assert run.problems == ()
     assert (run.name, run.folder, run.manifest["session"]) == ("run", consistent_run, run.frames["session"].iloc[0])
@@ -32,17 +30,17 @@ def test_every_cell_is_what_the_file_says(consistent_run: Path) -> None:
                 assert str(read[name]) == text
 
 
-def test_columns_have_the_types_that_are_promised(consistent_run: Path) -> None:
-    """A stamp in a float loses two hundred nanoseconds; text in a number column breaks every sum."""
+def test_columns_have_the_documented_types(consistent_run: Path) -> None:
+    """A timestamp stored as a float would lose two hundred nanoseconds."""
     frames = load_run(consistent_run).frames
     assert {str(frames[name].dtype) for name in COLUMNS if name.startswith("t_")} == {"Int64"}
     assert {str(frames[name].dtype) for name in COLUMNS if name.endswith("_ms")} == {"float64"}
     assert str(frames["reason"].dtype) == "str"
-    assert np.isnan(np.asarray(frames["t_returned_ns"], np.float64)).any()  # Of those that were dropped.
+    assert np.isnan(np.asarray(frames["t_returned_ns"], np.float64)).any()  # Dropped frames.
 
 
-def test_ten_lines_of_pandas_give_the_total(consistent_run: Path) -> None:
-    """What a researcher does with the frames must agree with what the log promises."""
+def test_the_total_can_be_recomputed_with_pandas(consistent_run: Path) -> None:
+    """The difference of two timestamp columns must equal total_ms of the file exactly."""
     frames = load_run(consistent_run).frames
     answered = frames[frames["outcome"] == Outcome.ANSWERED]
     total_ns = answered["t_mask_decoded_ns"] - answered["t_due_ns"]
@@ -51,8 +49,8 @@ def test_ten_lines_of_pandas_give_the_total(consistent_run: Path) -> None:
     ]
 
 
-def test_what_was_sampled_beside_the_run_is_there(consistent_run: Path) -> None:
-    """The vehicle samples itself in every run, and what it was told to: from the first look to the last."""
+def test_resource_samples_are_read(consistent_run: Path) -> None:
+    """The vehicle samples itself and the given worker from the start to the end of the run."""
     run = load_run(consistent_run)
     assert tuple(run.resources.columns) == RESOURCES
     assert set(run.resources["node"]) == {"machine", "vehicle/car", "worker/sound-worker"}
@@ -62,11 +60,11 @@ def test_what_was_sampled_beside_the_run_is_there(consistent_run: Path) -> None:
     assert vehicle["at_ns"].is_monotonic_increasing
     assert vehicle["bytes_out"].iloc[-1] > run.frames["bytes_up"].sum()
     assert (vehicle["gpu_percent"].isna()).all()
-    assert run.manifest["sampling"]["samples"] == len(vehicle) - 1  # The manifest is written just before the last.
+    assert run.manifest["sampling"]["samples"] == len(vehicle) - 1  # The manifest is written before the last sample.
 
 
-def test_the_manifest_tells_where_a_run_comes_from(consistent_run: Path) -> None:
-    """A figure without its origin cannot be repeated."""
+def test_the_manifest_contains_everything_needed_to_repeat_the_run(consistent_run: Path) -> None:
+    """Source, model, settings, seed, host and commit are recorded."""
     manifest = load_run(consistent_run).manifest
     assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 3, "complete")
     assert manifest["started_ns"] < manifest["ended_ns"]
@@ -75,7 +73,7 @@ def test_the_manifest_tells_where_a_run_comes_from(consistent_run: Path) -> None
 
 
 def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
-    """A log of next year's vehicle is still read."""
+    """A log of a newer vehicle stays readable."""
     text = run_damage.lines(damaged_run)
     run_damage.write(damaged_run, [f"{text[0]},t_teleported_ns", *(f"{line},7" for line in text[1:])])
     run = load_run(damaged_run)
@@ -83,8 +81,8 @@ def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
     assert set(run.frames["t_teleported_ns"]) == {"7"}
 
 
-def test_a_run_without_frames_has_none(damaged_run: Path) -> None:
-    """A vehicle may be stopped before its first frame is due: that is a run, not an error."""
+def test_a_run_without_frames_is_read(damaged_run: Path) -> None:
+    """A vehicle may be stopped before its first frame is due."""
     run_damage.write(damaged_run, run_damage.lines(damaged_run)[:1])
     run = load_run(damaged_run)
     assert len(run.frames) == 0
@@ -101,10 +99,8 @@ def test_a_run_without_frames_has_none(damaged_run: Path) -> None:
         ([], []),
     ],
 )
-def test_runs_are_told_apart_by_their_names(
-    consistent_run: Path, tmp_path: Path, folders: list[str], names: list[str]
-) -> None:
-    """Vehicles of a study all write into folders that are called alike: a comparison of `run` with `run` says nothing."""
+def test_runs_get_distinct_names(consistent_run: Path, tmp_path: Path, folders: list[str], names: list[str]) -> None:
+    """The folders of a study's vehicles have equal names, so that more of their paths is needed."""
     for folder in folders:
         shutil.copytree(consistent_run, tmp_path / folder, dirs_exist_ok=True)
     assert [run.name for run in load_runs([tmp_path / folder for folder in folders])] == names

@@ -1,6 +1,5 @@
-"""The page in a real browser, offline, as its reader meets it."""
+"""Tests of the HTML report in a real browser without network."""
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -8,99 +7,87 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from bench.report.data.report_input import open_subject
+from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of, write_report
 from bench.report.output.charts import find_browser, write_figures
+from tests.support.browser import browser
 from tests.support.synthetic_study import write_study
 
-REQUIRED = os.environ.get("SKYLANE_REQUIRE_BROWSER") == "1"  # Set by .ci/run: there a skip is a failure.
-MISSING = "no Chrome or Chromium here: apt-get install chromium"
+__all__ = ["browser"]
+
 WIDTH, HEIGHT = 1280, 900
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A headless Chromium that reaches nothing."""
-    executable = find_browser()
-    if executable is None:
-        if REQUIRED:
-            pytest.fail(f"{MISSING} (SKYLANE_REQUIRE_BROWSER=1)")
-        pytest.skip(MISSING)
-    with sync_playwright() as playwright:
-        # Root, as in a container, has no sandbox; software draws WebGL where there is no graphics card.
-        arguments = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-        running = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield running
-        running.close()
 
 
 @dataclass
 class Visit:
-    """A page that was opened, and what it complained of or asked for."""
+    """An opened page with its console errors and requests."""
 
     page: Page
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
 
-def opened(browser: Browser, path: Path) -> Visit:
-    """A page, with every figure drawn."""
+def open_page(browser: Browser, path: Path) -> Visit:
+    """Opens a page and draws every chart."""
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, offline=True)
     visit = Visit(context.new_page())
-    visit.page.on("console", lambda said: visit.complaints.append(said.text) if said.type == "error" else None)
-    visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    visit.page.on("console", lambda message: visit.errors.append(message.text) if message.type == "error" else None)
+    visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
     visit.page.on("request", lambda request: visit.requests.append(request.url))
     visit.page.goto(path.as_uri())
-    scrolled(visit.page)
+    draw_charts(visit.page)
     return visit
 
 
-def scrolled(page: Page) -> None:
-    """Scroll through the page, which draws its figures. A script of ours would be free of the page's own policy."""
+def draw_charts(page: Page) -> None:
+    """Scrolls to every chart, which draws it; an injected script would bypass the page's content security policy."""
     charts = page.locator(".chart")
-    for place in range(charts.count()):
-        charts.nth(place).scroll_into_view_if_needed()
-        charts.nth(place).locator(".main-svg").first.wait_for(state="attached")
+    for index in range(charts.count()):
+        charts.nth(index).scroll_into_view_if_needed()
+        charts.nth(index).locator(".main-svg").first.wait_for(state="attached")
 
 
 @pytest.fixture(scope="module")
 def visit(browser: Browser, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
-    """The report of the run, opened."""
-    made = opened(browser, write_report([run], tmp_path_factory.mktemp("page") / "report.html", price_per_hour=1.25))
-    yield made
-    made.page.context.close()
+    """The opened report of the run."""
+    path = write_report([run], tmp_path_factory.mktemp("page") / "report.html", price_per_hour=1.25)
+    visit = open_page(browser, path)
+    yield visit
+    visit.page.context.close()
 
 
-def is_sound(visit: Visit) -> None:
-    """Nothing was complained of, nothing was asked for, everything is drawn and nothing sticks out."""
-    assert not visit.complaints
+def assert_complete(visit: Visit) -> None:
+    """Checks that the page has no errors, loads only its own file, draws every chart and fits the window."""
+    assert not visit.errors
     allowed = re.compile(r"(file|data|blob):")
     assert [url for url in visit.requests if not allowed.match(url)] == []
     assert sum(url.startswith("file:") for url in visit.requests) == 1
     charts = visit.page.locator(".chart")
     assert charts.count() >= 3
-    assert all(charts.nth(place).locator(".main-svg").count() for place in range(charts.count()))
+    assert all(charts.nth(index).locator(".main-svg").count() for index in range(charts.count()))
     assert not visit.page.locator(".no-webgl").count()
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= WIDTH
 
 
-def test_the_page_opens_offline_whole_and_without_complaint(visit: Visit) -> None:
-    """Every figure is drawn; nothing was asked for but the file."""
-    is_sound(visit)
+def test_the_page_of_a_run_is_complete_without_network(visit: Visit) -> None:
+    """The page draws every chart and loads nothing but its own file."""
+    assert_complete(visit)
 
 
-def test_a_comparison_and_a_study_open_likewise(browser: Browser, run: Path, slower: Path, tmp_path: Path) -> None:
-    """They have figures of their own."""
+def test_the_pages_of_a_comparison_and_a_study_are_complete(
+    browser: Browser, run: Path, slower: Path, tmp_path: Path
+) -> None:
+    """These pages have charts that the page of a run does not have."""
     for folders in ([run, slower], [write_study(tmp_path / "study")]):
-        other = opened(browser, write_report(folders, tmp_path / "page.html"))
-        is_sound(other)
+        other = open_page(browser, write_report(folders, tmp_path / "page.html"))
+        assert_complete(other)
         other.page.context.close()
 
 
 def test_without_webgl_points_are_drawn_as_vectors(browser: Browser, run: Path, tmp_path: Path) -> None:
-    """Many a virtual machine has none: the run over time must not be an empty box there."""
+    """Many virtual machines have no WebGL; the chart of latency over time must not be empty there."""
     path = write_report([run], tmp_path / "page.html")
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, offline=True)
     context.add_init_script(
@@ -109,7 +96,7 @@ def test_without_webgl_points_are_drawn_as_vectors(browser: Browser, run: Path, 
     )
     page = context.new_page()
     page.goto(path.as_uri())
-    scrolled(page)
+    draw_charts(page)
     points = page.locator("#plot-timeline .scatterlayer .point")
     points.first.wait_for(state="attached")
     assert points.count() >= 400
@@ -117,13 +104,13 @@ def test_without_webgl_points_are_drawn_as_vectors(browser: Browser, run: Path, 
     context.close()
 
 
-def test_the_contents_lead_to_every_chapter(visit: Visit) -> None:
-    """And say where the reader is."""
+def test_the_contents_link_to_every_chapter(visit: Visit) -> None:
+    """The link of the current chapter is highlighted."""
     links = visit.page.locator("nav a")
     assert links.count() == visit.page.locator("section").count() >= 10
-    for place in range(links.count()):
-        links.nth(place).click()
-        anchor = links.nth(place).get_attribute("href") or ""
+    for index in range(links.count()):
+        links.nth(index).click()
+        anchor = links.nth(index).get_attribute("href") or ""
         visit.page.wait_for_function(
             "anchor => { const top = document.querySelector(anchor).getBoundingClientRect().top;"
             " return top < 200 || innerHeight + scrollY >= document.documentElement.scrollHeight - 2; }",
@@ -133,7 +120,7 @@ def test_the_contents_lead_to_every_chapter(visit: Visit) -> None:
 
 
 def slowest_point(page: Page) -> tuple[float, float, int]:
-    """Where on the screen the slowest frame's point is, and the frame's number."""
+    """Returns the screen position of the slowest frame's point, and its sequence number."""
     page.locator("#plot-timeline").scroll_into_view_if_needed()
     x, y, sequence = page.evaluate(
         """() => {
@@ -148,8 +135,8 @@ def slowest_point(page: Page) -> tuple[float, float, int]:
     return float(x), float(y), int(sequence)
 
 
-def test_pointing_at_an_outlier_names_its_frame(visit: Visit) -> None:
-    """The id leads from the picture to the row."""
+def test_pointing_at_a_frame_shows_its_sequence_number(visit: Visit) -> None:
+    """The reader can find the row of the frame in the log."""
     x, y, sequence = slowest_point(visit.page)
     visit.page.mouse.move(x - 3, y - 3)
     visit.page.mouse.move(x, y)
@@ -158,8 +145,8 @@ def test_pointing_at_an_outlier_names_its_frame(visit: Visit) -> None:
     assert f"#{sequence}" in (hover.first.text_content() or "")
 
 
-def test_clicking_an_outlier_opens_its_frame(visit: Visit) -> None:
-    """Every stage of it, against the median."""
+def test_clicking_a_frame_opens_its_details(visit: Visit) -> None:
+    """The panel shows every stage beside its median."""
     x, y, sequence = slowest_point(visit.page)
     visit.page.mouse.move(x, y)
     visit.page.mouse.click(x, y)
@@ -172,8 +159,8 @@ def test_clicking_an_outlier_opens_its_frame(visit: Visit) -> None:
     panel.wait_for(state="hidden")
 
 
-def test_a_frame_is_opened_and_closed_by_the_keyboard(visit: Visit) -> None:
-    """Not everyone has a mouse; and the focus comes back to where it was."""
+def test_a_frame_is_opened_and_closed_with_the_keyboard(visit: Visit) -> None:
+    """After closing, the focus returns to the button that opened the frame."""
     button = visit.page.locator("[data-frame]").first
     button.focus()
     visit.page.keyboard.press("Enter")
@@ -186,31 +173,30 @@ def test_a_frame_is_opened_and_closed_by_the_keyboard(visit: Visit) -> None:
     assert visit.page.evaluate("document.activeElement.dataset.frame") == button.get_attribute("data-frame")
 
 
-def test_a_frame_whose_overlay_was_kept_shows_it(visit: Visit, run: Path) -> None:
-    """What delayed it may be in the picture."""
-    kept = visit.page.evaluate("Object.keys(JSON.parse(document.getElementById('frames').textContent).pictures)")
-    assert len(list((run / "overlays").iterdir())) >= len(kept) > 0
-    visit.page.evaluate("number => document.querySelector('[data-frame]').dataset.frame = number", kept[0])
+def test_a_frame_with_an_overlay_image_shows_it(visit: Visit, run: Path) -> None:
+    """The page contains images of some frames of the run."""
+    sequences = visit.page.evaluate("Object.keys(JSON.parse(document.getElementById('frames').textContent).images)")
+    assert len(list((run / "overlays").iterdir())) >= len(sequences) > 0
+    visit.page.evaluate("number => document.querySelector('[data-frame]').dataset.frame = number", sequences[0])
     visit.page.locator("[data-frame]").first.click()
-    picture = visit.page.locator("#frame img")
-    picture.wait_for()
+    visit.page.locator("#frame img").wait_for()
     visit.page.wait_for_function("document.querySelector('#frame img').naturalWidth > 0")
     visit.page.keyboard.press("Escape")
 
 
-def test_the_tail_is_shown_at_the_press_of_a_button(visit: Visit) -> None:
-    """The few slow frames are what a linear axis hides."""
-    kind = "document.getElementById('plot-cumulative')._fullLayout.yaxis.type"
+def test_a_button_switches_the_distribution_to_its_tail(visit: Visit) -> None:
+    """A linear axis hides the few slow frames."""
+    axis_type = "document.getElementById('plot-cumulative')._fullLayout.yaxis.type"
     tail = visit.page.locator("[data-chart=cumulative][data-toggle='1']")
     tail.click()
-    assert visit.page.evaluate(kind) == "log"
+    assert visit.page.evaluate(axis_type) == "log"
     assert tail.get_attribute("aria-pressed") == "true"
     visit.page.locator("[data-chart=cumulative][data-toggle='0']").click()
-    assert visit.page.evaluate(kind) == "linear"
+    assert visit.page.evaluate(axis_type) == "linear"
 
 
 def test_the_page_can_be_printed(visit: Visit) -> None:
-    """Figures and tables fit between the margins of A4; what only works on a screen is left out."""
+    """Charts and tables fit the width of an A4 page, and interactive elements are hidden."""
     visit.page.emulate_media(media="print")
     visit.page.set_viewport_size({"width": 690, "height": 970})
     visit.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -223,10 +209,12 @@ def test_the_page_can_be_printed(visit: Visit) -> None:
     assert visit.page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
-def test_figures_are_drawn_as_files(browser: Browser, run: Path, tmp_path: Path) -> None:
-    """For papers: each as SVG and as PNG."""
+def test_charts_are_written_as_files(browser: Browser, run: Path, tmp_path: Path) -> None:
+    """Each chart is written as SVG and as PNG."""
     assert browser.is_connected()
-    charts = [chart for chart in report_of(open_subject([run])).charts() if chart.name in {"waterfall", "timeline"}]
+    charts = [
+        chart for chart in report_of(load_report_input([run])).charts() if chart.name in {"waterfall", "timeline"}
+    ]
     written = write_figures(charts, tmp_path)
     assert sorted(path.name for path in written) == ["timeline.png", "timeline.svg", "waterfall.png", "waterfall.svg"]
     assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
@@ -234,7 +222,7 @@ def test_figures_are_drawn_as_files(browser: Browser, run: Path, tmp_path: Path)
 
 
 def test_a_browser_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Distributions call it differently."""
+    """The name of the executable differs between Linux distributions."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_browser() is None
     named = tmp_path / "google-chrome"
@@ -243,11 +231,11 @@ def test_a_browser_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pyt
     assert find_browser() == str(named) == shutil.which("google-chrome")
 
 
-def test_a_phone_shows_captions_and_figures_whole(browser: Browser, run: Path, tmp_path: Path) -> None:
-    """A table is swiped sideways; its caption used to be cut off with it."""
-    page = opened(browser, write_report([run], tmp_path / "page.html")).page
+def test_captions_and_charts_fit_the_screen_of_a_phone(browser: Browser, run: Path, tmp_path: Path) -> None:
+    """Wide tables scroll sideways; their captions were once cut off."""
+    page = open_page(browser, write_report([run], tmp_path / "page.html")).page
     page.set_viewport_size({"width": 390, "height": 844})
-    scrolled(page)
+    draw_charts(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     widths = page.locator("caption span, .main-svg").evaluate_all(
         "parts => parts.filter(part => part.checkVisibility()).map(part => part.getBoundingClientRect().width)"

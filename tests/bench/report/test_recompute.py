@@ -1,4 +1,4 @@
-"""Every number of a run's main tables follows from its CSV by ten lines of pandas."""
+"""Compares the report with docs/examples/recompute.py, which computes its tables from the CSV."""
 
 import runpy
 import sys
@@ -10,64 +10,64 @@ import pytest
 
 from bench.logs.run_log import load_run
 from bench.offloading.cost import throughput_hz
-from bench.report.content import Report, Table
-from bench.statistics.description import Estimate
+from bench.report.content import ReportContent, ReportTable
+from bench.statistics.description import IntervalEstimate
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "recompute.py"
 
 
 @pytest.fixture
 def recomputed(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What the example works out of the run."""
+    """The variables of the example after it processed the run."""
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(run)])
     names = runpy.run_path(str(EXAMPLE))
     assert "answered a second" in capsys.readouterr().out
     return names
 
 
-def table(report: Report, name: str) -> Table:
-    """A table of the report by its name."""
+def table(report: ReportContent, name: str) -> ReportTable:
+    """Returns a table of the report by its name."""
     (found,) = (table for table in report.tables() if table.name == name)
     return found
 
 
-def test_outcomes_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
-    """Each frame once."""
+def test_outcomes_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """Each frame is counted once."""
     assert {row[0]: row[1] for row in table(report, "outcomes").rows} == recomputed["outcomes"].to_dict()
 
 
-def test_stages_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
-    """Percentiles and shares, to the nanosecond."""
+def test_stages_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """Percentiles and shares agree to the nanosecond."""
     rows = {str(row[0]): np.array(row[3:], np.float64) for row in table(report, "stages").rows}
     assert len(rows) == 15
-    for name, figures in rows.items():
-        np.testing.assert_allclose(figures, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
+    for name, values in rows.items():
+        np.testing.assert_allclose(values, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
 
 
-def test_statistics_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
-    """All but the intervals, which need a bootstrap."""
+def test_statistics_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """The intervals are not compared; they need a bootstrap."""
     order = ["count", "mean", "25%", "50%", "75%", "95%", "99%", "99.9%", "min", "max", "std"]
     rows = table(report, "statistics").rows
     assert len(rows) == 18
     for name, *cells in rows:
-        figures = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
+        values = [cell.value if isinstance(cell, IntervalEstimate) else cell for cell in cells]
         expected = recomputed["statistics"].loc[name, order].to_numpy(np.float64)
-        expected[order.index("99.9%")] = np.nan  # The report shows it from 1,000 frames.
-        np.testing.assert_allclose(np.array(figures, np.float64), expected, rtol=1e-12, atol=1e-9)
+        expected[order.index("99.9%")] = np.nan  # The report shows p99.9 from 1,000 frames on.
+        np.testing.assert_allclose(np.array(values, np.float64), expected, rtol=1e-12, atol=1e-9)
 
 
-def test_throughput_and_journey_are_recomputed(run: Path, report: Report, recomputed: dict[str, Any]) -> None:
-    """The waterfall sums to the mean total of the frames about the median."""
+def test_throughput_and_waterfall_are_recomputed(run: Path, report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """The stages of the waterfall sum to the mean total of the frames near the median."""
     assert throughput_hz(load_run(run)) == pytest.approx(recomputed["throughput_hz"], rel=1e-12)
     (waterfall,) = (chart for chart in report.charts() if chart.name == "waterfall")
-    journey = {trace["name"]: trace["x"][0] for trace in waterfall.traces}
+    durations = {trace["name"]: trace["x"][0] for trace in waterfall.traces}
     expected = recomputed["journey"]
-    assert journey == pytest.approx({name: expected[name] for name in journey}, rel=1e-12)
-    assert sum(journey.values()) == pytest.approx(expected["total"], rel=1e-12)
+    assert durations == pytest.approx({name: expected[name] for name in durations}, rel=1e-12)
+    assert sum(durations.values()) == pytest.approx(expected["total"], rel=1e-12)
 
 
-def test_the_slowest_frames_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
-    """By their ids."""
+def test_the_slowest_frames_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """The report lists the same frames in the same order."""
     slowest = recomputed["slowest"]
     expected = [f"{row.vehicle} {row.camera} #{row.sequence}" for row in slowest.itertuples()]
     assert [row[0] for row in table(report, "slowest").rows] == expected

@@ -1,5 +1,3 @@
-"""`skylane report` as its user meets it."""
-
 import json
 from pathlib import Path
 
@@ -8,19 +6,18 @@ from click.testing import CliRunner, Result
 
 from bench.load.synthetic_run import Plan, write_run
 from bench.report.cli import report
-from bench.report.output import charts
 from shared.runlog.latency_log import LogError
 from tests.support.synthetic_study import write_study
 
 
-def called(*arguments: object) -> Result:
-    """The command, run in this process; errors of ours are raised as the front door would meet them."""
+def run_report(*arguments: object) -> Result:
+    """Runs the command in this process; errors are raised."""
     return CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_a_run_is_shown_and_its_page_written(run: Path, tmp_path: Path) -> None:
-    """The tables at once, the page for whoever wants more."""
-    ended = called(run, "--out", tmp_path / "page.html")
+def test_a_run_is_shown_on_the_terminal_and_as_a_page(run: Path, tmp_path: Path) -> None:
+    """The terminal shows the tables of outcomes and stages."""
+    ended = run_report(run, "--out", tmp_path / "page.html")
     assert ended.exit_code == 0
     assert "Latency by stage" in ended.output
     assert "400 frames read" in ended.output
@@ -28,93 +25,92 @@ def test_a_run_is_shown_and_its_page_written(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_the_page_lies_in_the_run(tmp_path: Path) -> None:
-    """Where nobody says otherwise."""
+def test_the_page_is_written_into_the_run_by_default(tmp_path: Path) -> None:
+    """A comparison is written into the first of several runs."""
     folder = write_run(tmp_path / "run", Plan(frames=30))
     other = write_run(tmp_path / "other", Plan(frames=30, seed=1, session="1" * 12))
-    assert called(folder).exit_code == 0
+    assert run_report(folder).exit_code == 0
     assert (folder / "report.html").exists()
-    ended = called(folder, other)
+    ended = run_report(folder, other)
     assert ended.exit_code == 0
     assert (folder / "comparison.html").exists()
 
 
-def test_a_sound_run_passes_the_check(run: Path) -> None:
-    """With how much was looked at."""
-    ended = called(run, "--check")
+def test_a_consistent_run_passes_the_check(run: Path) -> None:
+    """The output has the number of rows and checks."""
+    ended = run_report(run, "--check")
     assert ended.exit_code == 0
-    assert ": sound: 400 rows, " in ended.output
+    assert ": consistent: 400 rows, " in ended.output
 
 
-def test_a_broken_promise_fails_the_check(tmp_path: Path) -> None:
-    """File, row and column are named, and a script can see it by the exit code."""
+def test_a_missing_row_fails_the_check(tmp_path: Path) -> None:
+    """The output names the file, and the exit code is 1."""
     folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:10] + lines[11:]), encoding="utf-8")
-    ended = called(folder, "--check")
+    ended = run_report(folder, "--check")
     assert ended.exit_code == 1
     assert "latency.csv" in ended.output
-    assert ": not sound, " in ended.output
+    assert ": not consistent, " in ended.output
 
 
-def test_json_holds_what_the_page_does(run: Path, slower: Path) -> None:
-    """For a program; what is not known is null, which JSON has a word for, and never NaN."""
-    ended = called(run, "--json")
+def test_json_has_the_results_of_the_page(run: Path, slower: Path) -> None:
+    """Values that were not measured are null, never NaN."""
+    ended = run_report(run, "--json")
     assert ended.exit_code == 0
-    told = json.loads(ended.stdout)
-    assert sum(told["outcomes"].values()) == 400
-    assert {stage["name"] for stage in told["stages"]} >= {"inferred", "total"}
-    assert told["statistics"]["total"]["p99_9"]["value"] is None
-    assert told["problems"] == []
-    assert told["manifest"]["session"]
-    both = json.loads(called(run, slower, "--json").stdout)
+    document = json.loads(ended.stdout)
+    assert sum(document["outcomes"].values()) == 400
+    assert {stage["name"] for stage in document["stages"]} >= {"inferred", "total"}
+    assert document["statistics"]["total"]["p99_9"]["value"] is None
+    assert document["problems"] == []
+    assert document["manifest"]["session"]
+    both = json.loads(run_report(run, slower, "--json").stdout)
     assert [one["name"] for one in both["runs"]] == ["first", "slower"]
-    assert both["comparisons"][0]["verdict"] == "too few runs to tell (n = 1 and 1)"
+    assert both["comparisons"][0]["verdict"] == "too few runs for a test (n = 1 and 1)"
     assert both["comparisons"][0]["p_value"] is None
 
 
-def test_json_of_a_study(tmp_path: Path) -> None:
-    """Its runs, and what each axis changes."""
-    told = json.loads(called(write_study(tmp_path, frames=60), "--json").stdout)
-    assert len(told["runs"]) == 8
-    assert set(told["comparisons"]) == {"engine", "vehicles"}
+def test_json_of_a_study_has_its_runs_and_a_comparison_for_each_axis(tmp_path: Path) -> None:
+    """The axes are the keys of the comparisons."""
+    document = json.loads(run_report(write_study(tmp_path, frames=60), "--json").stdout)
+    assert len(document["runs"]) == 8
+    assert set(document["comparisons"]) == {"engine", "vehicles"}
 
 
-def test_a_study_is_shown(tmp_path: Path) -> None:
-    """Its results, what failed, and the sentences."""
-    ended = called(write_study(tmp_path, frames=60))
+def test_a_study_is_shown_on_the_terminal(tmp_path: Path) -> None:
+    """The terminal shows results, failed runs and comparison sentences."""
+    ended = run_report(write_study(tmp_path, frames=60))
     assert ended.exit_code == 0
     assert "road-huge" in ended.output
-    assert "…" not in ended.output, "a cell that is cut short tells another name or number"
-    assert "The intervals are on the page" in ended.output
+    assert "…" not in ended.output, "a truncated cell would show another name or number"
+    assert "The HTML report has the intervals" in ended.output
     assert (tmp_path / "report.html").exists()
 
 
-def test_tables_are_written_where_no_browser_is(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what is missing and how to get it; the tables do not wait for it."""
-    monkeypatch.setattr(charts, "_BROWSERS", ())
+def test_tables_are_written_without_a_browser(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The charts are missing, and a message explains how to install a browser."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
-    ended = called(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")
+    ended = run_report(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")
     assert ended.exit_code == 0, ended.output
     assert "apt-get install chromium" in ended.output
     assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
 
 
 def test_a_killed_run_is_repaired(tmp_path: Path) -> None:
-    """What it left open is closed, once."""
+    """Open frames are closed by the first repair; the second one finds none."""
     folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:-3]), encoding="utf-8")
-    ended = called(folder, "--repair")
-    assert ended.output.startswith("3 frames of ")
+    ended = run_report(folder, "--repair")
+    assert ended.output.startswith("3 open frames of ")
     assert "aborted" in ended.output
-    assert called(folder, "--repair").output.startswith("0 frames of ")
+    assert run_report(folder, "--repair").output.startswith("0 open frames of ")
 
 
-def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
-    """In one line, by the front door."""
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+    """The message asks for the folder of a run."""
     with pytest.raises(LogError, match="give the folder of a run"):
-        called(tmp_path / "nowhere")
+        run_report(tmp_path / "nowhere")

@@ -7,27 +7,27 @@ import pytest
 from scipy import stats
 
 from bench.statistics.bootstrap import Floats
-from bench.statistics.comparison import Comparison, Sample, compare
+from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 
 _RUNS = np.repeat([1, 2, 3, 4], 60).tolist()
 
 
-def _sample(name: str, values: Floats | Sequence[float], runs: Sequence[int] | None = None) -> Sample:
-    return Sample(name, pd.Series(values, dtype=np.float64), None if runs is None else pd.Series(runs))
+def _sample(name: str, values: Floats | Sequence[float], runs: Sequence[int] | None = None) -> LatencySample:
+    return LatencySample(name, pd.Series(values, dtype=np.float64), None if runs is None else pd.Series(runs))
 
 
 def _frames(count: int, seed: int) -> Floats:
-    """Totals around 100 ms that stray by 10."""
+    """Normally distributed totals with mean 100 ms and standard deviation 10 ms."""
     return np.random.default_rng(seed).normal(100, 10, count)
 
 
-def _compared(a: Sample, b: Sample, *, in_blocks: bool = True) -> Comparison:
-    (found,) = compare([(a, b)], in_blocks=in_blocks)
+def _compared(a: LatencySample, b: LatencySample, *, in_blocks: bool = True) -> LatencyComparison:
+    (found,) = compare_latencies([(a, b)], in_blocks=in_blocks)
     return found
 
 
-def test_the_medians_of_the_runs_are_tested_and_not_their_frames() -> None:
-    """Each run has a luck of its own, which all its frames share: hundreds of frames are still four runs."""
+def test_the_test_compares_run_medians_instead_of_frames() -> None:
+    """All frames of a run share its conditions: hundreds of frames are still only four independent runs."""
     a, b = _frames(240, 1), _frames(240, 2) + 15
     found = _compared(_sample("a", a, _RUNS), _sample("b", b, _RUNS))
     medians = [np.median(frames.reshape(4, 60), axis=1) for frames in (a, b)]
@@ -42,22 +42,22 @@ def test_the_medians_of_the_runs_are_tested_and_not_their_frames() -> None:
 
 
 @pytest.mark.parametrize("runs", [None, np.repeat([1, 2], 120).tolist()])
-def test_too_few_runs_get_one_verdict_and_no_p_value_whatever_their_frames_say(runs: list[int] | None) -> None:
-    """A page said "too few" above p = 0.001 for the same question."""
+def test_too_few_runs_give_no_p_value_even_if_their_frames_differ_clearly(runs: list[int] | None) -> None:
+    """The report once showed "too few runs" together with p = 0.001 for the same comparison."""
     found = _compared(_sample("a", _frames(240, 1), runs), _sample("b", _frames(240, 2) + 50, runs))
     n = 1 if runs is None else 2
     assert math.isnan(found.p_value)
     assert math.isnan(found.difference.low)
     assert math.isnan(found.ratio.low)
     assert found.difference.value == pytest.approx(50, abs=3)
-    assert found.verdict == f"too few runs to tell (n = {n} and {n})"
+    assert found.verdict == f"too few runs for a test (n = {n} and {n})"
     assert found.verdict in found.sentence
     assert "p =" not in found.sentence
     assert "p <" not in found.sentence
 
 
-def test_cold_starts_of_one_frame_each_are_compared_by_run() -> None:
-    """A cold start is a run of one frame."""
+def test_runs_of_a_single_frame_are_compared_by_run() -> None:
+    """A cold-start run consists of one frame."""
     a, b = _frames(10, 1), _frames(10, 2) + 100
     found = _compared(_sample("a", a, range(10)), _sample("b", b, range(10)), in_blocks=False)
     assert 80 < found.difference.low < 100 < found.difference.high < 120
@@ -65,27 +65,27 @@ def test_cold_starts_of_one_frame_each_are_compared_by_run() -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([], [1.0, 2.0]), ([1.0], [2.0]), ([math.nan] * 3, [1.0] * 30)])
-def test_hardly_any_frames_are_no_error_and_no_claim(a: list[float], b: list[float]) -> None:
-    """A cell may have failed; the table goes on."""
+def test_samples_with_few_or_no_frames_are_compared_without_a_test(a: list[float], b: list[float]) -> None:
+    """A cell of the study may have failed; the table must still show the others."""
     found = _compared(_sample("a", a), _sample("b", b))
-    assert found.verdict.startswith("too few runs to tell")
+    assert found.verdict.startswith("too few runs for a test")
     assert math.isnan(found.p_value)
     if len(b) != 1:
         assert "cannot be compared" in found.sentence
 
 
-def test_ties_count_half_and_values_that_never_vary_are_no_error() -> None:
-    """A simulated worker answers in exactly the same time."""
+def test_ties_count_half_and_constant_samples_raise_no_error() -> None:
+    """A simulated worker replies in exactly the same time to every frame."""
     assert _compared(_sample("a", [5.0] * 40), _sample("b", [7.0] * 40)).probability_b_lower == 0.0
     assert _compared(_sample("a", [5.0, 7.0]), _sample("b", [5.0, 7.0])).probability_b_lower == 0.5
 
 
-def _with_medians(name: str, medians: Sequence[float]) -> Sample:
+def _with_medians(name: str, medians: Sequence[float]) -> LatencySample:
     return _sample(name, [*medians], range(len(medians)))
 
 
-def test_the_sentence_has_the_difference_its_interval_and_its_test() -> None:
-    """It is what most readers take home: how much, how surely, from what."""
+def test_the_sentence_contains_the_difference_its_interval_and_its_test() -> None:
+    """Most readers read only this sentence."""
     a, b = [100.0, 101.0, 102.0, 103.0], [101.9, 102.7, 103.8, 104.8]
     found = _compared(_with_medians("frozen_graph", a), _with_medians("saved_model", b))
     assert found.sentence == (
@@ -97,26 +97,26 @@ def test_the_sentence_has_the_difference_its_interval_and_its_test() -> None:
     assert back.sentence.startswith("frozen_graph took 1.80 ms less than saved_model at the median")
 
 
-def test_the_sentence_takes_no_difference_shown_for_no_equality() -> None:
-    """The commonest misreading of a test."""
+def test_the_sentence_does_not_call_groups_equal_that_do_not_differ_significantly() -> None:
+    """A test without a significant result is often misread as proof of equality."""
     found = _compared(_with_medians("a", [90.0, 100.0, 110.0]), _with_medians("b", [104.0, 95.0, 108.0]))
-    assert found.sentence.startswith("Between a and b no difference could be shown at the median (95 % interval −")
+    assert found.sentence.startswith("The medians of a and b do not differ significantly (95 % interval −")
     assert found.sentence.endswith("; this does not show that they are equal.")
-    assert found.verdict == "no difference shown"
+    assert found.verdict == "no significant difference"
 
 
-def test_the_sentence_calls_a_negligible_difference_so() -> None:
-    """With runs enough everything is significant; nobody chooses a part for a thousandth."""
+def test_the_sentence_calls_a_tiny_difference_negligible() -> None:
+    """With enough runs every difference becomes significant, even one of a thousandth."""
     a = [100.0, 101.0, 99.0]
     found = _compared(_with_medians("a", a), _with_medians("b", [100.1, 101.11, 99.09]))
     assert found.sentence.endswith(", but this is negligible: 0.10 % of the median.")
     same = _compared(_with_medians("a", a), _with_medians("b", [100.01, 100.99, 99.0]))
-    assert same.sentence.endswith("if there is one, it is below 1 % of the median.")
+    assert same.sentence.endswith("any difference is below 1 % of the median.")
 
 
 def test_the_sentence_names_the_number_of_comparisons() -> None:
-    """A p-value that was adjusted looks like one that was not."""
+    """An adjusted p-value cannot be recognised otherwise."""
     pair = _with_medians("a", [100.0, 101.0, 102.0]), _with_medians("b", [110.0, 112.0, 111.0])
-    first, second = compare([pair, pair], in_blocks=True)
+    first, second = compare_latencies([pair, pair], in_blocks=True)
     assert "adjusted for 2 comparisons" in first.sentence
     assert first.p_value == second.p_value == pytest.approx(2 * _compared(*pair).p_value)

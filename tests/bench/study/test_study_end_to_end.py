@@ -1,4 +1,4 @@
-"""A study of real processes: Mosquitto, TensorFlow workers with a tiny model, vehicles; from the command line on."""
+"""Runs a study with real processes: Mosquitto, TensorFlow workers with a tiny model, and vehicles."""
 
 import json
 import os
@@ -26,7 +26,7 @@ _LIMIT_S = 300.0
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with `tiny`, a frozen graph."""
+    """A repository with the model `tiny`, a frozen graph."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     folder.mkdir()
     weights = np.random.default_rng(7).normal(size=(3, 3, 3, _CLASSES)).astype(np.float32)
@@ -49,7 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def _study(file: Path, models: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`skylane study run` beside its file."""
+    """Starts `skylane study run` in the folder of its file."""
     command = [sys.executable, "-m", "skylane", "study", "run", str(file), "--models", str(models), "--out", "study"]
     with subprocess.Popen(
         [*command, *arguments],
@@ -62,16 +62,16 @@ def _study(file: Path, models: Path, *arguments: str) -> Iterator[subprocess.Pop
         yield process
 
 
-def _ended(file: Path, models: Path, *arguments: str) -> tuple[int, str, str]:
-    """The study run to its end: exit code, output and errors."""
+def _run_to_end(file: Path, models: Path, *arguments: str) -> tuple[int, str, str]:
+    """Runs the study; returns exit code, output and errors."""
     with _study(file, models, *arguments) as process:
-        said, errors = process.communicate(timeout=_LIMIT_S)
-    return process.returncode, said, errors
+        output, errors = process.communicate(timeout=_LIMIT_S)
+    return process.returncode, output, errors
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> dict[str, Any]:
-    """A study of three cells, one by the worker's own door and one that cannot run; written to small.yaml."""
+    """A study of three cells, one with gRPC and one that cannot run; written to small.yaml."""
     document = {
         "name": "small",
         "axes": {"model": "tiny", "codec": "jpeg-90", "resolution": "192x128", "link": "5g"},
@@ -90,7 +90,7 @@ def small(tmp_path: Path) -> dict[str, Any]:
 def test_a_study_from_its_file_to_its_tables_through_an_interruption(
     small: dict[str, Any], models: Path, tmp_path: Path
 ) -> None:
-    """The whole thing once for real: every part between file and tables, Ctrl-C in the middle, a cell that fails."""
+    """A real study is interrupted by Ctrl-C and resumed; one of its cells fails."""
     file, root = tmp_path / "small.yaml", tmp_path / "study"
     with _study(file, models, "--seed", "11") as process:
         assert process.stdout is not None
@@ -98,33 +98,33 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(
             assert line, "ended before a run was done"
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=_LIMIT_S)
+        output, errors = process.communicate(timeout=_LIMIT_S)
     assert process.returncode == 130, errors
-    assert "interrupted: the same command goes on with it" in said
+    assert "interrupted: the same command resumes the study" in output
     assert psutil.wait_procs(children, timeout=_LIMIT_S)[1] == []
     first = pd.read_parquet(root / "runs.parquet")
     assert json.loads((root / "manifest.json").read_text())["state"] == "interrupted"
 
     small["frames"] = 5
     file.write_text(yaml.safe_dump(small))
-    code, _, errors = _ended(file, models)
+    code, _, errors = _run_to_end(file, models)
     assert code == 1
-    assert "holds this study with another plan (frames: 4 → 5)" in errors
+    assert "contains this study with another plan (frames: 4 → 5)" in errors
 
     small["frames"] = 4
     file.write_text("# A comment changes no plan.\n" + yaml.safe_dump(small))
-    code, said, errors = _ended(file, models)
+    code, output, errors = _run_to_end(file, models)
     assert code == 1, errors
     done_before = int((first["state"] == "done").sum())
-    assert f"{done_before} of 6 runs are there already: going on with the rest" in said
-    assert "4 runs done, 0 skipped, 2 failed" in said
+    assert f"resuming: {done_before} of 6 runs are already done" in output
+    assert "4 runs done, 0 skipped, 2 failed" in output
     runs = pd.read_parquet(root / "runs.parquet").sort_values("order")
     failed, done = runs[runs["state"] == "failed"], runs[runs["state"] == "done"]
     assert set(first.loc[first["state"] == "done", "started_ns"]) <= set(done["started_ns"])
     (reason,) = set(failed["reason"])
     assert reason.startswith("model 'tiny' is a fp32 frozen_graph, not a fp32 saved_model: set engine, format and")
     assert (done["answered"] == 5).all()
-    # The link takes 8 ms each way, and no proxy is ahead of its time.
+    # The link delays each direction by 8 ms.
     assert (done["crossing_p50_ms"] >= 16).all()
     assert (done["worker_rss_mb"] > 50).all()
     assert done["source_sha256"].nunique() == done["model_sha256"].nunique() == 1

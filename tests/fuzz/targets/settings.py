@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.study.plan.study_plan import Plan
+from bench.study.plan.study_plan import StudyPlan
 from cloud.config import CloudConfig
 from cloud.models.manifest import Manifest
 from edge.config import EdgeConfig
@@ -46,7 +46,7 @@ _READERS = (
     _Reader(_section(Manifest), "model.yaml", "models/*/model.yaml"),
     _Reader(_section(EdgeConfig), "edge.yaml", "configs/edge*.yaml"),
     _Reader(_section(CloudConfig), "cloud.yaml", "configs/cloud*.yaml"),
-    _Reader(_section(Plan), "study.yaml", "configs/studies/*.yaml"),
+    _Reader(_section(StudyPlan), "study.yaml", "configs/studies/*.yaml"),
     _Reader(_labels, "labels.yaml", "configs/labels/*.yaml"),
     _Reader(_labels, "labels.xml", "configs/labels/*.xml"),
 )

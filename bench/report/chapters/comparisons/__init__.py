@@ -1,1 +1,1 @@
-"""Chapters that compare runs, cells of a study, or machines."""
+"""Chapters that compare runs, and estimates of cost and offloading."""

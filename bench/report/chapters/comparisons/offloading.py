@@ -1,4 +1,4 @@
-"""Whether offloading was worth it, and on which link that turns."""
+"""Compares offloading with inference on the vehicle and estimates the link at which the faster side changes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,167 +6,184 @@ from dataclasses import replace
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.run.stage_statistics import SEED
-from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.chapters.traces import axis, line
+from bench.report.content import (
+    Caution,
+    Chapter,
+    ChapterPart,
+    Chart,
+    Paragraph,
+    ReportTable,
+    Trace,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import series
+from bench.report.output.stage_styles import series_style
 from shared.runlog.latency_log import LogError
 
-_TITLE = "Is it worth offloading?"
+_TITLE = "Is offloading worth it?"
 _NO_LINK = "none"
 _VEHICLE = "vehicle-1"
-_DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
+_DRAWN_DELAYS_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # More curves would hide each other.
 
 
-def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Section:
-    """Remote runs, each against a local one of the same frames."""
+def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Chapter:
+    """Compares offloaded runs with a local run of the same frames."""
     others = [remote for remote in remotes if remote.folder.resolve() != local.folder.resolve()]
-    parts = [part for number, remote in enumerate(others, start=1) for part in _of_run(local, remote, number)]
-    return Section("offloading", _TITLE, tuple(parts or [Prose("Not compared: no run but the local one was given.")]))
+    parts = [part for index, remote in enumerate(others, start=1) for part in _run_parts(local, remote, index)]
+    nothing = Paragraph("Not compared: only the local run was given.")
+    return Chapter("offloading", _TITLE, tuple(parts or [nothing]))
 
 
-def of_study(study: StudyLog) -> Section | None:
-    """Every cell behind a link against the one that is else the same and behind none; None where there are no such two.
+def study_chapter(study: StudyLog) -> Chapter | None:
+    """Compares every cell with a link with the cell that has the same settings and no link; None without such a pair.
 
-    Without a link the worker is on the vehicle's own machine: what it answers there is the local answer.
+    Without a link the worker runs on the same machine as the vehicle, so these cells serve as local runs.
     """
     rows, cautions = [], []
     for cell in study.cells:
-        here = _else_without_link(study, cell)
-        if here is None:
+        local_cell = _cell_without_link(study, cell)
+        if local_cell is None:
             continue
         try:
-            local, remote = _whole(study, here), _whole(study, cell)
-            verdict = worth(local, remote, seed=SEED)
+            local, remote = _cell_log(study, local_cell), _cell_log(study, cell)
+            result = worth(local, remote, seed=SEED)
         except (LogError, OffloadingError) as error:
-            cautions.append(Caution(f"{cell.name}: cannot be told: {error}."))
+            cautions.append(Caution(f"{cell.name}: not comparable: {error}."))
             continue
-        cautions += [Caution(f"{cell.name}: {caveat}") for caveat in verdict.caveats]
-        stay = verdict.local
+        cautions += [Caution(f"{cell.name}: {caveat}") for caveat in result.caveats]
+        stay = result.local
         inference_ms = float(local.frames["inferred_ms"].median())
         rows.append((
-            cell.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, stay.bandwidth_mbps, inference_ms,
+            cell.name, result.frames, stay.p50, result.remote_p50, stay.difference, stay.bandwidth_mbps, inference_ms,
             1 + stay.difference.value / inference_ms,
         ))  # fmt: skip
     if not rows and not cautions:
         return None
     columns = (
-        *texts("offloaded"),
-        *numbers(
-            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "turns at Mbit/s", "inference p50 ms",
-            "pays for a vehicle × slower",
+        *text_columns("offloaded"),
+        *number_columns(
+            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "break-even Mbit/s", "inference p50 ms",
+            "break-even slowdown ×",
         ),
     )  # fmt: skip
     caption = (
-        "Each cell behind a link against the one that is else the same and has none, whose worker is on the vehicle's own "
-        "machine. Turns: the bandwidth above which offloading is faster, – where none makes it so. Pays: for a vehicle "
-        "whose own inference takes more than so many times the worker's, offloading over this link is faster."
+        "Each cell with a link compared with the same cell without a link, whose worker runs on the vehicle's machine. "
+        "Break-even Mbit/s: offloading is faster above this bandwidth, – if it is never faster. Break-even slowdown: "
+        "offloading over this link is faster if inference on the vehicle takes more than this multiple of the worker's "
+        "inference time."
     )
-    about = Prose(
-        "Both sides ran on one machine, so a link can only add to an answer's time. What is measured is therefore what "
-        "the link adds, and from it how much slower than the worker a vehicle has to be for offloading to pay."
+    introduction = Paragraph(
+        "Vehicle and worker ran on the same machine, so a link can only add latency. The measurement therefore shows the "
+        "latency added by the link, and how much slower than the worker a vehicle must be for offloading to be faster."
     )
-    return Section("offloading", _TITLE, (about, *cautions, Table("offloading", caption, columns, tuple(rows))))
+    table = ReportTable("offloading", caption, columns, tuple(rows))
+    return Chapter("offloading", _TITLE, (introduction, *cautions, table))
 
 
-def _else_without_link(study: StudyLog, cell: Cell) -> Cell | None:
-    """The cell that differs in its link alone, which is none; None where there is none, or the cell is that itself."""
+def _cell_without_link(study: StudyLog, cell: ReportedCell) -> ReportedCell | None:
+    """Returns the cell with the same settings and no link; None if `cell` itself has no link."""
     wanted = dict(cell.settings) | {"link": _NO_LINK}
     found = (other for other in study.cells if dict(other.settings) == wanted)
     return None if cell.settings.get("link", _NO_LINK) == _NO_LINK else next(found, None)
 
 
-def _whole(study: StudyLog, cell: Cell) -> RunLog:
-    """The measured frames of all runs of a cell's first vehicle as one log, with what its first run's manifest tells.
+def _cell_log(study: StudyLog, cell: ReportedCell) -> RunLog:
+    """Returns the measured frames of the first vehicle in all runs of a cell, with the manifest of its first run.
 
     Raises:
-        LogError: it cannot be read, or there is none.
+        LogError: The log cannot be read, or no frame was measured.
     """
     frames = study.measured
     if len(frames):
         frames = frames[(frames["cell"] == cell.key) & (frames["vehicle_run"] == _VEHICLE)]
     if frames.empty:
-        raise LogError(f"no run of {cell.key} left frames that were measured")
+        raise LogError(f"no run of {cell.key} has measured frames")
     first = study.folder / "cells" / cell.key / str(frames["repetition"].min()) / _VEHICLE
     return replace(
         load_run(first), name=cell.name, frames=frames.sort_values(["repetition", "t_due_ns"], kind="stable")
     )
 
 
-def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[Part, ...]:
+def _run_parts(local: RunLog, remote: RunLog, index: int) -> tuple[ChapterPart, ...]:
     try:
-        verdict = worth(local, remote, seed=SEED)
+        result = worth(local, remote, seed=SEED)
     except OffloadingError as error:
-        return (Caution(f"{remote.name}: cannot be told: {error}."),)
-    stays = (verdict.local, verdict.in_process)
-    name = f"offloading_{number_of_run}"
-    parts: list[Part] = [
-        Prose(f"{remote.name} against {local.name}. {verdict.sentence}"),
-        Prose(verdict.in_process.sentence),
-    ]
-    parts += [Caution(caveat) for caveat in verdict.caveats]
-    return (*parts, _table(verdict, stays, name), _chart(verdict, stays, f"{name}_curve"), Prose(_assumed(verdict)))
+        return (Caution(f"{remote.name}: not comparable: {error}."),)
+    stays = (result.local, result.in_process)
+    name = f"offloading_{index}"
+    return (
+        Paragraph(f"{remote.name} compared with {local.name}. {result.sentence}"),
+        Paragraph(result.in_process.sentence),
+        *(Caution(caveat) for caveat in result.caveats),
+        _table(result, stays, name),
+        _chart(result, stays, f"{name}_curve"),
+        Paragraph(_assumptions(result)),
+    )
 
 
-def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Table:
+def _table(result: Verdict, stays: tuple[Alternative, ...], name: str) -> ReportTable:
     rows = tuple(
         (
-            stay.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, 100 * stay.share_faster,
+            stay.name, result.frames, stay.p50, result.remote_p50, stay.difference, 100 * stay.share_faster,
             stay.bandwidth_mbps, stay.delay_ms,
         )
         for stay in stays
     )  # fmt: skip
     columns = (
-        *texts("staying"),
-        *numbers(
-            "frames", "staying p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %",
-            "turns at Mbit/s", "turns at ms each way",
+        *text_columns("local alternative"),
+        *number_columns(
+            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %", "break-even Mbit/s",
+            "break-even ms each way",
         ),
     )  # fmt: skip
     caption = (
-        f"{verdict.remote_name} against {verdict.local_name}, over the frames that both answered. Offloading is faster above "
-        "the bandwidth, and below the delay, at which it turns; – where it never does."
+        f"{result.remote_name} compared with {result.local_name}, over the frames answered in both runs. Offloading is "
+        "faster above the break-even bandwidth and below the break-even delay; – if it is never faster."
     )
-    return Table(name, caption, columns, rows)
+    return ReportTable(name, caption, columns, rows)
 
 
-def _chart(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
-    curve = verdict.curve
-    chosen = [place for place, delay in enumerate(curve.delays_ms) if delay in _DRAWN_MS]
+def _chart(result: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
+    curve = result.curve
+    drawn = [index for index, delay in enumerate(curve.delays_ms) if delay in _DRAWN_DELAYS_MS]
     traces: list[Trace] = []
-    for place, row in enumerate(chosen):
-        colour, dash = series(place)
-        traces.append({
-            "type": "scatter", "mode": "lines+markers", "name": f"{curve.delays_ms[row]:g} ms each way",
-            "x": list(curve.bandwidths_mbps), "y": list(curve.p50_ms[row]),
-            "line": {"color": colour, "dash": dash, "width": 2}, "marker": {"size": 5},
-            "hovertemplate": "%{x:g} Mbit/s: %{y:.1f} ms<extra></extra>",
-        })  # fmt: skip
+    for index, row in enumerate(drawn):
+        colour, dash = series_style(index)
+        trace = line(
+            f"{curve.delays_ms[row]:g} ms each way",
+            list(curve.bandwidths_mbps),
+            list(curve.p50_ms[row]),
+            {"color": colour, "dash": dash, "width": 2},
+            "%{x:g} Mbit/s: %{y:.1f} ms",
+            marker={"size": 5},
+        )
+        traces.append(trace | {"mode": "lines+markers"})
     ends = [curve.bandwidths_mbps[0], curve.bandwidths_mbps[-1]]
     for stay, dash in zip(stays, ("solid", "dot"), strict=True):
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": stay.name, "x": ends, "y": [stay.p50.value] * 2,
-            "line": {"color": "#24292f", "width": 3, "dash": dash}, "hovertemplate": "%{y:.1f} ms<extra></extra>",
-        })  # fmt: skip
+        style = {"color": "#24292f", "width": 3, "dash": dash}
+        traces.append(line(stay.name, ends, [stay.p50.value] * 2, style, "%{y:.1f} ms"))
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "bandwidth, Mbit/s (logarithmic)"}},
-        "yaxis": {"type": "log", "dtick": "D2", "title": {"text": "median total, ms (logarithmic)"}},
+        "xaxis": axis("bandwidth, Mbit/s (logarithmic)", type="log"),
+        "yaxis": axis("median total, ms (logarithmic)", type="log", dtick="D2"),
         "showlegend": True,
     }
     caption = (
-        "The median that offloaded frames would take over other links, by bandwidth and delay, against staying on the "
-        f"vehicle ({milliseconds(stays[0].p50.value)}; in its own process {milliseconds(stays[1].p50.value)}). Under a black "
-        "line, offloading is faster."
+        "Estimated median total of offloaded frames over other links, by bandwidth and delay, compared with inference on "
+        f"the vehicle: {milliseconds(stays[0].p50.value)}, or {milliseconds(stays[1].p50.value)} in the vehicle's own "
+        "process. Offloading is faster where a curve is below a black line."
     )
     return Chart(name, caption, tuple(traces), layout, height=420)
 
 
-def _assumed(verdict: Verdict) -> str:
-    width = verdict.link_bandwidth_mbps
-    told = "no limit to its bandwidth showed" if width is None else f"{number(width)} Mbit/s"
+def _assumptions(result: Verdict) -> str:
+    width = result.link_bandwidth_mbps
+    bandwidth = "no measurable bandwidth limit" if width is None else f"a bandwidth of {number(width)} Mbit/s"
     return (
-        f"The remote run's own link, as its frames tell it: {milliseconds(verdict.link_delay_ms)} each way, {told}; the model "
-        f"behind the curves gives it {milliseconds(verdict.modelled_p50_ms)}, measured were "
-        f"{milliseconds(verdict.remote_p50.value)}. The model assumes that frames do not queue for the link, that nothing is "
-        "lost and sent again, and that the link changes nothing else."
+        f"The link of the offloaded run had, estimated from its frames, a delay of {milliseconds(result.link_delay_ms)} "
+        f"each way and {bandwidth}. For this link, the model behind the curves gives a median of "
+        f"{milliseconds(result.modelled_p50_ms)}; measured were {milliseconds(result.remote_p50.value)}. The model assumes "
+        "that frames do not wait for the link, that nothing is retransmitted, and that the link changes nothing else."
     )

@@ -1,202 +1,187 @@
-"""Several runs or cells side by side: how far apart they are, how surely, and in which stage."""
+"""Compares several runs or cells: differences of the total latency, distributions, and time by stage."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from bench.logs.run_log import RunLog
-from bench.report.chapters.run.distribution import cumulative
-from bench.report.chapters.run.stage_statistics import SEED
-from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, joined, numbers, texts
-from bench.report.data.answered_frames import answered, column
+from bench.report.chapters.run.distribution import cumulative_chart
+from bench.report.chapters.run.stage_statistics import SEED, STATISTICS
+from bench.report.chapters.run.stages import STAGES_TITLE
+from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
+from bench.report.content import (
+    Chapter,
+    ChapterPart,
+    Chart,
+    Column,
+    ColumnKind,
+    Paragraph,
+    ReportTable,
+    TableRow,
+    join_words,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.answered_frames import FrameGroup, column_values
 from bench.report.output.number_format import interval, milliseconds, probability
-from bench.report.output.stage_styles import STAGES, TOTAL, bar
-from bench.statistics.comparison import Comparison, Sample, compare
+from bench.report.output.stage_styles import TOTAL_COLOUR
+from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from bench.statistics.description import describe
-from bench.statistics.run_test import LEAST_RUNS
+from bench.statistics.run_test import MIN_RUNS
 from shared.runlog.latency_table import PARTS
 from shared.runlog.percentiles import NOTE
 
-MOST_CURVES = 12
-_ABREAST = 5  # Sides in one table: more do not fit on a page.
-_FIGURES = ("mean", "p25", "p50", "p75", "p95", "p99", "p99_9")
+MAX_CURVES = 12
+_GROUPS_PER_TABLE = 5  # More do not fit on a page.
 _HEADINGS = ("mean ms", "p25 ms", "p50 ms", "p75 ms", "p95 ms", "p99 ms", "p99.9 ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A run or a cell of a study: its answered frames in time order, run by run."""
+def compare_totals(pairs: Iterable[tuple[FrameGroup, FrameGroup]], *, in_blocks: bool) -> list[LatencyComparison]:
+    """Compares the total latency of the second group with the first, for each pair.
 
-    name: str
-    frames: pd.DataFrame
-    runs: pd.Series | None = None  # The run of each frame, which is its block in a study; None: all are of one.
-    answered: float = np.nan  # Of the frames read, the share; nan: not known.
-
-    @classmethod
-    def of(cls, run: RunLog) -> "Side":
-        """A run as a side."""
-        frames = answered(run.frames)
-        part = len(frames) / len(run.frames) if len(run.frames) else np.nan
-        return cls(run.name, frames, answered=part)
-
-
-def compared(pairs: Iterable[tuple[Side, Side]], *, in_blocks: bool) -> list[Comparison]:
-    """Compare the totals of the second side with those of the first, for each pair.
-
-    `in_blocks`: the sides are cells of a study, whose repetitions are blocks.
+    `in_blocks` means that the groups are cells of a study, whose repetitions are blocks.
     """
-    samples = [tuple(Sample(side.name, side.frames["total_ms"], side.runs) for side in pair) for pair in pairs]
-    return compare([(a, b) for a, b in samples], in_blocks=in_blocks)
+    samples = [
+        tuple(LatencySample(group.name, group.frames["total_ms"], group.runs) for group in pair) for pair in pairs
+    ]
+    return compare_latencies([(a, b) for a, b in samples], in_blocks=in_blocks)
 
 
-def chapter(sides: Sequence[Side]) -> Section:
-    """Every run against the first."""
-    known = [side for side in sides if len(side.frames)]
-    if len(known) < 2:  # noqa: PLR2004  One cannot be compared.
-        return Section("comparison", "Comparison", (Prose("Not measured: fewer than two runs have answered frames."),))
-    found = compared(((known[0], other) for other in known[1:]), in_blocks=False)
-    return Section(
-        "comparison", "Comparison", (*told(found), table(found, "comparison"), differences(found, "differences"))
-    )
+def chapter(groups: Sequence[FrameGroup]) -> Chapter:
+    """Compares every run with the first."""
+    answered = [group for group in groups if len(group.frames)]
+    if len(answered) < 2:  # noqa: PLR2004  A comparison needs two runs.
+        return not_measured("comparison", "Comparison", "fewer than two runs have answered frames")
+    found = compare_totals(((answered[0], other) for other in answered[1:]), in_blocks=False)
+    parts = (*sentences(found), table(found, "comparison"), difference_chart(found, "differences"))
+    return Chapter("comparison", "Comparison", parts)
 
 
-def told(found: Sequence[Comparison]) -> tuple[Part, ...]:
-    """Each comparison as a sentence."""
-    return tuple(Prose(comparison.sentence) for comparison in found)
+def sentences(comparisons: Sequence[LatencyComparison]) -> tuple[ChapterPart, ...]:
+    """Returns each comparison as a sentence."""
+    return tuple(Paragraph(comparison.sentence) for comparison in comparisons)
 
 
-def table(found: Sequence[Comparison], name: str) -> Table:
-    """The differences with their intervals, and the verdict on each."""
+def table(comparisons: Sequence[LatencyComparison], name: str) -> ReportTable:
+    """Returns the differences with their intervals and verdicts."""
     rows = tuple(
         (
             each.b, each.a, f"{each.runs_b} and {each.runs_a}", each.difference, each.ratio, each.hedges_g,
             each.probability_b_lower, each.verdict, probability(each.p_value),
         )
-        for each in found
+        for each in comparisons
     )  # fmt: skip
     columns = (
-        *texts("of", "against", "runs"),
-        *numbers("difference ms", "ratio", "Hedges' g", "P(lower)"),
-        *texts("verdict", "p"),
+        *text_columns("compared", "baseline", "runs"),
+        *number_columns("difference ms", "ratio", "Hedges' g", "P(lower)"),
+        *text_columns("verdict", "p"),
     )
     caption = (
-        "Differences of the runs' median totals. Hedges' g: difference of the frames' means in standard deviations. "
-        "P(lower): the chance that a frame of the first is faster than one of the second; both describe these frames. "
-        f"{tested(each.method for each in found)}"
+        "Differences of the runs' median totals from the baseline. Hedges' g: difference of the frames' means in standard "
+        "deviations. P(lower): probability that a frame of the compared run is faster than a frame of the baseline. Both "
+        f"describe these frames only. {describe_tests(each.method for each in comparisons)}"
     )
-    return Table(name, caption, columns, rows)
+    return ReportTable(name, caption, columns, rows)
 
 
-def tested(methods: Iterable[str]) -> str:
-    """Which test the verdicts of a table rest on."""
-    made = [method for method in methods if method]
-    if not made:
-        return f"No test: it needs at least {LEAST_RUNS} runs a side."
-    many = f", adjusted for {len(made)} comparisons by Bonferroni's method" if len(made) > 1 else ""
-    return f"Verdict: {joined(list(dict.fromkeys(made)))} of the runs' figures; 95 % intervals and p-values{many}."
+def describe_tests(methods: Iterable[str]) -> str:
+    """Describes the tests on which the verdicts of a table are based."""
+    used = [method for method in methods if method]
+    if not used:
+        return f"No test: a test needs at least {MIN_RUNS} runs of each."
+    adjusted = f", adjusted for {len(used)} comparisons by Bonferroni's method" if len(used) > 1 else ""
+    return f"Verdict: {join_words(list(dict.fromkeys(used)))} over the runs; 95 % intervals and p-values{adjusted}."
 
 
-def differences(found: Sequence[Comparison], name: str) -> Chart:
-    """Each difference as a point with its interval."""
-    labels = [f"{each.b}<br>against {each.a}" for each in found]
-    values = np.array([each.difference.value for each in found])
-    low, high = (np.array([getattr(each.difference, end) for each in found]) for end in ("low", "high"))
-    trace = {
-        "type": "scatter", "mode": "markers", "x": values, "y": labels,
-        "error_x": {
-            "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
-            "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL,
-        },
-        "marker": {
-            "size": 10, "color": TOTAL, "symbol": ["circle" if known else "circle-open" for known in np.isfinite(low)],
-        },
-        "hovertemplate": "%{x:.3f} ms<extra></extra>",
-        "showlegend": False,
+def difference_chart(comparisons: Sequence[LatencyComparison], name: str) -> Chart:
+    """Shows each difference as a point with its interval."""
+    labels = [f"{each.b}<br>vs. {each.a}" for each in comparisons]
+    values = np.array([each.difference.value for each in comparisons])
+    low, high = (np.array([getattr(each.difference, end) for each in comparisons]) for end in ("low", "high"))
+    intervals = {
+        "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
+        "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL_COLOUR,
     }  # fmt: skip
-    shown = "; ".join(
+    symbols = ["circle" if known else "circle-open" for known in np.isfinite(low)]
+    marker = {"size": 10, "color": TOTAL_COLOUR, "symbol": symbols}
+    trace = points("difference", values, labels, marker, "%{x:.3f} ms", error_x=intervals, showlegend=False)
+    listed = "; ".join(
         f"{each.b}: {milliseconds(each.difference.value).replace('not known', '–')}"
         + (f" ({interval(each.difference)} ms)" if interval(each.difference) else "")
-        for each in found[:MOST_CURVES]
+        for each in comparisons[:MAX_CURVES]
     )
     layout = {
-        "xaxis": {"title": {"text": "difference of the medians, ms<br>(left of 0: faster)"}, "rangemode": "tozero", "zeroline": True,
-                  "zerolinewidth": 2, "zerolinecolor": "#57606a"},
+        "xaxis": axis_from_zero(
+            "difference of the medians, ms<br>(below 0: faster)",
+            zeroline=True,
+            zerolinewidth=2,
+            zerolinecolor="#57606a",
+        ),
         "yaxis": {"autorange": "reversed", "type": "category"},
-    }  # fmt: skip
-    caption = (
-        "Differences with their 95 % intervals; one that crosses 0 shows no difference, and a hollow point has too few "
-        f"runs for an interval. {shown}."
-    )
-    return Chart(name, caption, (trace,), layout, height=120 + 52 * len(found))
-
-
-def spreads(sides: Sequence[Side]) -> Section:
-    """Distributions and statistics of the totals of each side."""
-    known = [side for side in sides if len(side.frames)]
-    if not known:
-        return Section("statistics", "Distribution and statistics", (Prose("Not measured: no frame was answered."),))
-    parts: list[Part] = []
-    if len(known) <= MOST_CURVES:
-        parts.append(cumulative([(side.name, column(side.frames, "total_ms")) for side in known]))
-    parts.append(_totals(known))
-    return Section("statistics", "Distribution and statistics", tuple(parts))
-
-
-def _totals(sides: Sequence[Side]) -> Table:
-    rows = []
-    for side in sides:
-        described = describe(column(side.frames, "total_ms"), seed=SEED)
-        rows.append((side.name, described.count, 100 * side.answered, *(getattr(described, name) for name in _FIGURES)))
-    caption = (
-        "Totals of the answered frames, with 95 % intervals where the sample can give them: for these runs, not for how "
-        f"another would differ. What was not answered has no total and is in none of them. {NOTE}"
-    )
-    return Table("totals", caption, (*texts("run"), *numbers("frames", "answered %", *_HEADINGS)), tuple(rows))
-
-
-def stages(sides: Sequence[Side]) -> Section:
-    """The stages of each side, stacked and in a table."""
-    known = [side for side in sides if len(side.frames)]
-    if not known:
-        return Section("stages", "Where the time goes", (Prose("Not measured: no frame was answered."),))
-    groups = [known[place : place + _ABREAST] for place in range(0, len(known), _ABREAST)]
-    tables = [
-        _medians(group, f"stages_{place}" if place > 1 else "stages") for place, group in enumerate(groups, start=1)
-    ]
-    return Section("stages", "Where the time goes", (_stacked(known), *tables))
-
-
-def _stacked(sides: Sequence[Side]) -> Chart:
-    names = [side.name for side in sides]
-    by_part = {str(part): [float(column(side.frames, f"{part}_ms").mean()) for side in sides] for part in PARTS}
-    totals = [sum(values) for values in zip(*by_part.values(), strict=True)]
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": part, "y": names, "x": values, "marker": bar(part),
-            "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>mean %{{x:.3f}} ms<extra></extra>",
-        }
-        for part, values in by_part.items()
-    )  # fmt: skip
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "mean time, ms"}},
-        "yaxis": {"autorange": "reversed", "type": "category"},
-        "legend": {"traceorder": "normal", "orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container"},
-        "margin": {"b": 150, "t": 12},
     }
-    shown = ", ".join(
-        f"{name} {milliseconds(total)}" for name, total in list(zip(names, totals, strict=True))[:MOST_CURVES]
+    caption = (
+        "Differences with their 95 % intervals. A difference whose interval contains 0 is not significant. A hollow point "
+        f"has no interval, because there are too few runs. {listed}."
     )
-    caption = f"Mean time by stage; the stages of a bar sum to its mean total: {shown}."
-    return Chart("stages_stacked", caption, traces, layout, height=220 + 46 * len(sides))
+    return Chart(name, caption, (trace,), layout, height=120 + 52 * len(comparisons))
 
 
-def _medians(sides: Sequence[Side], name: str) -> Table:
-    rows: tuple[Row, ...] = tuple(
-        (part, *(float(np.median(column(side.frames, f"{part}_ms"))) for side in sides))
+def distributions(groups: Sequence[FrameGroup]) -> Chapter:
+    """Returns distributions and statistics of the totals of each group."""
+    title = "Distribution and statistics"
+    answered = [group for group in groups if len(group.frames)]
+    if not answered:
+        return not_measured("statistics", title)
+    parts: list[ChapterPart] = []
+    if len(answered) <= MAX_CURVES:
+        parts.append(cumulative_chart([(group.name, column_values(group.frames, "total_ms")) for group in answered]))
+    parts.append(_totals_table(answered))
+    return Chapter("statistics", title, tuple(parts))
+
+
+def _totals_table(groups: Sequence[FrameGroup]) -> ReportTable:
+    rows = []
+    for group in groups:
+        totals = describe(column_values(group.frames, "total_ms"), seed=SEED)
+        values = (getattr(totals, statistic) for statistic in STATISTICS)
+        rows.append((group.name, totals.count, 100 * group.answered_share, *values))
+    caption = (
+        "Total latency of the answered frames, with 95 % intervals if the sample is large enough. The intervals apply to "
+        f"these runs; they do not predict other runs. Unanswered frames have no total and are not included. {NOTE}"
+    )
+    columns = (*text_columns("run"), *number_columns("frames", "answered %", *_HEADINGS))
+    return ReportTable("totals", caption, columns, tuple(rows))
+
+
+def stages(groups: Sequence[FrameGroup]) -> Chapter:
+    """Returns the stages of each group as stacked bars and tables."""
+    answered = [group for group in groups if len(group.frames)]
+    if not answered:
+        return not_measured("stages", STAGES_TITLE)
+    batches = [answered[first : first + _GROUPS_PER_TABLE] for first in range(0, len(answered), _GROUPS_PER_TABLE)]
+    tables = [
+        _median_table(batch, f"stages_{number}" if number > 1 else "stages")
+        for number, batch in enumerate(batches, start=1)
+    ]
+    return Chapter("stages", STAGES_TITLE, (_stacked_chart(answered), *tables))
+
+
+def _stacked_chart(groups: Sequence[FrameGroup]) -> Chart:
+    names = [group.name for group in groups]
+    means = {str(part): [float(column_values(group.frames, f"{part}_ms").mean()) for group in groups] for part in PARTS}
+    totals = [sum(values) for values in zip(*means.values(), strict=True)]
+    traces = tuple(stage_bar(stage, names, values, "mean %{x:.3f} ms") for stage, values in means.items())
+    axes = {"xaxis": axis("mean time, ms"), "yaxis": {"autorange": "reversed", "type": "category"}}
+    listed = ", ".join(
+        f"{name} {milliseconds(total)}" for name, total in list(zip(names, totals, strict=True))[:MAX_CURVES]
+    )
+    caption = f"Mean time by stage; the stages of each bar sum to its mean total: {listed}."
+    return Chart("stages_stacked", caption, traces, STACKED_LAYOUT | axes, height=220 + 46 * len(groups))
+
+
+def _median_table(groups: Sequence[FrameGroup], name: str) -> ReportTable:
+    rows: tuple[TableRow, ...] = tuple(
+        (part, *(float(np.median(column_values(group.frames, f"{part}_ms"))) for group in groups))
         for part in (*map(str, PARTS), "total")
     )
-    columns = (Column("stage", Kind.STAGE), *numbers(*(f"{side.name} p50 ms" for side in sides)))
-    return Table(name, "Median time by stage.", columns, rows)
+    columns = (Column("stage", ColumnKind.STAGE), *number_columns(*(f"{group.name} p50 ms" for group in groups)))
+    return ReportTable(name, "Median time by stage.", columns, rows)

@@ -1,133 +1,123 @@
-"""What the clocks can tell: the offset between vehicle and worker, its bound, and the crossings it cannot split."""
+"""The clock offset between vehicle and workers, its error bound, and the crossings smaller than this bound."""
 
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, Prose, Row, Section, Table, Trace, numbers, texts
-from bench.report.data.answered_frames import SINCE_DUE, Floats, column, seconds, thinned
+from bench.report.chapters.traces import axis, axis_from_zero, line, not_measured, points
+from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace, number_columns, text_columns
+from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, downsampled, seconds_since
 from bench.report.output.number_format import milliseconds, number, share
-from bench.report.output.stage_styles import STAGES, series, tint
+from bench.report.output.stage_styles import STAGES, series_style, with_opacity
+from bench.statistics.bootstrap import Floats
 
-_TIME = {"title": {"text": SINCE_DUE}, "rangemode": "tozero"}
-_WORD = (
-    "Vehicle and worker each stamp with a clock of their own. Durations within one node, the total and the crossing (up "
-    "and down together) need no common clock and are exact. Only how the crossing splits into uplink and downlink rests "
-    "on the offset shown here. The bound holds however asymmetric the link is; inside it, nothing can tell where the "
-    "truth lies."
+_TIME_AXIS = axis_from_zero(TIME_AXIS_TITLE)
+_INTRODUCTION = (
+    "Vehicle and worker each take timestamps from their own clock. Durations within one node, the total and the crossing "
+    "(uplink and downlink together) need no common clock and are exact. Only the split of the crossing into uplink and "
+    "downlink depends on the clock offset shown here. The offset is measured with an error bound that holds even if "
+    "uplink and downlink differ; within this bound, the true offset cannot be determined."
 )
 
 
-def chapter(known: pd.DataFrame, start_ns: int) -> Section:
-    """Offset, bound and unresolved crossings of the answered frames."""
-    timed = known[known["clock_error_ms"].notna() & known["clock_offset_ms"].notna()]
+def chapter(answered: pd.DataFrame, start_ns: int) -> Chapter:
+    """Returns offsets, error bounds and unresolved crossings of the answered frames."""
+    timed = answered[answered["clock_error_ms"].notna() & answered["clock_offset_ms"].notna()]
     if timed.empty:
-        nothing = Prose(
-            "Not measured: no row has a clock offset, so the crossings are known only up and down together."
-        )
-        return Section("clocks", "Clocks", (nothing,))
-    unresolved = {side: _unresolved(timed, side) for side in ("uplink", "downlink")}
+        reason = "no row has a clock offset, so uplink and downlink are only known together, as the crossing"
+        return not_measured("clocks", "Clocks", reason)
+    unresolved = {direction: _unresolved(timed, direction) for direction in ("uplink", "downlink")}
     parts = (
-        Prose(_WORD),
-        _offsets(timed, start_ns),
-        _crossings(timed, start_ns),
+        Paragraph(_INTRODUCTION),
+        _offset_chart(timed, start_ns),
+        _crossing_chart(timed, start_ns),
         _table(timed, unresolved),
-        Prose(_told(timed, unresolved)),
+        Paragraph(_conclusion(timed, unresolved)),
     )
-    return Section("clocks", "Clocks", parts)
+    return Chapter("clocks", "Clocks", parts)
 
 
-def _unresolved(timed: pd.DataFrame, side: str) -> Floats:
-    """1 where a crossing is not larger than its bound, else 0: by the log's own mark, or where it has none, worked out."""
-    marked = column(timed, f"{side}_resolved")
-    worked_out = column(timed, f"{side}_ms") > column(timed, "clock_error_ms")
-    return np.where(np.isfinite(marked), marked == 0, ~worked_out).astype(np.float64)
+def _unresolved(timed: pd.DataFrame, direction: str) -> Floats:
+    """Returns 1 where a crossing does not exceed its error bound, else 0; computed where the log has no value."""
+    resolved = column_values(timed, f"{direction}_resolved")
+    is_larger = column_values(timed, f"{direction}_ms") > column_values(timed, "clock_error_ms")
+    return np.where(np.isfinite(resolved), resolved == 0, ~is_larger).astype(np.float64)
 
 
-def _told(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> str:
-    error = float(np.median(column(timed, "clock_error_ms")))
+def _conclusion(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> str:
+    error = float(np.median(column_values(timed, "clock_error_ms")))
     up, down = (float(values.mean()) for values in unresolved.values())
-    told = f"Half the frames know the offset to within {milliseconds(error)}. "
+    median = f"The median error bound of the offset is {milliseconds(error)}. "
     if not up and not down:
-        return told + "Every uplink and every downlink is larger than its bound: their sizes can be told apart from 0."
-    return told + (
-        f"{share(up)} of the uplinks and {share(down)} of the downlinks are not larger than their bound: of these, only "
-        "the sum of both is known."
+        return median + "Every uplink and every downlink exceeds its error bound and is therefore resolved."
+    return median + (
+        f"{share(up)} of the uplinks and {share(down)} of the downlinks do not exceed their error bound and are not "
+        "resolved: only the sum of uplink and downlink is known for these frames."
     )
 
 
-def _offsets(timed: pd.DataFrame, start_ns: int) -> Chart:
+def _offset_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
     traces: list[Trace] = []
-    for place, (worker, of_worker) in enumerate(timed.groupby("worker", sort=False)):
-        rows = thinned(of_worker)
-        at_s = seconds(rows, "t_due_ns", start_ns)
-        offset, error = column(rows, "clock_offset_ms"), column(rows, "clock_error_ms")
-        colour, dash = series(place)
-        band = {
-            "type": "scatter",
-            "mode": "lines",
-            "x": at_s,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-        traces += [
-            band | {"y": offset - error},
-            band | {"y": offset + error, "fill": "tonexty", "fillcolor": tint(colour, 0.18)},
-            {
-                "type": "scatter", "mode": "lines", "name": str(worker), "x": at_s, "y": offset, "customdata": error,
-                "line": {"color": colour, "dash": dash, "width": 2},
-                "hovertemplate": "%{y:.3f} ms ± %{customdata:.3f} ms<extra></extra>",
-            },
-        ]  # fmt: skip
-    offset = column(timed, "clock_offset_ms")
+    for index, (worker, worker_rows) in enumerate(timed.groupby("worker", sort=False)):
+        rows = downsampled(worker_rows)
+        times_s = seconds_since(rows, "t_due_ns", start_ns)
+        offset, error = column_values(rows, "clock_offset_ms"), column_values(rows, "clock_error_ms")
+        colour, dash = series_style(index)
+        limit = line("", times_s, offset - error, {"width": 0}, hoverinfo="skip", showlegend=False)
+        band = {"y": offset + error, "fill": "tonexty", "fillcolor": with_opacity(colour, 0.18)}
+        style = {"color": colour, "dash": dash, "width": 2}
+        hover = "%{y:.3f} ms ± %{customdata:.3f} ms"
+        traces += [limit, limit | band, line(str(worker), times_s, offset, style, hover, customdata=error)]
+    offset = column_values(timed, "clock_offset_ms")
     caption = (
-        f"The worker's clock minus the vehicle's, and (shaded) the bound around it: from {number(float(offset.min()), 3)} to "
-        f"{number(float(offset.max()), 3)} ms."
+        f"Clock of the worker minus clock of the vehicle, with its error bound (shaded): between "
+        f"{number(float(offset.min()), 3)} and {number(float(offset.max()), 3)} ms."
     )
-    layout = {"xaxis": _TIME, "yaxis": {"title": {"text": "clock offset, ms"}}, "showlegend": True}
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis("clock offset, ms"), "showlegend": True}
     return Chart("clock_offset", caption, tuple(traces), layout, height=300)
 
 
-def _crossings(timed: pd.DataFrame, start_ns: int) -> Chart:
-    rows = thinned(timed)
-    at_s = seconds(rows, "t_due_ns", start_ns)
+def _crossing_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
+    rows = downsampled(timed)
+    times_s = seconds_since(rows, "t_due_ns", start_ns)
     traces = [
-        {
-            "type": "scatter", "mode": "markers", "name": side, "x": at_s, "y": column(rows, f"{side}_ms"),
-            "marker": {"color": STAGES[side].colour, "size": 5, "symbol": symbol, "opacity": 0.8},
-            "hovertemplate": f"{side}: %{{y:.3f}} ms<extra></extra>",
-        }
-        for side, symbol in (("uplink", "circle"), ("downlink", "diamond-open"))
-    ]  # fmt: skip
-    traces.append({
-        "type": "scatter", "mode": "lines", "name": "bound", "x": at_s, "y": column(rows, "clock_error_ms"),
-        "line": {"color": "#b5480f", "width": 1.5, "dash": "dash"}, "hovertemplate": "bound: %{y:.3f} ms<extra></extra>",
-    })  # fmt: skip
-    up, down, error = (float(np.median(column(timed, f"{name}_ms"))) for name in ("uplink", "downlink", "clock_error"))
-    caption = (
-        f"Crossings and their bound: what lies under the line is not resolved. Medians: uplink {milliseconds(up)}, "
-        f"downlink {milliseconds(down)}, bound {milliseconds(error)}."
+        points(
+            direction,
+            times_s,
+            column_values(rows, f"{direction}_ms"),
+            {"color": STAGES[direction].colour, "size": 5, "symbol": symbol, "opacity": 0.8},
+            f"{direction}: %{{y:.3f}} ms",
+        )
+        for direction, symbol in (("uplink", "circle"), ("downlink", "diamond-open"))
+    ]
+    style = {"color": "#b5480f", "width": 1.5, "dash": "dash"}
+    hover = "error bound: %{y:.3f} ms"
+    traces.append(line("error bound", times_s, column_values(rows, "clock_error_ms"), style, hover))
+    up, down, error = (
+        float(np.median(column_values(timed, f"{name}_ms"))) for name in ("uplink", "downlink", "clock_error")
     )
-    layout = {"xaxis": _TIME, "yaxis": {"title": {"text": "one way, ms"}, "rangemode": "tozero"}, "showlegend": True}
+    caption = (
+        "Uplink and downlink of each frame with the error bound of the clock offset; points below the line are not "
+        f"resolved. Medians: uplink {milliseconds(up)}, downlink {milliseconds(down)}, error bound {milliseconds(error)}."
+    )
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis_from_zero("one-way time, ms"), "showlegend": True}
     return Chart("crossings", caption, tuple(traces), layout, height=300)
 
 
-def _table(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> Table:
-    rows: list[Row] = []
-    for worker, of_worker in timed.assign(**unresolved).groupby("worker", sort=False):
+def _table(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> ReportTable:
+    rows: list[TableRow] = []
+    for worker, worker_rows in timed.assign(**unresolved).groupby("worker", sort=False):
         medians = (
-            float(np.median(column(of_worker, f"{name}_ms")))
+            float(np.median(column_values(worker_rows, f"{name}_ms")))
             for name in ("clock_offset", "clock_error", "uplink", "downlink")
         )
-        shares = (100 * float(column(of_worker, side).mean()) for side in unresolved)
-        rows.append((str(worker), len(of_worker), *medians, *shares))
+        shares = (100 * float(column_values(worker_rows, direction).mean()) for direction in unresolved)
+        rows.append((str(worker), len(worker_rows), *medians, *shares))
     columns = (
-        *texts("worker"),
-        *numbers(
-            "frames", "offset p50 ms", "bound p50 ms", "uplink p50 ms", "downlink p50 ms", "uplinks not resolved %",
-            "downlinks not resolved %",
+        *text_columns("worker"),
+        *number_columns(
+            "frames", "offset p50 ms", "error bound p50 ms", "uplink p50 ms", "downlink p50 ms",
+            "uplinks not resolved %", "downlinks not resolved %",
         ),
     )  # fmt: skip
-    return Table(
-        "clocks", "The clock of each worker against the vehicle's, over its answered frames.", columns, tuple(rows)
-    )
+    caption = "Clock of each worker compared with the vehicle's, over the answered frames."
+    return ReportTable("clocks", caption, columns, tuple(rows))

@@ -1,35 +1,39 @@
-"""How the totals of the answered frames are spread."""
+"""The distribution of the total latency of the answered frames."""
 
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.run.outcomes import left_out
-from bench.report.content import Chart, Prose, Section, Toggle, Trace
-from bench.report.data.answered_frames import Floats, column
+from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.chapters.traces import axis, line, not_measured
+from bench.report.content import Chapter, Chart, Toggle, Trace
+from bench.report.data.answered_frames import column_values
 from bench.report.output.number_format import milliseconds
-from bench.report.output.stage_styles import TOTAL, series
+from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
+from bench.statistics.bootstrap import Floats
 from shared.runlog.percentiles import has_percentile
 
-_MOST_BINS = 120
-_MOST_POINTS = 2000
-_MOST_TOLD = 8
-_MARKS = {"p50": 50, "p95": 95, "p99": 99}
+_MAX_BINS = 120
+_MAX_POINTS = 2000
+_MAX_NAMED_SAMPLES = 8
+_PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
 
 
-def chapter(frames: pd.DataFrame, read: int) -> Section:
-    """Histogram and cumulative distribution of one run. `frames`: those answered, of so many `read`."""
-    totals = column(frames, "total_ms")
+def chapter(answered: pd.DataFrame, read: int) -> Chapter:
+    """Returns histogram and cumulative distribution of a run; `read` is the number of all frames."""
+    totals = column_values(answered, "total_ms")
     if not len(totals):
-        return Section("distribution", "Distribution", (Prose("Not measured: no frame was answered."),))
-    return Section("distribution", "Distribution", (_histogram(totals, read), cumulative([("total", totals)])))
+        return not_measured("distribution", "Distribution")
+    return Chapter("distribution", "Distribution", (_histogram(totals, read), cumulative_chart([("total", totals)])))
 
 
 def _histogram(totals: Floats, read: int) -> Chart:
-    counts, edges = np.histogram(totals, _bins(totals))
-    marks = {
-        name: float(np.percentile(totals, mark)) for name, mark in _MARKS.items() if has_percentile(mark, len(totals))
+    counts, edges = np.histogram(totals, _bin_edges(totals))
+    percentiles = {
+        name: float(np.percentile(totals, percent))
+        for name, percent in _PERCENTILES.items()
+        if has_percentile(percent, len(totals))
     }
-    most = int(counts.argmax())
+    highest = int(counts.argmax())
     trace = {
         "type": "bar",
         "x": (edges[:-1] + edges[1:]) / 2,
@@ -42,54 +46,52 @@ def _histogram(totals: Floats, read: int) -> Chart:
     }
     layout = {
         "bargap": 0,
-        "xaxis": {"title": {"text": "total, ms (due to result decoded)"}},
-        "yaxis": {"title": {"text": f"frames per {edges[1] - edges[0]:.3g} ms"}},
-        "shapes": [_line(at) for at in marks.values()],
+        "xaxis": axis("total, ms (frame due to result decoded)"),
+        "yaxis": axis(f"frames per {edges[1] - edges[0]:.3g} ms"),
+        "shapes": [_vertical_line(value) for value in percentiles.values()],
         "annotations": [
             {
-                "x": at, "y": 1 - 0.09 * place, "yref": "paper", "text": f" {name} {milliseconds(at)}",
+                "x": value, "y": 1 - 0.09 * index, "yref": "paper", "text": f" {name} {milliseconds(value)}",
                 "xanchor": "left", "yanchor": "top", "showarrow": False, "bgcolor": "rgba(255,255,255,0.8)",
             }
-            for place, (name, at) in enumerate(marks.items())
+            for index, (name, value) in enumerate(percentiles.items())
         ],
     }  # fmt: skip
     caption = (
-        f"Totals of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
-        f"{milliseconds(float(totals.max()))}; the highest bar, {int(counts[most]):,} frames, stands from "
-        f"{milliseconds(float(edges[most]))} to {milliseconds(float(edges[most + 1]))}."
-        f"{left_out(read, len(totals))}"
+        f"Total latency of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
+        f"{milliseconds(float(totals.max()))}. The highest bar has {int(counts[highest]):,} frames, from "
+        f"{milliseconds(float(edges[highest]))} to {milliseconds(float(edges[highest + 1]))}."
+        f"{unanswered_note(read, len(totals))}"
     )
     return Chart("histogram", caption, (trace,), layout, height=340)
 
 
-def _bins(totals: Floats) -> Floats:
-    """The edges of the bins by Freedman and Diaconis (1981), at most 120 of them."""
+def _bin_edges(totals: Floats) -> Floats:
+    """Returns the edges of at most 120 bins with the width of Freedman and Diaconis (1981)."""
     p25, p75 = np.percentile(totals, (25, 75))
     width = 2 * float(p75 - p25) / len(totals) ** (1 / 3)
     bins = float(np.ptp(totals)) / width if width else 1.0
-    return np.histogram_bin_edges(totals, int(np.ceil(np.clip(bins, 1, _MOST_BINS)))).astype(np.float64)
+    return np.histogram_bin_edges(totals, int(np.ceil(np.clip(bins, 1, _MAX_BINS)))).astype(np.float64)
 
 
-def _line(at: float) -> Trace:
+def _vertical_line(x: float) -> Trace:
     return {
-        "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
-        "line": {"color": TOTAL, "width": 1.2, "dash": "dot"},
+        "type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
+        "line": {"color": TOTAL_COLOUR, "width": 1.2, "dash": "dot"},
     }  # fmt: skip
 
 
-def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
-    """The share of frames within each time, of one sample or several; its tail at the press of a button."""
-    traces, below, above = [], [], []
-    for place, (name, totals) in enumerate(samples):
-        at, share = _steps(totals)
-        colour, dash = (TOTAL, "solid") if len(samples) == 1 else series(place)
-        below.append(100 * share)
-        above.append(100 * (1 - share) + 100 / len(totals))
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": name, "x": at, "y": below[-1],
-            "line": {"color": colour, "dash": dash, "width": 2, "shape": "hv"},
-            "hovertemplate": f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms<extra></extra>",
-        })  # fmt: skip
+def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
+    """Returns the cumulative distributions of samples (name and totals); a button switches to the tail."""
+    traces: list[Trace] = []
+    within, beyond = [], []
+    for index, (name, totals) in enumerate(samples):
+        times, shares = _steps(totals)
+        colour, dash = (TOTAL_COLOUR, "solid") if len(samples) == 1 else series_style(index)
+        within.append(100 * shares)
+        beyond.append(100 * (1 - shares) + 100 / len(totals))
+        style = {"color": colour, "dash": dash, "width": 2, "shape": "hv"}
+        traces.append(line(name, times, within[-1], style, f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms"))
     linear = {
         "yaxis.type": "linear",
         "yaxis.title.text": "answered frames within that time, %",
@@ -102,40 +104,36 @@ def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
         "yaxis.autorange": True,
     }
     layout = {
-        "xaxis": {"title": {"text": "total, ms"}},
-        "yaxis": {"title": {"text": linear["yaxis.title.text"]}, "range": [0, 101]},
+        "xaxis": axis("total, ms"),
+        "yaxis": axis("answered frames within that time, %", range=[0, 101]),
         "showlegend": len(samples) > 1,
     }
-    told = "; ".join(
-        f"{f'{name}: ' if len(samples) > 1 else ''}{_shares(totals)}" for name, totals in samples[:_MOST_TOLD]
+    listed = "; ".join(
+        f"{f'{name}: ' if len(samples) > 1 else ''}{_percentile_text(totals)}"
+        for name, totals in samples[:_MAX_NAMED_SAMPLES]
     )
     toggles = (
-        Toggle("share within", {"y": below}, linear),
-        Toggle("tail, logarithmic", {"y": above}, tail),
+        Toggle("share within", {"y": within}, linear),
+        Toggle("tail, logarithmic", {"y": beyond}, tail),
     )
-    return Chart(
-        "cumulative",
-        f"Which share of the answered frames took how long at most: {told}.",
-        tuple(traces),
-        layout,
-        toggles=toggles,
-    )
+    caption = f"Share of the answered frames whose total latency is at most the time on the x axis: {listed}."
+    return Chart("cumulative", caption, tuple(traces), layout, toggles=toggles)
 
 
-def _shares(totals: Floats) -> str:
-    """Within which time half the frames came, and 99 % of them where they are enough to say so."""
-    told = f"half within {milliseconds(float(np.percentile(totals, 50)))}"
+def _percentile_text(totals: Floats) -> str:
+    """Describes the median and, if the sample is large enough, the 99th percentile."""
+    median = f"50 % within {milliseconds(float(np.percentile(totals, 50)))}"
     if not has_percentile(99, len(totals)):
-        return f"{told}, all within {milliseconds(float(totals.max()))}"
-    return f"{told}, 99 % within {milliseconds(float(np.percentile(totals, 99)))}"
+        return f"{median}, all within {milliseconds(float(totals.max()))}"
+    return f"{median}, 99 % within {milliseconds(float(np.percentile(totals, 99)))}"
 
 
 def _steps(totals: Floats) -> tuple[Floats, Floats]:
-    """Times in order, and the share of frames within each; thinned evenly, but the slowest hundred are all there."""
+    """Returns sorted times and the share of frames within each; long samples keep the slowest hundred frames."""
     ordered = np.sort(totals)
-    share = np.arange(1, len(ordered) + 1) / len(ordered)
-    if len(ordered) > _MOST_POINTS:
-        evenly = np.linspace(0, len(ordered) - 1, _MOST_POINTS).astype(int)
-        keep = np.unique(np.concatenate((evenly, np.arange(len(ordered) - 100, len(ordered)))))
-        return ordered[keep], share[keep]
-    return ordered, share
+    shares = np.arange(1, len(ordered) + 1) / len(ordered)
+    if len(ordered) > _MAX_POINTS:
+        even = np.linspace(0, len(ordered) - 1, _MAX_POINTS).astype(int)
+        kept = np.unique(np.concatenate((even, np.arange(len(ordered) - 100, len(ordered)))))
+        return ordered[kept], shares[kept]
+    return ordered, shares

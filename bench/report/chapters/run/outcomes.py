@@ -1,4 +1,4 @@
-"""What became of the frames."""
+"""The outcomes of the frames."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,77 +7,91 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
-from bench.report.content import Chart, Column, Row, Section, Table, numbers, texts
+from bench.report.chapters.traces import axis
+from bench.report.content import Chapter, Chart, Column, ReportTable, TableRow, number_columns, text_columns
 from bench.report.output.number_format import share
-from bench.report.output.stage_styles import OUTCOMES
+from bench.report.output.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
 
 _MEANINGS = {
-    Outcome.ANSWERED: "came back with a result, in time",
-    Outcome.DROPPED: "was given up at the vehicle",
-    Outcome.EXPIRED: "was answered too late to be of use",
-    Outcome.OVERLOADED: "met a full worker",
-    Outcome.REJECTED: "was not accepted by the worker",
-    Outcome.FAILED: "met a model that failed, or came back with a result that cannot be used",
+    Outcome.ANSWERED: "got a result in time",
+    Outcome.DROPPED: "was dropped at the vehicle",
+    Outcome.EXPIRED: "was answered after its deadline",
+    Outcome.OVERLOADED: "reached a worker whose queue was full",
+    Outcome.REJECTED: "was rejected by the worker",
+    Outcome.FAILED: "failed in the model, or got an invalid result",
     Outcome.LOST: "was never answered",
     Outcome.ABORTED: "was open when the vehicle's process died",
 }
 
 
-def counts(frames: pd.DataFrame) -> dict[Outcome, int]:
-    """How many frames ended how, in the order of Outcome; those that occurred."""
-    found = frames["outcome"].value_counts()
-    return {outcome: int(found[outcome.value]) for outcome in Outcome if found.get(outcome.value, 0)}
+def outcome_counts(frames: pd.DataFrame) -> dict[Outcome, int]:
+    """Returns the number of frames with each outcome that occurs, in the order of Outcome."""
+    counts = frames["outcome"].value_counts()
+    return {outcome: int(counts[outcome.value]) for outcome in Outcome if counts.get(outcome.value, 0)}
 
 
-def reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
-    """The reasons of an outcome with their counts, the most frequent first."""
-    of_outcome = frames.loc[frames["outcome"] == outcome, "reason"].dropna().astype(str)
-    found = Counter(reason.partition(":")[0] for reason in of_outcome if reason)
-    return ", ".join(f"{reason} {count:,}" for reason, count in found.most_common())
-
-
-def left_out(read: int, measured: int) -> str:
-    """A sentence that percentiles of answered frames need beside them; empty where they are of all."""
-    others = read - measured
+def unanswered_note(read: int, answered: int) -> str:
+    """Returns a sentence for captions of latency statistics; empty if every frame was answered."""
+    others = read - answered
     if not others:
         return ""
-    whose = f"The other {others:,} of {read:,} frames read ({share(others / read)})"
-    return f" {whose} have no total and are in no figure here: however slow the system was with them, it does not show."
+    return (
+        f" The other {others:,} of {read:,} frames ({share(others / read)}) have no total latency and are not included, "
+        "even if the system was slow for them."
+    )
 
 
-def table(frames: pd.DataFrame) -> Table:
-    """The outcomes of a run, with their reasons."""
+def chapter(run: RunLog) -> Chapter:
+    """Returns the outcomes of one run as a bar and a table."""
+    return Chapter("outcomes", "Outcomes", (_chart(run), table(run.frames)))
+
+
+def table(frames: pd.DataFrame) -> ReportTable:
+    """Returns the outcomes of a run with their reasons."""
     read = len(frames)
     rows = tuple(
-        (outcome.value, count, 100 * count / read, _MEANINGS[outcome], reasons(frames, outcome))
-        for outcome, count in counts(frames).items()
+        (outcome.value, count, 100 * count / read, _MEANINGS[outcome], _reasons(frames, outcome))
+        for outcome, count in outcome_counts(frames).items()
     )
-    columns = (*texts("outcome"), *numbers("frames"), Column("share %", digits=2), *texts("the frame …", "reasons"))
-    return Table("outcomes", f"What became of the {read:,} frames read.", columns, rows)
-
-
-def chapter(run: RunLog) -> Section:
-    """The outcomes of one run: a bar and a table."""
-    return Section("outcomes", "Outcomes", (_chart(run), table(run.frames)))
-
-
-def comparison(runs: Sequence[RunLog]) -> Section:
-    """The outcomes of several runs, and how many frames each answered a second."""
-    found = [counts(run.frames) for run in runs]
-    shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found)]
-    rows: tuple[Row, ...] = tuple(
-        (run.name, len(run.frames), *(of_run.get(outcome, 0) for outcome in shown), throughput_hz(run))
-        for run, of_run in zip(runs, found, strict=True)
+    columns = (
+        *text_columns("outcome"),
+        *number_columns("frames"),
+        Column("share %", digits=2),
+        *text_columns("the frame …", "reasons"),
     )
-    columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown), "answered a second"))
-    caption = "What became of the frames of each run, and its throughput: from the first frame due to the last result decoded."
-    return Section("outcomes", "Outcomes", (Table("outcomes", caption, columns, rows),))
+    return ReportTable("outcomes", f"Outcomes of the {read:,} frames read.", columns, rows)
+
+
+def _reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
+    """Lists the reasons of an outcome with their counts, most frequent first."""
+    reasons = frames.loc[frames["outcome"] == outcome, "reason"].dropna().astype(str)
+    counts = Counter(reason.partition(":")[0] for reason in reasons if reason)
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common())
+
+
+def comparison(runs: Sequence[RunLog]) -> Chapter:
+    """Returns the outcomes and the throughput of several runs."""
+    counts = [outcome_counts(run.frames) for run in runs]
+    shown = [outcome for outcome in Outcome if any(outcome in run_counts for run_counts in counts)]
+    rows: tuple[TableRow, ...] = tuple(
+        (run.name, len(run.frames), *(run_counts.get(outcome, 0) for outcome in shown), throughput_hz(run))
+        for run, run_counts in zip(runs, counts, strict=True)
+    )
+    columns = (
+        *text_columns("run"),
+        *number_columns("frames read", *(outcome.value for outcome in shown), "answered a second"),
+    )
+    caption = (
+        "Outcomes of the frames of each run, and answered frames per second between the due time of the first frame and "
+        "the last decoded result."
+    )
+    return Chapter("outcomes", "Outcomes", (ReportTable("outcomes", caption, columns, rows),))
 
 
 def _chart(run: RunLog) -> Chart:
     read = len(run.frames)
-    found = counts(run.frames)
+    counts = outcome_counts(run.frames)
     traces = tuple(
         {
             "type": "bar",
@@ -85,23 +99,18 @@ def _chart(run: RunLog) -> Chart:
             "name": f"{outcome.value} {count:,}",
             "y": ["frames"],
             "x": [count],
-            "marker": {"color": OUTCOMES[outcome], "line": {"color": "#ffffff", "width": 1}},
+            "marker": {"color": OUTCOME_COLOURS[outcome], "line": {"color": "#ffffff", "width": 1}},
             "hovertemplate": f"{outcome.value}: {count:,} of {read:,}<extra></extra>",
         }
-        for outcome, count in found.items()
+        for outcome, count in counts.items()
     )
-    told = ", ".join(f"{outcome.value} {count:,} ({share(count / read)})" for outcome, count in found.items())
-    return Chart(
-        "outcomes",
-        f"Of {read:,} frames read: {told}.",
-        traces,
-        {
-            "barmode": "stack",
-            "xaxis": {"title": {"text": "frames"}, "range": [0, read]},
-            "yaxis": {"visible": False},
-            "margin": {"t": 40, "b": 48},
-            "showlegend": True,
-            "legend": {"traceorder": "normal"},
-        },
-        height=150,
-    )
+    listed = ", ".join(f"{outcome.value} {count:,} ({share(count / read)})" for outcome, count in counts.items())
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis("frames", range=[0, read]),
+        "yaxis": {"visible": False},
+        "margin": {"t": 40, "b": 48},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+    }
+    return Chart("outcomes", f"Outcomes of {read:,} frames read: {listed}.", traces, layout, height=150)

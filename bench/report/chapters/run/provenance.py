@@ -1,4 +1,4 @@
-"""What ran: the source, the model, the settings, the machine and the versions that every figure stands on."""
+"""The setup of a run (source, model, settings, machine, versions) and the consistency of its log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,102 +6,118 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 
+from bench.logs.problems import Problem
 from bench.logs.run_log import RunLog
-from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
+from bench.report.content import (
+    Caution,
+    Chapter,
+    ChapterPart,
+    CollapsedTable,
+    Paragraph,
+    ReportTable,
+    number_columns,
+    text_columns,
+)
 from bench.report.output.number_format import number
 from shared.runlog.latency_log import Outcome
 
-_TITLE = "What ran"
+_TITLE = "Setup"
 _UNKNOWN = "not known"
 _PLAYED = (
     "codec", "quality", "closed_loop", "window", "burst", "arrivals", "arrival_rate_hz", "rate", "queue", "deadline_ms",
     "resize_at", "mask_codec", "qos",
 )  # fmt: skip
 _VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt")
-_SEVERAL = "Several versions of the model answered: what follows is of all of them together."
-_SEVERAL_FILES = (
-    "Several different models answered by the same name and version: what follows is of all of them together."
-)
-_UNTRAINED = (
-    "The weights of this model are random: what it says means nothing. Its times are those of the real network."
-)
+_SEVERAL_VERSIONS = "Several versions of the model answered: the statistics below combine all of them."
+_SEVERAL_FILES = "Different models with the same name and version answered: the statistics below combine all of them."
+_UNTRAINED = "The weights of this model are random: its results are meaningless, but its times are realistic."
 
 
-def chapter(run: RunLog) -> Section:
-    """Provenance of one run."""
+def chapter(run: RunLog) -> Chapter:
+    """Returns the setup of one run."""
     if not run.manifest:
-        return Section(
-            "provenance",
-            _TITLE,
-            (Caution("The run has no manifest that can be read: what was played to whom is not known."),),
-        )
-    parts: list[Part] = []
-    if _of(run.manifest, "model").get("trained") is False:
+        caution = Caution("The run has no readable manifest: source, model and settings are unknown.")
+        return Chapter("provenance", _TITLE, (caution,))
+    parts: list[ChapterPart] = []
+    if _section(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
-    answerers = _answerers(run)
-    if len({*answerers["model_version"]}) > 1:
-        parts.append(Caution(_SEVERAL))
-    elif len(_hashes(run.manifest)) > 1:
+    workers = _workers(run)
+    if len({*workers["model_version"]}) > 1:
+        parts.append(Caution(_SEVERAL_VERSIONS))
+    elif len(_model_hashes(run.manifest)) > 1:
         parts.append(Caution(_SEVERAL_FILES))
-    columns = texts("what", "value")
-    parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run, answerers))))
-    everything = Table("manifest", "What the manifest of the run says.", columns, tuple(facts(run.manifest)))
-    parts.append(Folded("Everything the manifest says", everything))
-    return Section("provenance", _TITLE, tuple(parts))
+    columns = text_columns("what", "value")
+    parts.append(ReportTable("provenance", "Summary of the run's setup.", columns, tuple(_overview(run, workers))))
+    manifest = ReportTable("manifest", "Manifest of the run.", columns, tuple(manifest_rows(run.manifest)))
+    parts.append(CollapsedTable("Complete manifest", manifest))
+    return Chapter("provenance", _TITLE, tuple(parts))
 
 
-def comparison(runs: Sequence[RunLog]) -> Section:
-    """Provenance of several runs side by side: first what differs, then what they have in common."""
-    told = [dict(facts(run.manifest)) for run in runs]
-    names = list(dict.fromkeys(name for facts_of_run in told for name in facts_of_run))
-    rows = [(name, *(facts_of_run.get(name) for facts_of_run in told)) for name in names]
+def consistency(problems: Sequence[Problem], rows: int) -> Chapter:
+    """Returns the problems of one or several logs with `rows` rows in total."""
+    title = "Log consistency"
+    if not problems:
+        return Chapter("consistency", title, (Paragraph(f"All {rows:,} rows could be read, and every check passed."),))
+    found = "1 problem was" if len(problems) == 1 else f"{len(problems)} problems were"
+    caution = Caution(f"{found} found. Unreadable values are not included in this report and never estimated.")
+    listed = tuple((str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems)
+    columns = (*text_columns("file"), *number_columns("row"), *text_columns("column", "problem"))
+    table = ReportTable("problems", "Problems of the log, with their positions in the files.", columns, listed)
+    return Chapter("consistency", title, (caution, table))
+
+
+def comparison(runs: Sequence[RunLog]) -> Chapter:
+    """Compares the setup of several runs: first the differences, then the common values."""
+    manifests = [dict(manifest_rows(run.manifest)) for run in runs]
+    names = list(dict.fromkeys(name for manifest in manifests for name in manifest))
+    rows = [(name, *(manifest.get(name) for manifest in manifests)) for name in names]
     differing = tuple(row for row in rows if len(set(row[1:])) > 1)
     common = tuple(row[:2] for row in rows if len(set(row[1:])) == 1)
-    parts: list[Part] = [
-        Caution(f"{run.name} has no manifest that can be read: what it played to whom is not known.")
+    parts: list[ChapterPart] = [
+        Caution(f"{run.name} has no readable manifest: its source, model and settings are unknown.")
         for run in runs
         if not run.manifest
     ]
     parts += [
-        Caution(f"{run.name}: {_UNTRAINED}") for run in runs if _of(run.manifest, "model").get("trained") is False
+        Caution(f"{run.name}: {_UNTRAINED}") for run in runs if _section(run.manifest, "model").get("trained") is False
     ]
     if differing:
-        columns = texts("what", *(run.name for run in runs))
-        parts.append(Table("provenance_differing", "What differs between the runs.", columns, differing))
+        columns = text_columns("what", *(run.name for run in runs))
+        parts.append(ReportTable("provenance_differing", "Differences between the runs.", columns, differing))
     if common:
-        in_common = Table("provenance_common", "What the runs have in common.", texts("what", "value"), common)
-        parts.append(Folded("What the runs have in common", in_common))
-    return Section("provenance", _TITLE, tuple(parts or [Prose("Not known: no run has a manifest.")]))
+        columns = text_columns("what", "value")
+        table = ReportTable("provenance_common", "Common values of all runs.", columns, common)
+        parts.append(CollapsedTable("Common values of all runs", table))
+    return Chapter("provenance", _TITLE, tuple(parts or [Paragraph("Not known: no run has a manifest.")]))
 
 
-def _answerers(run: RunLog) -> pd.DataFrame:
-    """Who answered with what, and how many frames each; a row each."""
+def _workers(run: RunLog) -> pd.DataFrame:
+    """Returns the number of answered frames of each worker, model version and engine."""
     answered = run.frames[(run.frames["outcome"] == Outcome.ANSWERED).to_numpy()]
     return answered.groupby(["worker", "model_version", "engine"], sort=True).size().reset_index(name="frames")
 
 
-def _hashes(manifest: Mapping[str, Any]) -> set[str]:
-    """Of the models that answered, as far as the manifest tells."""
-    told = manifest.get("answered_by")
-    return {str(by.get("sha256")) for by in told if isinstance(by, Mapping)} if isinstance(told, list) else set()
+def _model_hashes(manifest: Mapping[str, Any]) -> set[str]:
+    """Returns the hashes of the models that answered."""
+    models = manifest.get("answered_by")
+    models = models if isinstance(models, list) else []
+    return {str(model.get("sha256")) for model in models if isinstance(model, Mapping)}
 
 
-def _in_short(run: RunLog, answerers: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """What a reader asks first; what the manifest does not tell is said to be not known."""
+def _overview(run: RunLog, workers: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yields names and values of the most important parts of the setup."""
     manifest = run.manifest
-    source, model, host, played = (_of(manifest, key) for key in ("source", "model", "host", "configuration"))
-    yield "source", _told(source, ("kind", "path"), "sha256")
+    source, model, host, played = (_section(manifest, key) for key in ("source", "model", "host", "configuration"))
+    yield "source", _with_hash(source, ("kind", "path"))
     is_trained = model.get("trained")
-    trained = "trained or not is not known" if is_trained is None else "trained" if is_trained else "random weights"
-    yield "model", f"{_told(model, ('name', 'version'), 'sha256')}, {trained}"
-    yield (
-        "answered by",
-        "; ".join(
-            f"{by.worker} (version {by.model_version or _UNKNOWN}, {by.engine or 'engine ' + _UNKNOWN}): {by.frames} frames"
-            for by in answerers.itertuples()
-        )
-        or "nobody",
+    trained = "training state not known" if is_trained is None else "trained" if is_trained else "random weights"
+    yield "model", f"{_with_hash(model, ('name', 'version'))}, {trained}"
+    answered_by = "; ".join(
+        f"{worker.worker} (version {worker.model_version or _UNKNOWN}, {worker.engine or 'engine ' + _UNKNOWN}): "
+        f"{worker.frames} frames"
+        for worker in workers.itertuples()
     )
+    yield "answered by", answered_by or "no worker"
     yield "played", ", ".join(f"{name} {plain_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
     yield "machine", ", ".join(plain_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
     yield "cores", plain_text(host.get("cores") or _UNKNOWN)
@@ -113,80 +129,65 @@ def _in_short(run: RunLog, answerers: pd.DataFrame) -> Iterator[tuple[str, str]]
     yield from _times(manifest)
 
 
-def _told(thing: Mapping[str, Any], names: Sequence[str], digest: str) -> str:
-    words = " ".join(plain_text(thing[name]) for name in names if thing.get(name)) or _UNKNOWN
-    return f"{words}, {digest} {thing.get(digest) or _UNKNOWN}"
+def _with_hash(section: Mapping[str, Any], names: Sequence[str]) -> str:
+    words = " ".join(plain_text(section[name]) for name in names if section.get(name)) or _UNKNOWN
+    return f"{words}, sha256 {section.get('sha256') or _UNKNOWN}"
 
 
-def facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Everything a manifest tells, as names and texts, in the order in which a reader asks."""
-    source, model, host = (_of(manifest, key) for key in ("source", "model", "host"))
-    yield from _named(manifest, ("state", "vehicle", "session", "commit", "seed"))
+def manifest_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields names and values of everything in a manifest, except the outcomes, with the most important first."""
+    general = ("state", "vehicle", "session", "commit", "seed")
+    for name in general:
+        if manifest.get(name) is not None:
+            yield name, plain_text(manifest[name])
     yield from _times(manifest)
-    yield from _flat("source", source)
-    yield from _flat("model", model)
-    for name, value in _of(manifest, "configuration").items():
-        yield from _flat(f"set: {name}", value)
-    yield from _flat("machine", host)
-    told = {
-        "state",
-        "vehicle",
-        "session",
-        "commit",
-        "seed",
-        "started_ns",
-        "ended_ns",
-        "source",
-        "model",
-        "host",
-        "configuration",
-        "outcomes",
-    }
+    yield from _flattened("source", _section(manifest, "source"))
+    yield from _flattened("model", _section(manifest, "model"))
+    for name, value in _section(manifest, "configuration").items():
+        yield from _flattened(f"set: {name}", value)
+    yield from _flattened("machine", _section(manifest, "host"))
+    shown = {*general, "started_ns", "ended_ns", "source", "model", "configuration", "host", "outcomes"}
     for name, value in manifest.items():
-        if name not in told:
-            yield from _flat(name, value)
-
-
-def _named(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    return ((name, plain_text(manifest[name])) for name in names if manifest.get(name) is not None)
+        if name not in shown:
+            yield from _flattened(name, value)
 
 
 def _times(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    began, ended = manifest.get("started_ns"), manifest.get("ended_ns")
-    if _is_time(began):
-        yield "started", _moment(began)
-    if _is_time(began) and _is_time(ended):
-        yield "ended", f"{_moment(ended)}, after {number((ended - began) / 1e9)} s"
+    started, ended = manifest.get("started_ns"), manifest.get("ended_ns")
+    if _is_time(started):
+        yield "started", _date_text(started)
+    if _is_time(started) and _is_time(ended):
+        yield "ended", f"{_date_text(ended)}, after {number((ended - started) / 1e9)} s"
 
 
-def _is_time(at_ns: Any) -> TypeGuard[int]:
-    """Nanoseconds that 64 bits can hold: JSON has no bound."""
-    return isinstance(at_ns, int) and abs(at_ns) < 1 << 63
+def _is_time(value: Any) -> TypeGuard[int]:
+    """Returns whether a value is a 64-bit integer; JSON also allows larger ones."""
+    return isinstance(value, int) and abs(value) < 1 << 63
 
 
-def _moment(at_ns: int) -> str:
+def _date_text(time_ns: int) -> str:
     try:
-        return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
-        return str(at_ns)
+        return str(time_ns)
 
 
-def _of(manifest: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _section(manifest: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = manifest.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """A value, and what it holds, by dotted names; what is empty is left out."""
+def _flattened(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields a value, or the values of a nested map with dotted names; empty values are omitted."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(f"{name}: {key}" if ": " not in name else f"{name}.{key}", inner)
+            yield from _flattened(f"{name}: {key}" if ": " not in name else f"{name}.{key}", inner)
     elif value not in (None, "", [], ()):
         yield name, plain_text(value)
 
 
 def plain_text(value: Any) -> str:
-    """A value of a manifest in words, however deep: never as Python writes it."""
+    """Formats a value of a manifest, at any depth, without Python syntax."""
     if value is None:
         return "not set"
     if isinstance(value, bool):

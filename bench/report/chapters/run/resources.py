@@ -1,4 +1,4 @@
-"""What the run used beside its time: CPU, memory, bytes and GPU of every node."""
+"""CPU, memory, traffic and GPU of every node of a run."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,40 +6,54 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, Column, Part, Prose, Row, Section, Table, Trace, joined, numbers, texts
-from bench.report.data.answered_frames import Floats, column, seconds, thinned
+from bench.report.chapters.traces import axis_from_zero, line, not_measured
+from bench.report.content import (
+    Chapter,
+    ChapterPart,
+    Chart,
+    Column,
+    Paragraph,
+    ReportTable,
+    TableRow,
+    Trace,
+    join_words,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.answered_frames import column_values, downsampled, seconds_since
 from bench.report.output.number_format import number, size
-from bench.report.output.stage_styles import series
+from bench.report.output.stage_styles import series_style
+from bench.statistics.bootstrap import Floats
 
 _TITLE = "Resources"
-_SHORTEST_S = 0.1  # Between samples: the last one, at the end of a run, may follow at once and show no traffic.
+_MIN_INTERVAL_S = 0.1  # The final sample of a run may follow the previous one immediately, without traffic in between.
 
 
-class _Subject(NamedTuple):
-    """A figure of resources: what it is drawn from, in which unit, and how a value is told."""
+class _Resource(NamedTuple):
+    """A resource and its presentation."""
 
     name: str
     column: str
-    factor: float
+    factor: float  # From the unit of the column to the unit of the axis.
     axis: str
     noun: str
-    tell: Callable[[float], str]
+    format: Callable[[float], str]
 
 
-_SUBJECTS = (
-    _Subject("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 1)} %"),
-    _Subject("memory", "rss_bytes", 1e-6, "resident memory, MB", "Memory", lambda value: size(value * 1e6)),
-    _Subject("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 1)} %"),
-    _Subject("gpu_memory", "gpu_memory_bytes", 1e-6, "GPU memory, MB", "GPU memory", lambda value: size(value * 1e6)),
-    _Subject("gpu_power", "gpu_power_w", 1, "GPU power, W", "GPU power", lambda value: f"{number(value, 0)} W"),
+_RESOURCES = (
+    _Resource("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 1)} %"),
+    _Resource("memory", "rss_bytes", 1e-6, "resident memory, MB", "Memory", lambda value: size(value * 1e6)),
+    _Resource("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 1)} %"),
+    _Resource("gpu_memory", "gpu_memory_bytes", 1e-6, "GPU memory, MB", "GPU memory", lambda value: size(value * 1e6)),
+    _Resource("gpu_power", "gpu_power_w", 1, "GPU power, W", "GPU power", lambda value: f"{number(value, 0)} W"),
 )
 
 
-def chapter(resources: pd.DataFrame) -> Section:
-    """Resources over time, by node, and a table of means and peaks."""
+def chapter(resources: pd.DataFrame) -> Chapter:
+    """Returns the resources of each node over time, and a table of means and peaks."""
     if resources.empty:
-        return Section("resources", _TITLE, (Prose("Not measured: the run has no resources.csv."),))
-    parts: list[Part] = [chart for subject in _SUBJECTS if (chart := _chart(resources, subject))]
+        return not_measured("resources", _TITLE, "the run has no resources.csv")
+    parts: list[ChapterPart] = [chart for resource in _RESOURCES if (chart := _chart(resources, resource))]
     if traffic := _traffic(resources):
         parts.append(traffic)
     parts.append(_table(resources))
@@ -49,99 +63,98 @@ def chapter(resources: pd.DataFrame) -> Section:
         if not resources[column].notna().any()
     ]
     if missing:
-        parts.append(Prose(f"Not measured: {joined(missing)}."))
-    return Section("resources", _TITLE, tuple(parts))
+        parts.append(Paragraph(f"Not measured: {join_words(missing)}."))
+    return Chapter("resources", _TITLE, tuple(parts))
 
 
-def _at_s(resources: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    return seconds(rows, "at_ns", int(resources["at_ns"].min()))
+def _times_s(resources: pd.DataFrame, rows: pd.DataFrame) -> Floats:
+    return seconds_since(rows, "at_ns", int(resources["at_ns"].min()))
 
 
-def _chart(resources: pd.DataFrame, subject: _Subject) -> Chart | None:
-    """A subject over time, a line a node; None where no node was measured."""
-    known = resources[resources[subject.column].notna()]
-    if known.empty:
+def _chart(resources: pd.DataFrame, resource: _Resource) -> Chart | None:
+    """Shows a resource over time with one line per node; None if it was not measured."""
+    measured = resources[resources[resource.column].notna()]
+    if measured.empty:
         return None
-    traces, told = [], []
-    for place, (node, rows) in enumerate(known.groupby("node", sort=False)):
-        values = column(rows, subject.column) * subject.factor
-        told.append(f"{node} {subject.tell(float(values.mean()))}")
-        shown = thinned(rows)
-        traces.append(_line(place, str(node), _at_s(resources, shown), column(shown, subject.column) * subject.factor))
-    caption = f"{subject.noun} over time. Means: {', '.join(told)}."
-    return Chart(f"resources_{subject.name}", caption, tuple(traces), _layout(subject.axis), height=280)
+    traces, means = [], []
+    for index, (node, rows) in enumerate(measured.groupby("node", sort=False)):
+        values = column_values(rows, resource.column) * resource.factor
+        means.append(f"{node} {resource.format(float(values.mean()))}")
+        shown = downsampled(rows)
+        drawn = column_values(shown, resource.column) * resource.factor
+        traces.append(_node_line(index, str(node), _times_s(resources, shown), drawn))
+    caption = f"{resource.noun} over time. Means: {', '.join(means)}."
+    return Chart(f"resources_{resource.name}", caption, tuple(traces), _layout(resource.axis), height=280)
 
 
 def _traffic(resources: pd.DataFrame) -> Chart | None:
-    """TCP bytes a second, in and out, of the nodes that have any."""
-    traces, told = [], []
-    known = resources[resources["bytes_in"].notna() & resources["bytes_out"].notna()]
-    for place, (node, of_node) in enumerate(known.groupby("node", sort=False)):
-        at_s = _at_s(resources, of_node)
-        apart = np.diff(at_s, prepend=-np.inf) > _SHORTEST_S
-        rows = thinned(of_node[apart])
-        at_s = _at_s(resources, rows)
-        if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate has two ends.
+    """Shows the received and sent TCP bytes per second of each node; None without traffic."""
+    traces, totals = [], []
+    measured = resources[resources["bytes_in"].notna() & resources["bytes_out"].notna()]
+    for index, (node, node_rows) in enumerate(measured.groupby("node", sort=False)):
+        is_apart = np.diff(_times_s(resources, node_rows), prepend=-np.inf) > _MIN_INTERVAL_S
+        rows = downsampled(node_rows[is_apart])
+        times_s = _times_s(resources, rows)
+        last = rows[["bytes_in", "bytes_out"]].iloc[-1]
+        if len(rows) < 2 or not (last > 0).any():  # noqa: PLR2004  A rate needs two samples.
             continue
-        for way, symbol in (("in", "circle"), ("out", "diamond-open")):
-            values = column(rows, f"bytes_{way}")
-            line = _line(place, f"{node} {way}", at_s[1:], np.diff(values) / np.diff(at_s) / 1e6)
-            traces.append(line | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
-        told.append(
-            f"{node} {size(float(of_node['bytes_in'].iloc[-1]))} in, {size(float(of_node['bytes_out'].iloc[-1]))} out"
-        )
+        for direction, symbol in (("in", "circle"), ("out", "diamond-open")):
+            values = column_values(rows, f"bytes_{direction}")
+            trace = _node_line(index, f"{node} {direction}", times_s[1:], np.diff(values) / np.diff(times_s) / 1e6)
+            traces.append(trace | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
+        received, sent = (size(float(node_rows[name].iloc[-1])) for name in ("bytes_in", "bytes_out"))
+        totals.append(f"{node} {received} in, {sent} out")
     if not traces:
         return None
-    caption = f"TCP traffic of each process. In all: {'; '.join(told)}."
-    return Chart("resources_traffic", caption, tuple(traces), _layout("TCP bytes a second, MB/s"), height=280)
+    caption = f"TCP traffic of each process. Totals: {'; '.join(totals)}."
+    return Chart("resources_traffic", caption, tuple(traces), _layout("TCP traffic, MB/s"), height=280)
 
 
-def _line(place: int, name: str, at_s: Floats, values: Floats) -> Trace:
-    colour, dash = series(place)
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": at_s, "y": values,
-        "line": {"color": colour, "dash": dash, "width": 1.8},
-        "hovertemplate": f"{name}: %{{y:.2f}} at %{{x:.0f}} s<extra></extra>",
-    }  # fmt: skip
+def _node_line(index: int, name: str, times_s: Floats, values: Floats) -> Trace:
+    colour, dash = series_style(index)
+    style = {"color": colour, "dash": dash, "width": 1.8}
+    return line(name, times_s, values, style, f"{name}: %{{y:.2f}} at %{{x:.0f}} s")
 
 
 def _layout(axis: str) -> Trace:
     return {
-        "xaxis": {"title": {"text": "time since sampling began, s"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "xaxis": axis_from_zero("time since sampling began, s"),
+        "yaxis": axis_from_zero(axis),
         "showlegend": True,
     }
 
 
-def _table(resources: pd.DataFrame) -> Table:
-    rows: list[Row] = []
-    for node, of_node in resources.groupby("node", sort=False):
-        figures = [
+def _table(resources: pd.DataFrame) -> ReportTable:
+    rows: list[TableRow] = []
+    for node, node_rows in resources.groupby("node", sort=False):
+        values = [
             value
             for name, factor in (("cpu_percent", 1), ("rss_bytes", 1e-6), ("gpu_percent", 1), ("gpu_power_w", 1))
-            for value in _mean_and_peak(column(of_node, name) * factor)
+            for value in _mean_and_peak(column_values(node_rows, name) * factor)
         ]
-        received, sent = (_last(column(of_node, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
-        rows.append((str(node), len(of_node), *figures, received, sent))
+        received, sent = (_last(column_values(node_rows, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
+        rows.append((str(node), len(node_rows), *values, received, sent))
     columns = (
-        *texts("node"),
-        *numbers(
+        *text_columns("node"),
+        *number_columns(
             "samples", "CPU % mean", "CPU % peak", "memory MB mean", "memory MB peak", "GPU % mean", "GPU % peak",
             "GPU W mean", "GPU W peak", "TCP in MB", "TCP out MB",
         ),
     )  # fmt: skip
-    caption = "What each node used: mean and peak of its samples. 100 % of CPU is one core busy."
-    return Table("resources", caption, *_measured(columns, rows))
+    caption = "Mean and peak of the samples of each node. 100 % CPU means one busy core."
+    return ReportTable("resources", caption, *_measured_columns(columns, rows))
 
 
-def _measured(columns: tuple[Column, ...], rows: list[Row]) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
-    """Without the columns in which nothing was measured."""
+def _measured_columns(
+    columns: tuple[Column, ...], rows: list[TableRow]
+) -> tuple[tuple[Column, ...], tuple[TableRow, ...]]:
+    """Returns columns and rows without the columns in which every value is NaN."""
     kept = [
-        place
-        for place in range(len(columns))
-        if any(not (isinstance(cell := row[place], float) and np.isnan(cell)) for row in rows)
+        index
+        for index in range(len(columns))
+        if any(not (isinstance(cell := row[index], float) and np.isnan(cell)) for row in rows)
     ]
-    return tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
+    return tuple(columns[index] for index in kept), tuple(tuple(row[index] for index in kept) for row in rows)
 
 
 def _mean_and_peak(values: Floats) -> tuple[float, float]:

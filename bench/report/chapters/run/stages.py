@@ -1,4 +1,4 @@
-"""Where the time goes: the journey of a frame, stage by stage."""
+"""The time of a frame by stage."""
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
@@ -6,82 +6,83 @@ from itertools import accumulate, groupby
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, Column, Kind, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.answered_frames import column, means, middle
+from bench.report.chapters.traces import STACKED_LAYOUT, axis, not_measured, stage_bar
+from bench.report.content import (
+    Chapter,
+    Chart,
+    Column,
+    ColumnKind,
+    ReportTable,
+    Trace,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations
 from bench.report.output.number_format import milliseconds, share
-from bench.report.output.stage_styles import STAGES, bar
-from shared.runlog.latency_table import PARTS, WHERE, StageSummary, summarise_durations
+from bench.report.output.stage_styles import STAGES, node_of, text_colour
+from shared.runlog.latency_table import PARTS, StageSummary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
 
-_BANDS = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
-_TAIL = 0.05
-_LEAST = 20  # Answered frames from which on the slowest twentieth is a frame at least.
-_TEXT_SHARE = 0.12  # Of the time: what is shorter gets no text in its bar.
+STAGES_TITLE = "Where the time goes"
+_NODES = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
+_TAIL_SHARE = 0.05
+_MIN_FRAMES_FOR_GROUPS = 20  # The slowest 5 % of fewer frames would be empty.
+_MIN_LABELLED_SHARE = 0.12  # Smaller shares get no label in their bar.
 
 
-def where(part: str) -> str:
-    """The node a part of the journey belongs to: edge, link or cloud."""
-    return "link" if part in {"uplink", "downlink"} else WHERE[part]
-
-
-def chapter(frames: pd.DataFrame) -> Section:
-    """The journey of the answered frames: waterfall, shares and table."""
+def chapter(frames: pd.DataFrame) -> Chapter:
+    """Returns the stages of the answered frames as waterfall, shares and table."""
     if frames.empty:
-        nothing = Prose("Not measured: no frame was answered with all its stages, so there is no journey to show.")
-        return Section("stages", "Where the time goes", (nothing,))
-    return Section("stages", "Where the time goes", (waterfall(frames), shares(frames), table(frames)))
+        return not_measured("stages", STAGES_TITLE, "no frame was answered with all its stage durations")
+    return Chapter("stages", STAGES_TITLE, (_waterfall(frames), _shares_chart(frames), _table(frames)))
 
 
-def waterfall(frames: pd.DataFrame) -> Chart:
-    """The journey of the frames about the median, one stage after the other."""
-    about = middle(frames)
-    journey = means(about)
-    total = sum(journey.values())
-    parts, lasting = list(journey), list(journey.values())
-    begins = [0.0, *accumulate(lasting)][:-1]
+def _waterfall(frames: pd.DataFrame) -> Chart:
+    """Shows the stages of the frames near the median, one after the other."""
+    near_median = frames_near_median(frames)
+    durations = mean_durations(near_median)
+    total = sum(durations.values())
+    starts = [0.0, *accumulate(durations.values())][:-1]
     traces = tuple(
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "y": [place],
-            "x": [lasting[place]],
-            "base": [begins[place]],
-            "text": [milliseconds(lasting[place])],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "marker": bar(part),
-            "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.3f}} ms, "
-            f"{begins[place]:.3f} ms after it was due<extra></extra>",
-        }
-        for place, part in enumerate(parts)
+        stage_bar(
+            stage,
+            [index],
+            [duration],
+            f"%{{x:.3f}} ms, {start:.3f} ms after it was due",
+            base=[start],
+            text=[milliseconds(duration)],
+            textposition="outside",
+            cliponaxis=False,
+        )
+        for index, ((stage, duration), start) in enumerate(zip(durations.items(), starts, strict=True))
     )
     layout = {
         "barmode": "overlay",
         "showlegend": False,
-        "xaxis": {"title": {"text": "time since the frame was due, ms"}, "range": [0, total * 1.2]},
+        "xaxis": axis("time since the frame was due, ms", range=[0, total * 1.2]),
         "yaxis": {
             "autorange": "reversed",
             "tickmode": "array",
-            "tickvals": list(range(len(parts))),
-            "ticktext": parts,
+            "tickvals": list(range(len(durations))),
+            "ticktext": list(durations),
             "showgrid": False,
         },
-        **_bands(parts),
+        **_node_bands(list(durations)),
     }
-    return Chart("waterfall", _told_journey(about, journey, total), traces, layout, height=120 + 26 * len(parts))
+    caption = _waterfall_caption(near_median, durations, total)
+    return Chart("waterfall", caption, traces, layout, height=120 + 26 * len(durations))
 
 
-def _bands(parts: Sequence[str]) -> Trace:
-    """A ground behind the stages of each node, and its name at the right."""
+def _node_bands(stages: Sequence[str]) -> Trace:
+    """Returns a background for the stages of each node, with the node's name at the right."""
     shapes, names = [], []
     begin = 0
-    for node, group in groupby(parts, where):
+    for node, group in groupby(stages, node_of):
         end = begin + len(list(group))
-        title, ground = _BANDS[node]
+        title, background = _NODES[node]
         shapes.append({
             "type": "rect", "layer": "below", "xref": "paper", "x0": 0, "x1": 1,
-            "y0": begin - 0.5, "y1": end - 0.5, "fillcolor": ground, "line": {"width": 0},
+            "y0": begin - 0.5, "y1": end - 0.5, "fillcolor": background, "line": {"width": 0},
         })  # fmt: skip
         names.append({
             "text": title, "xref": "paper", "x": 1, "xanchor": "right", "y": (begin + end - 1) / 2,
@@ -91,113 +92,109 @@ def _bands(parts: Sequence[str]) -> Trace:
     return {"shapes": shapes, "annotations": names}
 
 
-def _told_journey(about: pd.DataFrame, journey: dict[str, float], total: float) -> str:
-    first, second = sorted(journey, key=lambda part: journey[part], reverse=True)[:2]
-    count = "the one frame" if len(about) == 1 else f"the {len(about):,} frames"
-    told = (
-        f"The journey of a frame about the median: the mean of {count} whose total lies from the 45th to the 55th "
-        f"percentile, {milliseconds(total)} in all. Most of it is {first} ({milliseconds(journey[first])}), then "
-        f"{second} ({milliseconds(journey[second])})."
+def _waterfall_caption(near_median: pd.DataFrame, durations: dict[str, float], total: float) -> str:
+    first, second = sorted(durations, key=lambda stage: durations[stage], reverse=True)[:2]
+    count = "the one frame" if len(near_median) == 1 else f"the {len(near_median):,} frames"
+    caption = (
+        f"Stages of a typical frame: means of {count} with a total latency between the 45th and the 55th percentile "
+        f"({milliseconds(total)} on average). The longest stages are {first} ({milliseconds(durations[first])}) and "
+        f"{second} ({milliseconds(durations[second])})."
     )
-    if "uplink" in journey:
-        error = float(column(about, "clock_error_ms").mean())
-        told += f" Uplink and downlink are each true to within {milliseconds(error)}; their sum is exact."
-    return told
+    if "uplink" in durations:
+        error = float(column_values(near_median, "clock_error_ms").mean())
+        caption += f" Uplink and downlink have an error of at most {milliseconds(error)} each; their sum is exact."
+    return caption
 
 
-def shares(frames: pd.DataFrame) -> Chart:
-    """What share of the time each stage takes: of all frames, and of the fastest, the middle and the slowest."""
-    groups = [(name, *_shares(rows)) for name, rows in _groups(frames)]
+def _shares_chart(frames: pd.DataFrame) -> Chart:
+    """Shows the share of each stage in the time of all frames, and of the fastest, middle and slowest frames."""
+    groups = [(name, *_stage_shares(rows)) for name, rows in _groups(frames)]
     labels = [f"{name}<br>mean {milliseconds(total)}" for name, _, total in groups]
     traces = tuple(
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "y": labels,
-            "x": [100 * parts[part] for _, parts, _ in groups],
-            "text": [part if parts[part] > _TEXT_SHARE else "" for _, parts, _ in groups],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "textfont": {"color": bar(part)["pattern"]["fgcolor"]},  # type: ignore[index]  # A mark is a map of anything.
-            "marker": bar(part),
-            "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.2f}} % of the time<extra></extra>",
-        }
-        for part in map(str, PARTS)
+        stage_bar(
+            stage,
+            labels,
+            [100 * stage_shares[stage] for _, stage_shares, _ in groups],
+            "%{x:.2f} % of the time",
+            text=[stage if stage_shares[stage] > _MIN_LABELLED_SHARE else "" for _, stage_shares, _ in groups],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            textfont={"color": text_colour(STAGES[stage].colour)},
+        )
+        for stage in map(str, PARTS)
     )
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "share of the time, %"}, "range": [0, 100]},
-        "yaxis": {"autorange": "reversed"},
-        "legend": {"traceorder": "normal", "orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container"},
-        "margin": {"b": 150, "t": 12},
-    }
-    return Chart("shares", _told_shares(groups), traces, layout, height=230 + 62 * len(groups))
+    axes = {"xaxis": axis("share of the time, %", range=[0, 100]), "yaxis": {"autorange": "reversed"}}
+    layout = STACKED_LAYOUT | axes
+    return Chart("shares", _shares_caption(groups), traces, layout, height=230 + 62 * len(groups))
 
 
 def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    every = (f"all {len(frames):,} frames", frames)
-    if len(frames) < _LEAST:
-        return [every]
+    all_frames = (f"all {len(frames):,} frames", frames)
+    if len(frames) < _MIN_FRAMES_FOR_GROUPS:
+        return [all_frames]
     totals = frames["total_ms"]
-    fast, slow = totals.quantile(_TAIL), totals.quantile(1 - _TAIL)
+    fast, slow = totals.quantile(_TAIL_SHARE), totals.quantile(1 - _TAIL_SHARE)
     return [
-        every,
+        all_frames,
         ("the fastest 5 %", frames[totals <= fast]),
-        ("the middle 10 %", middle(frames)),
+        ("the middle 10 %", frames_near_median(frames)),
         ("the slowest 5 %", frames[totals >= slow]),
     ]
 
 
-def _shares(frames: pd.DataFrame) -> tuple[dict[str, float], float]:
-    """Each part's share of the time, and the mean total in milliseconds."""
-    total = column(frames, "total_ms")
-    summed = float(total.sum())
-    parts = {str(part): float(column(frames, f"{part}_ms").sum()) / summed if summed else np.nan for part in PARTS}
-    return parts, float(total.mean())
+def _stage_shares(frames: pd.DataFrame) -> tuple[dict[str, float], float]:
+    """Returns each stage's share of the time, and the mean total in milliseconds."""
+    totals = column_values(frames, "total_ms")
+    total = float(totals.sum())
+    stage_shares = {
+        str(part): float(column_values(frames, f"{part}_ms").sum()) / total if total else np.nan for part in PARTS
+    }
+    return stage_shares, float(totals.mean())
 
 
-def _told_shares(groups: list[tuple[str, dict[str, float], float]]) -> str:
-    _, parts, _ = groups[0]
-    leading = sorted(parts, key=lambda part: parts[part], reverse=True)[:3]
-    told = (
-        f"Shares of the time of the answered frames: {', '.join(f'{part} {share(parts[part])}' for part in leading)}."
-    )
+def _shares_caption(groups: list[tuple[str, dict[str, float], float]]) -> str:
+    _, of_all, _ = groups[0]
+    largest = sorted(of_all, key=lambda stage: of_all[stage], reverse=True)[:3]
+    listed = ", ".join(f"{stage} {share(of_all[stage])}" for stage in largest)
+    caption = f"Shares of the stages in the time of the answered frames; the largest are {listed}."
     if len(groups) == 1:
-        return told
-    _, slow, _ = groups[-1]
-    grown = max(slow, key=lambda part: slow[part] - parts[part])
-    return f"{told} Of the slowest twentieth, {grown} takes {share(slow[grown])} instead of {share(parts[grown])}."
+        return caption
+    _, of_slowest, _ = groups[-1]
+    grown = max(of_slowest, key=lambda stage: of_slowest[stage] - of_all[stage])
+    return (
+        f"{caption} In the slowest 5 % of the frames, the share of {grown} is {share(of_slowest[grown])} instead of "
+        f"{share(of_all[grown])}."
+    )
 
 
-def summaries(frames: pd.DataFrame) -> list[StageSummary]:
-    """The stages of the answered frames in figures, and their total: what the terminal shows."""
-    return summarise_durations(np.column_stack([column(frames, f"{name}_ms") for name in (*PARTS, "total")]))
+def stage_summaries(frames: pd.DataFrame) -> list[StageSummary]:
+    """Returns percentiles and share of each stage and of the total."""
+    return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in (*PARTS, "total")]))
 
 
-def table(frames: pd.DataFrame) -> Table:
-    """The stages in figures, and what a frame spends them on."""
+def _table(frames: pd.DataFrame) -> ReportTable:
+    """Returns percentiles, share and meaning of each stage."""
     rows = tuple(
         (
             summary.name,
             {"edge": "vehicle"}.get(summary.where, summary.where),
-            STAGES[summary.name].meaning if summary.name in STAGES else "is on its whole way",
+            STAGES[summary.name].meaning if summary.name in STAGES else "passes through all stages",
             summary.p50_ms,
             summary.p95_ms,
             summary.p99_ms,
             100 * summary.share,
         )
-        for summary in summaries(frames)
+        for summary in stage_summaries(frames)
     )
     columns = (
-        Column("stage", Kind.STAGE),
-        *texts("where", "in it, the frame …"),
-        *numbers("p50 ms", "p95 ms", "p99 ms"),
+        Column("stage", ColumnKind.STAGE),
+        *text_columns("where", "in this stage, the frame …"),
+        *number_columns("p50 ms", "p95 ms", "p99 ms"),
         Column("share %", digits=1),
     )
     caption = (
-        f"Time by stage of {len(frames):,} answered frames. The stages sum to the total of every frame; percentiles do "
-        f"not, as no frame is the median in every stage.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
+        f"Time by stage of {len(frames):,} answered frames. The stages of each frame sum to its total; the percentiles of "
+        f"the stages do not sum to those of the total.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
     )
-    return Table("stages", caption, columns, rows)
+    return ReportTable("stages", caption, columns, rows)

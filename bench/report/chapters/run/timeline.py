@@ -1,42 +1,43 @@
-"""The run over time: every frame a point, the slowest marked, each to be opened."""
+"""The total latency of every frame over time; the slowest frames are marked and can be opened."""
 
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, FrameList, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.answered_frames import SINCE_DUE, Floats, column, frame_name, seconds
-from bench.report.data.frame_details import drawn
+from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
+from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace, number_columns, text_columns
+from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, frame_name, seconds_since
+from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
-from bench.report.output.stage_styles import OUTCOMES, TOTAL
+from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
+from bench.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
 SLOWEST = 12
-_TITLE = "The run over time"
-_BINS = 120
-_LEAST_BINS = 5  # Fewer make no line worth reading.
-_LEAST_A_BIN = 20
-_MANY = 1000  # Points from which on small ones show more.
-_POINT = "#6d9db5"
+_TITLE = "Latency over time"
+_MAX_BINS = 120
+_MIN_BINS = 5  # Fewer bins do not make a meaningful line.
+_MIN_FRAMES_PER_BIN = 20
+_MANY_POINTS = 1000  # More points are drawn smaller.
+_POINT_COLOUR = "#6d9db5"
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
 
-def chapter(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> Section:
-    """The totals over time. `frames`: all of a run; `known`: its answered ones."""
-    if known.empty:
-        nothing = Prose("Not measured: no frame was answered, so there is no latency to show over time.")
-        return Section("timeline", _TITLE, (nothing,))
-    slow = slowest(known)
+def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
+    """Returns the totals over time; `frames` are all frames of a run."""
+    if answered.empty:
+        return not_measured("timeline", _TITLE)
+    slow = slowest(answered)
     listed = FrameList(
         "Open one of the slowest frames:", tuple(zip(slow["sequence"].tolist(), _labels(slow), strict=True))
     )
-    parts = (_chart(frames, known, slow, start_ns), listed, _table(slow, known, start_ns))
-    return Section("timeline", _TITLE, parts)
+    parts = (_chart(frames, answered, slow, start_ns), listed, _table(slow, answered, start_ns))
+    return Chapter("timeline", _TITLE, parts)
 
 
-def slowest(known: pd.DataFrame) -> pd.DataFrame:
-    """The slowest of the answered frames, the slowest first."""
-    return known.sort_values("total_ms", ascending=False, kind="stable").head(SLOWEST)
+def slowest(answered: pd.DataFrame) -> pd.DataFrame:
+    """Returns the slowest frames, starting with the slowest."""
+    return answered.sort_values("total_ms", ascending=False, kind="stable").head(SLOWEST)
 
 
 def _name(row: pd.Series) -> str:
@@ -47,110 +48,116 @@ def _labels(slow: pd.DataFrame) -> list[str]:
     return [f"#{row['sequence']}  {milliseconds(float(row['total_ms']))}" for _, row in slow.iterrows()]
 
 
-def _chart(frames: pd.DataFrame, known: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
-    shown = drawn(known)
-    unanswered = drawn(frames[frames["outcome"] != Outcome.ANSWERED])
+def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
+    shown = frames_on_page(answered)
+    unanswered = frames_on_page(frames[frames["outcome"] != Outcome.ANSWERED])
     traces = [_points(rows, start_ns) for _, rows in shown.groupby("camera", sort=False)]
-    traces += _trend(seconds(known, "t_due_ns", start_ns), column(known, "total_ms"))
+    traces += _trend(seconds_since(answered, "t_due_ns", start_ns), column_values(answered, "total_ms"))
     traces.append(_marked(slow, start_ns))
-    traces += [_rug(rows, place, start_ns) for place, (_, rows) in enumerate(unanswered.groupby("outcome", sort=False))]
+    traces += [_rug(rows, index, start_ns) for index, (_, rows) in enumerate(unanswered.groupby("outcome", sort=False))]
     has_rug = len(unanswered) > 0
     layout = {
-        "xaxis": {
-            "title": {"text": SINCE_DUE},
-            "anchor": "y2" if has_rug else "y",
-            "rangemode": "tozero",
-        },
-        "yaxis": {"title": {"text": "total, ms"}, "rangemode": "tozero", "domain": [0.26 if has_rug else 0, 1]},
+        "xaxis": axis_from_zero(TIME_AXIS_TITLE, anchor="y2" if has_rug else "y"),
+        "yaxis": axis_from_zero("total, ms", domain=[0.26 if has_rug else 0, 1]),
         "hovermode": "closest",
     }
     if has_rug:
         layout["yaxis2"] = {"domain": [0, 0.18], "type": "category", "showgrid": False, "fixedrange": True}
-    told = (
-        f"Each of {len(known):,} answered frames at the time it was due. The slowest, {_name(slow.iloc[0])}, took "
-        f"{milliseconds(float(slow['total_ms'].iloc[0]))}. Point at a frame for its id; click it for its stages."
+    caption = (
+        f"Total latency of {len(answered):,} answered frames by the time they were due. The slowest frame, "
+        f"{_name(slow.iloc[0])}, took {milliseconds(float(slow['total_ms'].iloc[0]))}. Point at a frame for its id; click "
+        "it for its stages."
     )
-    if len(shown) < len(known):
-        told += f" {len(shown):,} are drawn: the slowest, and the others thinned evenly; the lines are of all."
+    if len(shown) < len(answered):
+        caption += (
+            f" {len(shown):,} points are drawn: the slowest frames and an even selection of the others; the lines include "
+            "all frames."
+        )
     if has_rug:
-        told += f" Below lie the {int((frames['outcome'] != Outcome.ANSWERED).sum()):,} that were not answered."
-    return Chart("timeline", told, tuple(traces), layout, height=460)
+        count = int((frames["outcome"] != Outcome.ANSWERED).sum())
+        caption += f" The lower part shows the {count:,} frames that were not answered."
+    return Chart("timeline", caption, tuple(traces), layout, height=460)
 
 
 def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
     vehicle, camera = rows["vehicle"].iloc[0], rows["camera"].iloc[0]
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": str(camera),
-        "x": seconds(rows, "t_due_ns", start_ns).astype(np.float32),
-        "y": column(rows, "total_ms").astype(np.float32),
-        "customdata": rows["sequence"].to_numpy(np.int32),
-        "hovertemplate": f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": _POINT, "size": 4 if len(rows) > _MANY else 7, "opacity": 0.6},
-    }
+    return points(
+        str(camera),
+        seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
+        column_values(rows, "total_ms").astype(np.float32),
+        {"color": _POINT_COLOUR, "size": 4 if len(rows) > _MANY_POINTS else 7, "opacity": 0.6},
+        f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s",
+        type="scattergl",
+        customdata=rows["sequence"].to_numpy(np.int32),
+    )
 
 
 def _marked(slow: pd.DataFrame, start_ns: int) -> Trace:
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": f"the {len(slow)} slowest",
-        "x": seconds(slow, "t_due_ns", start_ns),
-        "y": column(slow, "total_ms"),
-        "customdata": slow["sequence"].to_numpy(np.int32),
-        "text": [_name(row) for _, row in slow.iterrows()],
-        "hovertemplate": "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s<extra></extra>",
-        "marker": {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}},
-    }
-
-
-def _trend(at_s: Floats, totals: Floats) -> list[Trace]:
-    """Median and 95th percentile of spans of equally many frames; none where there are too few."""
-    spans = min(_BINS, len(totals) // _LEAST_A_BIN)
-    if spans < _LEAST_BINS:
-        return []
-    cuts = np.array_split(np.arange(len(totals)), spans)
-    middles = np.array([at_s[part].mean() for part in cuts])
-    lines = []
-    for share, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot")):
-        lines.append({
-            "type": "scattergl", "mode": "lines", "name": f"{name} of {len(totals) // spans:,} frames", "x": middles,
-            "y": np.array([np.percentile(totals[part], share) for part in cuts]),
-            "line": {"color": TOTAL, "width": 1.8, "dash": dash}, "hoverinfo": "skip",
-        })  # fmt: skip
-    return lines
-
-
-def _rug(rows: pd.DataFrame, place: int, start_ns: int) -> Trace:
-    outcome = str(rows["outcome"].iloc[0])
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": f"{outcome} {len(rows):,}",
-        "x": seconds(rows, "t_due_ns", start_ns).astype(np.float32),
-        "y": [outcome] * len(rows),
-        "yaxis": "y2",
-        "customdata": rows["sequence"].to_numpy(np.int32),
-        "hovertemplate": f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": OUTCOMES[outcome], "size": 7, "symbol": _SYMBOLS[place % len(_SYMBOLS)]},
-    }
-
-
-def _table(slow: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> Table:
-    """The slowest frames, and the stage in which each lost most against the median."""
-    medians = {str(part): float(known[f"{part}_ms"].median()) for part in PARTS}
-    due = seconds(slow, "t_due_ns", start_ns)
-    rows = []
-    for place, (_, row) in enumerate(slow.iterrows()):
-        over = {part: float(row[f"{part}_ms"]) - median for part, median in medians.items()}
-        part = max(over, key=lambda name: over[name])
-        rows.append((_name(row), float(due[place]), float(row["total_ms"]), part, over[part], str(row["worker"])))
-    columns = (
-        *texts("frame"),
-        *numbers("due at s", "total ms"),
-        *texts("lost most in"),
-        *numbers("over its median, ms"),
-        *texts("worker"),
+    return points(
+        f"the {len(slow)} slowest",
+        seconds_since(slow, "t_due_ns", start_ns),
+        column_values(slow, "total_ms"),
+        {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}},
+        "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s",
+        type="scattergl",
+        customdata=slow["sequence"].to_numpy(np.int32),
+        text=[_name(row) for _, row in slow.iterrows()],
     )
-    return Table("slowest", f"The {len(rows)} slowest of the answered frames.", columns, tuple(rows))
+
+
+def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
+    """Returns lines of the median and the 95th percentile per bin of equally many frames; none for too few frames."""
+    bins = min(_MAX_BINS, len(totals) // _MIN_FRAMES_PER_BIN)
+    if bins < _MIN_BINS:
+        return []
+    indices = np.array_split(np.arange(len(totals)), bins)
+    centers = np.array([times_s[part].mean() for part in indices])
+    return [
+        line(
+            f"{name} of {len(totals) // bins:,} frames",
+            centers,
+            np.array([np.percentile(totals[part], percent) for part in indices]),
+            {"color": TOTAL_COLOUR, "width": 1.8, "dash": dash},
+            type="scattergl",
+            hoverinfo="skip",
+        )
+        for percent, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot"))
+    ]
+
+
+def _rug(rows: pd.DataFrame, index: int, start_ns: int) -> Trace:
+    """Returns the unanswered frames of one outcome as a row of marks below the chart."""
+    outcome = str(rows["outcome"].iloc[0])
+    return points(
+        f"{outcome} {len(rows):,}",
+        seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
+        [outcome] * len(rows),
+        {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+        f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s",
+        type="scattergl",
+        yaxis="y2",
+        customdata=rows["sequence"].to_numpy(np.int32),
+    )
+
+
+def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportTable:
+    """Returns the slowest frames with the stage that exceeds its median most."""
+    medians = {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS}
+    due_s = seconds_since(slow, "t_due_ns", start_ns)
+    rows = []
+    for at_s, (_, row) in zip(due_s, slow.iterrows(), strict=True):
+        excess = {stage: float(row[f"{stage}_ms"]) - median for stage, median in medians.items()}
+        stage = max(excess, key=lambda name: excess[name])
+        rows.append((_name(row), float(at_s), float(row["total_ms"]), stage, excess[stage], str(row["worker"])))
+    columns = (
+        *text_columns("frame"),
+        *number_columns("due at s", "total ms"),
+        *text_columns("delayed in"),
+        *number_columns("above its median, ms"),
+        *text_columns("worker"),
+    )
+    caption = (
+        f"The {len(rows)} slowest of the answered frames. Delayed in: the stage that exceeds its median by the longest "
+        "time."
+    )
+    return ReportTable("slowest", caption, columns, tuple(rows))

@@ -1,4 +1,4 @@
-"""The bursts of a study: where their latency went, beside what the formula of their origin predicts."""
+"""Splits the latency of bursts in a study into four terms and compares their queue time with a formula."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,67 +6,69 @@ from typing import Any
 import numpy as np
 
 from bench.performance.burst import BurstLatency, latency_deviation_ms, middle, speed_up, split
-from bench.report.content import Part, Prose, Section, Table, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.data.study_log import ReportedCell, StudyLog
 
-_TITLE = "Where the time of a burst goes"
-_OFFLINE = "offline"  # The scenario in which all frames fall due at once.
+_OFFLINE = "offline"  # The scenario in which all frames are due at once.
 
 
-def chapter(study: StudyLog) -> Section | None:
-    """The four terms of every cell whose frames fell due at once; None where none did."""
-    found = {cell.key: splits for cell in study.cells if (splits := _splits(study, cell))}
-    if not found:
+def chapter(study: StudyLog) -> Chapter | None:
+    """Returns the four terms of every cell whose frames were due at once; None if there is no such cell."""
+    splits = {cell.key: found for cell in study.cells if (found := _splits(study, cell))}
+    if not splits:
         return None
     rows = []
     for cell in study.cells:
-        if cell.key not in found:
+        if cell.key not in splits:
             continue
-        shown = middle(found[cell.key])
-        alone = _alone(study, cell, found)
+        runs = splits[cell.key]
+        shown = middle(runs)
+        single_worker = _single_worker_splits(study, cell, splits)
         rows.append((
-            cell.name, shown.workers, shown.frames, len(found[cell.key]), shown.network_ms, shown.client_queue_ms,
-            shown.server_queue_ms, shown.compute_ms, shown.total_ms, latency_deviation_ms(found[cell.key]), shown.predicted_queue_ms,
-            shown.predicted_ms / shown.total_ms, speed_up(found[cell.key], alone) if alone else np.nan,
+            cell.name, shown.workers, shown.frames, len(runs), shown.network_ms, shown.client_queue_ms,
+            shown.server_queue_ms, shown.compute_ms, shown.total_ms, latency_deviation_ms(runs), shown.predicted_queue_ms,
+            shown.predicted_ms / shown.total_ms, speed_up(runs, single_worker) if single_worker else np.nan,
         ))  # fmt: skip
     columns = (
-        *texts("cell"),
-        *numbers(
+        *text_columns("cell"),
+        *number_columns(
             "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms", "latency ms", "± latency ms",
             "queue by the formula ms", "formula / measured", "speed-up",
         ),
     )  # fmt: skip
     caption = (
-        "The latency of a burst, from when its frames fell due to its last answer, split by the stages of that last "
-        "answer; of several runs the one of median latency. ±: the standard deviation of the runs' latencies, – of one. "
-        "Formula: (N_R − N_S) / N_S · T_compute for the queue, with the time that a worker of the run was busy with each "
-        "of its frames. Speed-up: one worker's latency over this one's."
+        "Latency of a burst, from the due time of its frames to its last reply, split by the stages of this last reply. If "
+        "a cell has several runs, the run with the median latency is shown. ±: standard deviation of the runs' latencies, "
+        "– for one run. Formula: the queue time is (N_R − N_S) / N_S · T_compute, where T_compute is the mean time for "
+        "which a worker of the run was busy with a frame. Speed-up: latency with one worker over latency of this cell."
     )
-    about = Prose(
-        "The four terms are those of the distributed video inference of the originals. What waits for a worker waits at "
-        "the vehicle or before the worker, as a vehicle sends no more than workers take: compare the sum of both queues "
-        "with the formula's. Workers that share one machine share its cores, so that T_compute grows with their number."
+    introduction = Paragraph(
+        "The four terms are those of the original distributed video inference. A vehicle sends no more frames than the "
+        "workers accept, so frames wait both at the vehicle (client queue) and at the worker (server queue): compare the "
+        "sum of both with the formula. Workers on the same machine share its cores, so that T_compute grows with the "
+        "number of workers."
     )
-    parts: tuple[Part, ...] = (about, Table("bursts", caption, columns, tuple(rows)))
-    return Section("bursts", _TITLE, parts)
+    parts: tuple[ChapterPart, ...] = (introduction, ReportTable("bursts", caption, columns, tuple(rows)))
+    return Chapter("bursts", "Burst latency", parts)
 
 
-def _splits(study: StudyLog, cell: Cell) -> list[BurstLatency]:
-    """Of each run of a cell whose frames fell due at once."""
-    facts = study.runs[(study.runs["cell"] == cell.key) & (study.runs["state"] == "done")]
-    known = {"scenario", "workers"} <= set(facts.columns) and len(facts)
-    if not known or facts["scenario"].iloc[0] != _OFFLINE or study.frames.empty:
+def _splits(study: StudyLog, cell: ReportedCell) -> list[BurstLatency]:
+    """Returns the split of each run of a cell; empty if its frames were not due at once."""
+    runs = study.runs[(study.runs["cell"] == cell.key) & (study.runs["state"] == "done")]
+    has_columns = {"scenario", "workers"} <= set(runs.columns) and len(runs)
+    if not has_columns or runs["scenario"].iloc[0] != _OFFLINE or study.frames.empty:
         return []
-    frames = study.side(cell).frames
-    workers = int(facts["workers"].iloc[0])
-    return [split(of_run, workers) for _, of_run in frames.groupby("repetition")]
+    workers = int(runs["workers"].iloc[0])
+    return [split(run_frames, workers) for _, run_frames in study.group(cell).frames.groupby("repetition")]
 
 
-def _alone(study: StudyLog, cell: Cell, found: Mapping[str, list[BurstLatency]]) -> list[BurstLatency]:
-    """The splits of the cell with one worker that is else the same."""
+def _single_worker_splits(
+    study: StudyLog, cell: ReportedCell, splits: Mapping[str, list[BurstLatency]]
+) -> list[BurstLatency]:
+    """Returns the splits of the cell with one worker and otherwise the same settings; empty if there is none."""
 
-    def else_(other: Cell) -> dict[str, Any]:
+    def other_settings(other: ReportedCell) -> dict[str, Any]:
         return {axis: value for axis, value in other.settings.items() if axis != "workers"}
 
-    same = [other for other in study.cells if other.key in found and else_(other) == else_(cell)]
-    return next((found[other.key] for other in same if found[other.key][0].workers == 1), [])
+    same = [each for each in study.cells if each.key in splits and other_settings(each) == other_settings(cell)]
+    return next((splits[each.key] for each in same if splits[each.key][0].workers == 1), [])

@@ -1,4 +1,4 @@
-"""A study's own chapters: its runs, the results of its cells, and what each axis changes."""
+"""The setup and runs of a study, the results of its cells, the effect of each axis, and the capacity search."""
 
 import re
 from collections.abc import Mapping
@@ -8,31 +8,32 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons import runs as comparison
-from bench.report.chapters.run.provenance import facts, plain_text
+from bench.report.chapters.run.provenance import manifest_rows, plain_text
 from bench.report.chapters.run.stage_statistics import SEED
+from bench.report.chapters.traces import axis_from_zero, not_measured, points
 from bench.report.content import (
     Caution,
-    Cell,
+    CellValue,
+    Chapter,
+    ChapterPart,
     Chart,
+    CollapsedTable,
     Column,
-    Folded,
-    Kind,
-    Part,
-    Prose,
-    Row,
-    Section,
-    Table,
-    numbers,
-    texts,
+    ColumnKind,
+    Paragraph,
+    ReportTable,
+    TableRow,
+    number_columns,
+    text_columns,
 )
-from bench.report.data.study_log import AS_SAID, StudyLog
+from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import TOTAL, series
+from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
 from bench.statistics.description import describe
 from shared.runlog.percentiles import NOTE
 
-_MOST_SENTENCES = 40  # A larger matrix is read in its tables.
-_RUN_FIGURES = (
+_MAX_SENTENCES = 40  # Larger studies have only tables and charts.
+_RUN_COLUMNS = (
     ("throughput_hz", "answered a second"),
     ("worker_cpu_percent", "worker CPU %"),
     ("worker_rss_mb", "worker MB"),
@@ -42,164 +43,161 @@ _RUN_FIGURES = (
 )
 
 
-def provenance(study: StudyLog) -> Section:
-    """What the study's manifest says, and its axes."""
+def provenance(study: StudyLog) -> Chapter:
+    """Returns the axes and the manifest of the study."""
     axes = study.manifest.get("axes")
-    told = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
-    parts: list[Part] = []
+    parts: list[ChapterPart] = []
     if isinstance(axes, Mapping):
-        values = tuple(
-            (axis, ", ".join(map(_told, of_axis if isinstance(of_axis, list) else [of_axis])))
-            for axis, of_axis in axes.items()
+        rows = tuple(
+            (axis, ", ".join(map(_axis_text, values if isinstance(values, list) else [values])))
+            for axis, values in axes.items()
         )
-        parts.append(Table("axes", "The axes of the study and their values.", texts("axis", "values"), values))
-    parts.append(
-        Table("provenance", "What the manifest of the study says.", texts("what", "value"), tuple(facts(told)))
-    )
-    return Section("provenance", "What ran", tuple(parts))
+        parts.append(
+            ReportTable("axes", "The axes of the study and their values.", text_columns("axis", "values"), rows)
+        )
+    manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
+    columns = text_columns("what", "value")
+    parts.append(ReportTable("provenance", "Manifest of the study.", columns, tuple(manifest_rows(manifest))))
+    return Chapter("provenance", "Setup", tuple(parts))
 
 
-def _told(value: Any) -> str:
-    """A value of an axis: a link by its name, and what the study or the scenario says where there is none."""
+def _axis_text(value: Any) -> str:
+    """Formats a value of an axis; a link becomes its name."""
     if value is None:
-        return AS_SAID
+        return DEFAULT_VALUE
     return plain_text(value.get("name", value) if isinstance(value, Mapping) else value)
 
 
-def runs(study: StudyLog) -> Section:
-    """How the runs ended: those that failed or were skipped, with their reasons, and those that are not valid."""
+def runs(study: StudyLog) -> Chapter:
+    """Returns the failed and skipped runs with their reasons, and the validity of the runs."""
     states = study.runs["state"].value_counts()
-    told = ", ".join(f"{count:,} {state}" for state, count in states.items())
-    parts: list[Part] = [Prose(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {told}.")]
-    parts += [Caution(str(missing)) for missing in study.missing]
-    names = {cell.key: cell.name for cell in study.cells}
+    listed = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    parts: list[ChapterPart] = [Paragraph(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {listed}.")]
+    parts += [Caution(str(problem)) for problem in study.problems]
     others = study.runs[study.runs["state"] != "done"]
     if len(others):
-        rows = tuple(
-            (names[str(row["cell"])], int(row["repetition"]), str(row["state"]), _text(row.get("reason")))
-            for _, row in others.iterrows()
-        )
-        columns = (*texts("cell"), *numbers("repetition"), *texts("state", "reason"))
-        parts.append(Table("not_done", "The runs that gave no figures, and why.", columns, rows))
+        columns = text_columns("state", "reason")
+        rows = _run_rows(study, others, "state", "reason")
+        caption = "Runs without results, and the reasons."
+        parts.append(ReportTable("not_done", caption, (*_RUN_IDENTITY, *columns), rows))
     judged = study.runs[study.runs["validity"].notna()] if "validity" in study.runs else study.runs.iloc[:0]
     if len(judged):
-        rows = tuple(
-            (names[str(row["cell"])], int(row["repetition"]), str(row["validity"]), _text(row.get("validity_reason")))
-            for _, row in judged.iterrows()
-        )
-        columns = (*texts("cell"), *numbers("repetition"), *texts("verdict", "reason"))
         valid = int((judged["validity"] == "VALID").sum())
-        parts.append(Prose(f"By the rules of its scenario, {valid:,} of {len(judged):,} runs are VALID."))
-        table = Table("validity", "Whether each run is valid by the rules of its scenario.", columns, rows)
-        parts.append(Folded("Each run's verdict, and why", table))
-    return Section("runs", "How the runs ended", tuple(parts))
+        parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
+        columns = text_columns("verdict", "reason")
+        rows = _run_rows(study, judged, "validity", "validity_reason")
+        caption = "Validity of each run by the rules of its scenario."
+        table = ReportTable("validity", caption, (*_RUN_IDENTITY, *columns), rows)
+        parts.append(CollapsedTable("Validity of each run, with reasons", table))
+    return Chapter("runs", "How the runs ended", tuple(parts))
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+_RUN_IDENTITY = (*text_columns("cell"), *number_columns("repetition"))
 
 
-def results(study: StudyLog) -> Section:
-    """The figures of each cell, over its repetitions."""
+def _run_rows(study: StudyLog, runs: pd.DataFrame, result: str, reason: str) -> tuple[TableRow, ...]:
+    """Returns cell, repetition, result and reason of each run, from the columns `result` and `reason`."""
+    reasons = (runs[reason] if reason in runs else pd.Series("", runs.index)).fillna("")
+    names = runs["cell"].astype(str).map(study.cell_names)
+    return tuple(zip(names, runs["repetition"].tolist(), runs[result].astype(str), reasons.astype(str), strict=True))
+
+
+def results(study: StudyLog) -> Chapter:
+    """Returns the results of each cell over its repetitions."""
     done = study.runs[study.runs["state"] == "done"]
     if done.empty:
-        return Section("results", "Results", (Prose("Not measured: no run was done."),))
-    table = _results(study, done)
-    parts: list[Part] = [table]
+        return not_measured("results", "Results", "no run was done")
+    parts: list[ChapterPart] = [_results_table(study, done)]
     for column, name, axis in (
         ("total_p50_ms", "cells_p50", "median total of a run, ms"),
-        ("throughput_hz", "cells_throughput", "frames answered a second"),
+        ("throughput_hz", "cells_throughput", "frames answered per second"),
     ):
         if column in done and done[column].notna().any():
-            parts.append(_dots(study, done, column, name, axis))
-    return Section("results", "Results", tuple(parts))
+            parts.append(_run_chart(study, done, column, name, axis))
+    return Chapter("results", "Results", tuple(parts))
 
 
-def _results(study: StudyLog, done: pd.DataFrame) -> Table:
-    shown = [(name, heading) for name, heading in _RUN_FIGURES if name in done and done[name].notna().any()]
-    rows: list[Row] = []
+def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
+    shown = [(name, heading) for name, heading in _RUN_COLUMNS if name in done and done[name].notna().any()]
+    rows: list[TableRow] = []
     for cell in study.cells:
-        of_cell = done[done["cell"] == cell.key]
-        side = study.side(cell)
-        frames = side.frames
-        totals = describe(frames["total_ms"] if len(frames) else [], seed=SEED)
-        figures = [float(of_cell[name].mean()) if len(of_cell) else float("nan") for name, _ in shown]
-        rows.append(
-            (cell.name, len(of_cell), totals.count, 100 * side.answered, totals.p50, totals.p95, totals.p99, *figures)
-        )
+        cell_runs = done[done["cell"] == cell.key]
+        group = study.group(cell)
+        totals = describe(group.frames["total_ms"] if len(group.frames) else [], seed=SEED)
+        means = [float(cell_runs[name].mean()) if len(cell_runs) else float("nan") for name, _ in shown]
+        percentiles = (totals.p50, totals.p95, totals.p99)
+        rows.append((cell.name, len(cell_runs), totals.count, 100 * group.answered_share, *percentiles, *means))
     columns = (
-        *texts("cell"),
-        *numbers("runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(heading for _, heading in shown)),
+        *text_columns("cell"),
+        *number_columns(
+            "runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(heading for _, heading in shown)
+        ),
     )
     caption = (
-        "Each cell: totals of the answered frames of its measured time, all repetitions together, with 95 % intervals "
-        f"(for these runs); beside them the means of the runs. Answered: of all frames that its runs read. {NOTE}"
+        "Total latency of the answered frames of each cell in the measured time, over all repetitions, with 95 % intervals "
+        "for these runs, and means over the runs. Answered %: share of all frames that the runs of the cell read. "
+        f"{NOTE}"
     )
-    return Table("results", caption, columns, tuple(rows))
+    return ReportTable("results", caption, columns, tuple(rows))
 
 
-def _dots(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
-    """One point a run, a line a cell: how far repetitions lie apart against how far cells do."""
-    names = {cell.key: cell.name for cell in study.cells}
+def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
+    """Shows one point per run in one line per cell, to compare the spread of repetitions with that of cells."""
     known = done[done[column].notna()]
+    names = known["cell"].astype(str).map(study.cell_names)
     traces = []
-    for place, (repetition, rows) in enumerate(known.groupby("repetition")):
-        colour, _ = series(place)
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": f"repetition {repetition}",
-            "x": rows[column].to_numpy(np.float64), "y": [names[str(key)] for key in rows["cell"]],
-            "marker": {"size": 10, "color": colour, "symbol": place % 8, "line": {"width": 1, "color": "#ffffff"}},
-            "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-        })  # fmt: skip
+    for index, (repetition, rows) in enumerate(known.groupby("repetition")):
+        colour, _ = series_style(index)
+        marker = {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}}
+        values, labels = rows[column].to_numpy(np.float64), names[rows.index].tolist()
+        traces.append(points(f"repetition {repetition}", values, labels, marker, "%{y}: %{x:.2f}"))
     means = known.groupby("cell")[column].mean()
     order = [cell for cell in study.cells if cell.key in means.index]
-    traces.append({
-        "type": "scatter", "mode": "markers", "name": "mean", "x": [float(means[cell.key]) for cell in order],
-        "y": [cell.name for cell in order], "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": TOTAL}},
-        "hovertemplate": "mean of %{y}: %{x:.2f}<extra></extra>",
-    })  # fmt: skip
-    leading = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
-    most = float(means[leading.key])
-    best = milliseconds(most) if column.endswith("_ms") else f"{number(most)} a second"
-    caption = f"{axis.capitalize()}: a point is a run, the bar is their mean. Best: {leading.name}, {best}."
+    cell_names = [cell.name for cell in order]
+    marker = {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": TOTAL_COLOUR}}
+    cell_means = [float(means[cell.key]) for cell in order]
+    traces.append(points("mean", cell_means, cell_names, marker, "mean of %{y}: %{x:.2f}"))
+    best = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
+    mean = float(means[best.key])
+    best_text = milliseconds(mean) if column.endswith("_ms") else f"{number(mean)} per second"
+    caption = f"{axis.capitalize()}: each point is a run, the bar is the mean. Best: {best.name}, {best_text}."
     layout = {
-        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array",
-                  "categoryarray": [cell.name for cell in order]},
+        "xaxis": axis_from_zero(axis),
+        "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": cell_names},
         "showlegend": True,
-    }  # fmt: skip
+    }
     return Chart(name, caption, tuple(traces), layout, height=130 + 34 * len(order))
 
 
-def axes(study: StudyLog) -> Section:
-    """What each axis changes: cells that differ in it alone, compared."""
-    title = "What each axis changes"
-    parts: list[Part] = []
+def axes(study: StudyLog) -> Chapter:
+    """Compares the cells that differ only in one axis, for each axis."""
+    parts: list[ChapterPart] = []
     for axis in study.axes:
-        sides = [(study.side(a), study.side(b)) for a, b in study.pairs(axis)]
-        known = [(a, b) for a, b in sides if len(a.frames) and len(b.frames)]
-        if not known:
-            parts.append(Prose(f"{axis}: not measured: no two cells that differ in it alone were both answered."))
+        pairs = [(study.group(a), study.group(b)) for a, b in study.pairs(axis)]
+        answered = [(a, b) for a, b in pairs if len(a.frames) and len(b.frames)]
+        if not answered:
+            parts.append(Paragraph(f"{axis}: not measured, because no two cells that differ only in it have answers."))
             continue
-        found = comparison.compared(known, in_blocks=True)
-        parts += comparison.told(found)[:_MOST_SENTENCES]
+        found = comparison.compare_totals(answered, in_blocks=True)
+        parts += comparison.sentences(found)[:_MAX_SENTENCES]
         file = re.sub(r"\W+", "_", axis)
         parts.append(comparison.table(found, f"by_{file}"))
-        parts.append(comparison.differences(found, f"differences_{file}"))
+        parts.append(comparison.difference_chart(found, f"differences_{file}"))
     if not parts:
-        parts = [Prose("Not compared: the study has one cell.")]
-    return Section("comparison", title, tuple(parts))
+        parts = [Paragraph("Not compared: the study has one cell.")]
+    return Chapter("comparison", "Effect of each axis", tuple(parts))
 
 
-def capacity(study: StudyLog) -> Section:
-    """The search for how many vehicles fit, step by step."""
-    names = {cell.key: cell.name for cell in study.cells}
-    steps = study.capacity
+def capacity(study: StudyLog) -> Chapter:
+    """Returns the steps of the search for the maximum number of vehicles."""
+    names, steps = study.cell_names, study.capacity
     columns = [column for column in steps.columns if column not in {"study", "cell"}]
-    kinds = [
+    number_or_text = [
         Column(
             column.replace("_", " "),
-            Kind.NUMBER if pd.api.types.is_numeric_dtype(steps[column]) and steps[column].dtype != bool else Kind.TEXT,
+            ColumnKind.NUMBER
+            if pd.api.types.is_numeric_dtype(steps[column]) and steps[column].dtype != bool
+            else ColumnKind.TEXT,
         )
         for column in columns
     ]
@@ -207,11 +205,12 @@ def capacity(study: StudyLog) -> Section:
         (names.get(str(row["cell"]), str(row["cell"])), *(_cell(row[column]) for column in columns))
         for _, row in steps.iterrows()
     )
-    table = Table("capacity", "Every step of the search.", (*texts("cell"), *kinds), rows)
-    return Section("capacity", "How many vehicles fit", (table,))
+    caption = "Steps of the search for the maximum number of vehicles."
+    table = ReportTable("capacity", caption, (*text_columns("cell"), *number_or_text), rows)
+    return Chapter("capacity", "Vehicle capacity", (table,))
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: Any) -> CellValue:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, str):

@@ -1,50 +1,51 @@
-"""What each cell of a study takes beside its inference; and, where codecs are compared, what they cost and save."""
+"""The overhead of each cell beyond its inference, and the sizes and times of the compared codecs."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Part, Prose, Row, Section, Table, numbers, texts
-from bench.report.data.study_log import AS_SAID, Cell, StudyLog
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow, number_columns, text_columns
+from bench.report.data.study_log import DEFAULT_VALUE, ReportedCell, StudyLog
 
-_TITLE = "What the journey adds to the inference"
-_SPREAD = "±: the standard deviation of the runs' means, – of a single run."
+_SPREAD_NOTE = "±: standard deviation of the runs' means, – for a single run."
 
 
-def chapter(study: StudyLog) -> Section | None:
-    """A row a cell, its axes in columns of their own; None where no frame was answered."""
+def chapter(study: StudyLog) -> Chapter | None:
+    """Returns one row per cell with its axis values; None if no frame was answered."""
     if study.frames.empty:
         return None
-    about = Prose(
-        "Overhead is a frame's total less its inference: the vehicle's own work, the way there and back, decoding, waiting "
-        "and encoding. Means, unlike medians, may be subtracted: total is inference and overhead."
+    introduction = Paragraph(
+        "The overhead of a frame is its total minus its inference: the vehicle's own work, uplink and downlink, decoding, "
+        "waiting and encoding. Means can be subtracted, unlike medians: total = inference + overhead."
     )
-    parts: list[Part] = [about, _table(study, "overhead", _OVERHEAD, f"Totals of the answered frames. {_SPREAD}")]
+    caption = f"Total latency, inference and overhead of the answered frames. {_SPREAD_NOTE}"
+    parts: list[ChapterPart] = [introduction, _table(study, "overhead", _OVERHEAD, caption)]
     if "codec" in study.axes:
-        caption = f"What the codecs cost and save: means of the answered frames, bytes of a frame. {_SPREAD}"
+        caption = f"Sizes and times of the codecs: means of the answered frames, bytes per frame. {_SPREAD_NOTE}"
         parts.append(_table(study, "codecs", _CODECS, caption))
-    return Section("overhead", _TITLE, tuple(parts))
+    return Chapter("overhead", "Overhead beyond inference", tuple(parts))
 
 
-def _mean(name: str) -> "_Figure":
+_Statistic = Callable[[pd.DataFrame], float | int]
+
+
+def _mean(name: str) -> _Statistic:
     return lambda frames: float(frames[name].astype(np.float64).mean())
 
 
-def _spread(name: str) -> "_Figure":
+def _spread(name: str) -> _Statistic:
     return lambda frames: float(frames.groupby("repetition")[name].mean().std(ddof=1))
 
 
-def _quantile(name: str, share: float) -> "_Figure":
+def _quantile(name: str, share: float) -> _Statistic:
     return lambda frames: float(frames[name].quantile(share))
 
 
-_Figure = Callable[[pd.DataFrame], float | int]
-_ADDED = "overhead_ms"
-_COUNTS: dict[str, _Figure] = {"runs": lambda frames: int(frames["repetition"].nunique()), "frames": len}
-_TOTAL: dict[str, _Figure] = {"total mean ms": _mean("total_ms"), "± total ms": _spread("total_ms")}
-_REST: dict[str, _Figure] = {"overhead mean ms": _mean(_ADDED), "± overhead ms": _spread(_ADDED)}
+_OVERHEAD_MS = "overhead_ms"
+_COUNTS: dict[str, _Statistic] = {"runs": lambda frames: int(frames["repetition"].nunique()), "frames": len}
+_TOTAL: dict[str, _Statistic] = {"total mean ms": _mean("total_ms"), "± total ms": _spread("total_ms")}
+_REST: dict[str, _Statistic] = {"overhead mean ms": _mean(_OVERHEAD_MS), "± overhead ms": _spread(_OVERHEAD_MS)}
 _OVERHEAD = (
     _COUNTS
     | _TOTAL
@@ -62,21 +63,18 @@ _CODECS = (
 )
 
 
-def _table(study: StudyLog, name: str, figures: dict[str, _Figure], caption: str) -> Table:
-    rows: list[Row] = []
+def _table(study: StudyLog, name: str, statistics: dict[str, _Statistic], caption: str) -> ReportTable:
+    rows: list[TableRow] = []
     for cell in study.cells:
-        frames = study.side(cell).frames
+        frames = study.group(cell).frames
         if len(frames):
-            frames = frames.assign(**{_ADDED: frames["total_ms"] - frames["inferred_ms"]})
-            rows.append((*_settings(study, cell), *(figure(frames) for figure in figures.values())))
-    settings = [f"{axis} (axis)" if axis in figures else axis for axis in study.axes or ("cell",)]
-    return Table(name, caption, (*texts(*settings), *numbers(*figures)), tuple(rows))
+            frames = frames.assign(**{_OVERHEAD_MS: frames["total_ms"] - frames["inferred_ms"]})
+            rows.append((*_axis_values(study, cell), *(statistic(frames) for statistic in statistics.values())))
+    settings = [f"{axis} (axis)" if axis in statistics else axis for axis in study.axes or ("cell",)]
+    return ReportTable(name, caption, (*text_columns(*settings), *number_columns(*statistics)), tuple(rows))
 
 
-def _settings(study: StudyLog, cell: Cell) -> list[str]:
-    """The values of a cell on the axes that differ; its name where none does."""
-    return [_told(cell.settings[axis]) for axis in study.axes] or [cell.name]
-
-
-def _told(value: Any) -> str:
-    return AS_SAID if value is None else str(value)
+def _axis_values(study: StudyLog, cell: ReportedCell) -> list[str]:
+    """Returns the values of a cell on the axes that vary; its name if no axis varies."""
+    values = (cell.settings[axis] for axis in study.axes)
+    return [DEFAULT_VALUE if value is None else str(value) for value in values] or [cell.name]

@@ -1,4 +1,4 @@
-"""What each axis of a study changes of CPU and memory: one figure a run, tested like the latencies."""
+"""The effect of each axis of a study on CPU and memory, describe_tests with one value per run."""
 
 import re
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.comparisons.runs import tested
-from bench.report.content import Part, Prose, Section, Table, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.chapters.comparisons.runs import describe_tests
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import probability
 from bench.statistics.run_test import RunTest, compare_runs
 
-_FIGURES = {  # Columns of the runs' table.
+_RESOURCES = {  # Columns of the table of runs, with their headings.
     "worker_cpu_percent": "worker CPU %",
     "worker_rss_mb": "worker MB",
     "vehicle_cpu_percent": "vehicle CPU %",
@@ -24,52 +24,48 @@ _FIGURES = {  # Columns of the runs' table.
 }
 
 
-class _Compared(NamedTuple):
-    figure: str
-    a: Cell
-    b: Cell
+class _ResourceComparison(NamedTuple):
+    resource: str
+    a: ReportedCell
+    b: ReportedCell
     test: RunTest
 
 
-def chapter(study: StudyLog) -> Section | None:
-    """The runs of cells that differ in one axis alone; None where nothing was measured in two such cells."""
-    parts: list[Part] = [_table(axis, found) for axis in study.axes if (found := _found(study, axis))]
+def chapter(study: StudyLog) -> Chapter | None:
+    """Compares cells that differ only in one axis; None if no resource was measured in two such cells."""
+    parts: list[ChapterPart] = [_table(axis, found) for axis in study.axes if (found := _compare(study, axis))]
     if not parts:
         return None
-    about = Prose(
-        "A run is one figure here, its mean CPU or greatest memory: samples within a run follow one another, and so many "
-        "of them would make any difference look certain. 100 % of CPU is one core busy."
+    introduction = Paragraph(
+        "Each run contributes one value: its mean CPU or its maximum memory. The samples within a run are correlated and "
+        "cannot be describe_tests as independent values. 100 % CPU means one busy core."
     )
-    return Section("utilisation", "CPU and memory by axis", (about, *parts))
+    return Chapter("utilisation", "CPU and memory by axis", (introduction, *parts))
 
 
-def _found(study: StudyLog, axis: str) -> list[_Compared]:
-    """The figures that were measured in both cells of a pair that differs in the axis alone."""
-    pairs = list(study.pairs(axis))
-    sides = {
-        (heading, a.key, b.key): (a, b, _of(study, a, column), _of(study, b, column))
-        for column, heading in _FIGURES.items()
+def _compare(study: StudyLog, axis: str) -> list[_ResourceComparison]:
+    """Compares the resources measured in both cells of each pair that differs only in `axis`."""
+    candidates = [
+        (heading, a, b, _run_values(study, a, column), _run_values(study, b, column))
+        for column, heading in _RESOURCES.items()
         if column in study.runs
-        for a, b in pairs
-    }
-    known = {key: side for key, side in sides.items() if all(figures.notna().any() for figures in side[2:])}
-    tests = compare_runs([(of_a, of_b) for _, _, of_a, of_b in known.values()], in_blocks=True)
-    return [
-        _Compared(heading, a, b, test)
-        for ((heading, _, _), (a, b, _, _)), test in zip(known.items(), tests, strict=True)
+        for a, b in study.pairs(axis)
     ]
+    measured = [each for each in candidates if all(values.notna().any() for values in each[3:])]
+    tests = compare_runs([(values_a, values_b) for *_, values_a, values_b in measured], in_blocks=True)
+    return [_ResourceComparison(heading, a, b, test) for (heading, a, b, *_), test in zip(measured, tests, strict=True)]
 
 
-def _of(study: StudyLog, cell: Cell, column: str) -> pd.Series:
-    """A figure of each run of a cell, by its repetition."""
+def _run_values(study: StudyLog, cell: ReportedCell, column: str) -> pd.Series:
+    """Returns the value of each run of a cell, indexed by repetition."""
     runs = study.runs[study.runs["cell"] == cell.key]
     return runs.astype({column: np.float64}).groupby("repetition")[column].mean()
 
 
-def _table(axis: str, found: Sequence[_Compared]) -> Table:
+def _table(axis: str, found: Sequence[_ResourceComparison]) -> ReportTable:
     rows = tuple(
         (
-            each.figure,
+            each.resource,
             each.b.name,
             each.a.name,
             f"{each.test.b.count} and {each.test.a.count}",
@@ -84,12 +80,12 @@ def _table(axis: str, found: Sequence[_Compared]) -> Table:
         for each in found
     )
     columns = (
-        *texts("figure", "of", "against", "runs"),
-        *numbers("mean of", "± of", "mean against", "± against", "difference"),
-        *texts("verdict", "p"),
+        *text_columns("resource", "compared", "baseline", "runs"),
+        *number_columns("compared mean", "compared ±", "baseline mean", "baseline ±", "difference"),
+        *text_columns("verdict", "p"),
     )
     caption = (
-        f"By {axis}: the means of the runs, ± their standard deviations, and the difference. "
-        f"{tested(each.test.method for each in found)}"
+        f"Effect of {axis}: means of the runs, ± their standard deviations, and the difference. "
+        f"{describe_tests(each.test.method for each in found)}"
     )
-    return Table("utilisation_" + re.sub(r"\W+", "_", axis), caption, columns, rows)
+    return ReportTable("utilisation_" + re.sub(r"\W+", "_", axis), caption, columns, rows)

@@ -1,4 +1,4 @@
-"""Who sees fewer colours must still see where one stage ends and the next begins."""
+"""Readers with colour vision deficiencies must be able to distinguish the stages."""
 
 from itertools import combinations
 
@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.report.chapters.run.stages import where
-from bench.report.output.stage_styles import OUTCOMES, SERIES, STAGES, ink, series
+from bench.report.output.stage_styles import OUTCOME_COLOURS, SERIES, STAGES, node_of, series_style, text_colour
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
@@ -15,17 +14,17 @@ Matrix = npt.NDArray[np.float64]
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 VISIONS = {
-    "all colours": np.eye(3),
-    "no red": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "no green": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "no blue": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "normal": np.eye(3),
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
 }  # fmt: skip
-APART = 12.0  # CIELAB units; 2.3 is what can just be told side by side (Mahy et al., 1994).
+MIN_DISTANCE = 12.0  # CIELAB units; the just noticeable difference is 2.3 (Mahy et al., 1994).
 
 
 def lab(colour: str, vision: Matrix) -> Matrix:
-    """A colour (#rrggbb) as CIELAB under D65, as someone of that vision sees it."""
-    srgb = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    """Converts "#rrggbb" to CIELAB under D65 as seen with the given vision."""
+    srgb = np.array([*bytes.fromhex(colour[1:])]) / 255
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(vision @ linear, 0, 1)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -35,56 +34,56 @@ def lab(colour: str, vision: Matrix) -> Matrix:
 
 
 def distance(a: str, b: str, vision: Matrix) -> float:
-    """How far apart two colours look (CIE 1976)."""
+    """Returns the colour difference ΔE (CIE 1976)."""
     return float(np.linalg.norm(lab(a, vision) - lab(b, vision)))
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_neighbours_in_the_stack_can_be_told_apart(vision: str) -> None:
-    """Also those that meet where the stage between them takes no time."""
+def test_neighbouring_stages_of_a_bar_can_be_distinguished(vision: str) -> None:
+    """Stages two apart can also touch, if the stage between them takes no time."""
     parts = [str(part) for part in PARTS]
     for step in (1, 2):
         for a, b in zip(parts, parts[step:], strict=False):
-            apart = distance(STAGES[a].colour, STAGES[b].colour, VISIONS[vision])
-            assert apart >= APART or STAGES[a].hatch != STAGES[b].hatch, (a, b, apart)
-            assert step == 2 or apart >= APART, (a, b, apart)
+            difference = distance(STAGES[a].colour, STAGES[b].colour, VISIONS[vision])
+            assert difference >= MIN_DISTANCE or STAGES[a].hatch != STAGES[b].hatch, (a, b, difference)
+            assert step == 2 or difference >= MIN_DISTANCE, (a, b, difference)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_no_two_stages_look_alike_everywhere(vision: str) -> None:
-    """Colour is never alone: what is near in colour differs in its hatch."""
+def test_stages_of_similar_colour_differ_in_their_hatch(vision: str) -> None:
+    """No two stages look alike."""
     for a, b in combinations(map(str, PARTS), 2):
-        near = distance(STAGES[a].colour, STAGES[b].colour, VISIONS[vision]) < APART
+        near = distance(STAGES[a].colour, STAGES[b].colour, VISIONS[vision]) < MIN_DISTANCE
         assert not near or STAGES[a].hatch != STAGES[b].hatch, (a, b)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_vehicle_and_cloud_stay_two_families(vision: str) -> None:
-    """Which side of the link the time went is the first question."""
+def test_stages_of_vehicle_and_cloud_can_be_distinguished(vision: str) -> None:
+    """The reader must see on which side of the link the time was spent."""
     nodes = {
-        node: [STAGES[part].colour for part in map(str, PARTS) if where(part) == node] for node in ("edge", "cloud")
+        node: [STAGES[part].colour for part in map(str, PARTS) if node_of(part) == node] for node in ("edge", "cloud")
     }
     nearest = min(distance(a, b, VISIONS[vision]) for a in nodes["edge"] for b in nodes["cloud"])
-    assert nearest >= APART
+    assert nearest >= MIN_DISTANCE
 
 
-def test_every_stage_and_outcome_has_its_look() -> None:
-    """One that was added later would end the report with an error."""
+def test_every_stage_and_outcome_has_a_colour() -> None:
+    """A stage or outcome without a style would make the report fail."""
     assert {str(part) for part in PARTS} | {"uplink", "downlink"} == STAGES.keys()
-    assert {outcome.value for outcome in Outcome} == OUTCOMES.keys()
+    assert {outcome.value for outcome in Outcome} == OUTCOME_COLOURS.keys()
 
 
-def test_series_repeat_late() -> None:
-    """Sixteen cells lie over each other before two look alike."""
-    assert len({series(place) for place in range(16)}) == 16
+def test_the_first_sixteen_series_look_different() -> None:
+    """A study can show many cells in one chart."""
+    assert len({series_style(index) for index in range(16)}) == 16
     assert len(set(SERIES)) == len(SERIES)
 
 
-def test_text_on_a_stage_can_be_read() -> None:
-    """Its contrast with the colour under it is at least 3 to 1 (WCAG 2.1, large text and graphics)."""
-    for look in STAGES.values():
+def test_text_on_a_stage_is_legible() -> None:
+    """The contrast of the text is at least 3:1 (WCAG 2.1, large text and graphics)."""
+    for style in STAGES.values():
         light, dark = sorted(
-            (lab(colour, np.eye(3))[0] for colour in (look.colour, ink(look.colour))), reverse=True
+            (lab(colour, np.eye(3))[0] for colour in (style.colour, text_colour(style.colour))), reverse=True
         )  # fmt: skip
         above, below = ((((level + 16) / 116) ** 3 if level > 8 else level / 903.3) for level in (light, dark))
-        assert (above + 0.05) / (below + 0.05) >= 3, look
+        assert (above + 0.05) / (below + 0.05) >= 3, style

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.content import Column, Kind, Table, numbers
+from bench.report.content import Column, ColumnKind, ReportTable, number_columns
 from bench.report.output.table_files import TablesError, to_csv, to_latex, to_markdown, write_tables
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
 HOSTILE = r"50 % of a_b & \c {d} #1 ~ ^2 $5 | <i>"
-TABLE = Table(
+TABLE = ReportTable(
     "stages",
     "Time by stage, ms: 5 % of all",
-    (Column("stage", Kind.STAGE), *numbers("p50 ms", "frames"), Column("note", Kind.TEXT)),
-    (("inferred", Estimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
+    (Column("stage", ColumnKind.STAGE), *number_columns("p50 ms", "frames"), Column("note", ColumnKind.TEXT)),
+    (("inferred", IntervalEstimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
 )
 
 
-def test_csv_holds_plain_numbers_with_their_bounds() -> None:
-    """A program reads it: no thousands' commas, no dashes, nanoseconds kept."""
+def test_csv_has_plain_numbers_and_a_column_for_each_end_of_an_interval() -> None:
+    """Programs read the file: no thousands separators, no dashes, six decimals."""
     first, second = csv.DictReader(io.StringIO(to_csv(TABLE)))
     assert first == {
         "stage": "inferred",
@@ -32,8 +32,8 @@ def test_csv_holds_plain_numbers_with_their_bounds() -> None:
     assert second == {"stage": "total"} | dict.fromkeys(("p50 ms", "p50 ms low", "p50 ms high", "frames", "note"), "")
 
 
-def test_markdown_stays_a_table_whatever_a_name_holds() -> None:
-    """A bar in a camera's name would open a column."""
+def test_markdown_escapes_special_characters() -> None:
+    """An unescaped bar in a name would start another column."""
     lines = to_markdown(TABLE).splitlines()
     assert lines[2:4] == ["| stage | p50 ms | frames | note |", "| --- | ---: | ---: | --- |"]
     assert lines[4].startswith("| inferred | 117.3 [116.3 to 118.4] | 2,931 | 50 % of a_b")
@@ -41,8 +41,8 @@ def test_markdown_stays_a_table_whatever_a_name_holds() -> None:
     assert lines[5] == "| total | – | – |  |"
 
 
-def test_latex_has_no_commands_but_its_own() -> None:
-    """An underscore alone would stop a paper from being set."""
+def test_latex_escapes_special_characters() -> None:
+    """An unescaped underscore is an error in LaTeX."""
     text = to_latex(TABLE)
     assert r"\begin{tabular}{lrrl}" in text
     assert r"50 \% of a\_b \& \textbackslash{}c \{d\} \#1 \textasciitilde{} \textasciicircum{}2 \$5" in text
@@ -50,15 +50,15 @@ def test_latex_has_no_commands_but_its_own() -> None:
     assert r"\caption{Time by stage, ms: 5 \% of all}" in text
 
 
-def test_every_table_is_written_three_times(tmp_path: Path) -> None:
-    """One for programs, two for papers."""
+def test_every_table_is_written_in_three_formats(tmp_path: Path) -> None:
+    """The folder is created if necessary."""
     written = write_tables([TABLE], tmp_path / "new" / "folder")
     assert [path.name for path in written] == ["stages.csv", "stages.md", "stages.tex"]
     assert all(path.read_text(encoding="utf-8") for path in written)
 
 
-def test_a_folder_that_does_not_take_them_is_told(tmp_path: Path) -> None:
-    """One line that says what to do."""
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """The message suggests another --tables."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TablesError, match="choose another --tables"):
         write_tables([TABLE], tmp_path / "file")

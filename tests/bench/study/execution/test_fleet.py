@@ -16,7 +16,7 @@ exec sleep 600
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Vehicles that play until they are ended, or fail at once where they are told `--fails`; the flags of the former."""
+    """Replaces the vehicle by a program that runs until terminated, or fails with `--fails`; returns its flags."""
     program = tmp_path / "vehicle"
     program.write_text(_VEHICLE)
     program.chmod(0o755)
@@ -24,8 +24,8 @@ def endless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return []
 
 
-def test_a_vehicle_that_fails_is_not_waited_for_until_the_others_end(endless: list[str], tmp_path: Path) -> None:
-    """The first of many may play for an hour: what failed beside it is known at once."""
+def test_a_failed_vehicle_ends_the_wait_for_the_others(endless: list[str], tmp_path: Path) -> None:
+    """The other vehicles may play for an hour; the failure must be reported immediately."""
     with Fleet(2, tmp_path, tmp_path, [endless, ["--fails"]]) as vehicles:
         pids = vehicles.pids
         with pytest.raises(RunError, match="vehicle-2 failed with exit code 1: no source"):
@@ -33,8 +33,8 @@ def test_a_vehicle_that_fails_is_not_waited_for_until_the_others_end(endless: li
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
 
 
-def test_waiting_ends_where_the_check_says_that_it_has_no_sense(endless: list[str], tmp_path: Path) -> None:
-    """Without a worker every frame would have to expire first, one after the other."""
+def test_an_error_of_the_check_ends_the_wait(endless: list[str], tmp_path: Path) -> None:
+    """If the worker has ended, the vehicles would wait until every frame has expired."""
 
     def check() -> None:
         raise RunError("worker-1 ended")
@@ -43,10 +43,10 @@ def test_waiting_ends_where_the_check_says_that_it_has_no_sense(endless: list[st
         vehicles.wait(600, check)
 
 
-def test_an_interruption_while_the_vehicles_end_leaves_none_behind(
+def test_an_interruption_during_termination_leaves_no_vehicle_running(
     endless: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever presses Ctrl-C twice wants it to end, and not to look for processes afterwards."""
+    """The user pressed Ctrl-C twice."""
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
@@ -58,7 +58,7 @@ def test_an_interruption_while_the_vehicles_end_leaves_none_behind(
     assert not any(psutil.pid_exists(pid) for pid in vehicles.pids.values())
 
 
-_PATIENT = f"""#!/bin/sh
+_WAITING_VEHICLE = f"""#!/bin/sh
 case "$*" in *--slow*) sleep 0.3;; esac
 echo '{READY}'
 read -r _
@@ -66,12 +66,28 @@ read -r _
 """
 
 
-def test_vehicles_begin_when_all_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that begins while others still load is measured beside their loading, and may have ended before they begin."""
+def test_vehicles_start_playing_when_all_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vehicle that starts earlier would be measured while the others load, and could end before they start."""
     program = tmp_path / "vehicle"
-    program.write_text(_PATIENT)
+    program.write_text(_WAITING_VEHICLE)
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.chdir(tmp_path)
     with Fleet(2, tmp_path, tmp_path, [[], ["--slow"]]) as vehicles:
         vehicles.wait(60)
+
+
+def test_the_error_of_a_failed_vehicle_has_its_last_line(tmp_path: Path) -> None:
+    """This line becomes the reason in the table of runs."""
+    flags = [["--broker", "mqtt://127.0.0.1:1"]]
+    with Fleet(1, tmp_path / "nowhere", tmp_path, flags) as fleet, pytest.raises(RunError) as caught:
+        fleet.wait(60)
+    assert str(caught.value).startswith(f"vehicle-1 failed with exit code 1: {tmp_path / 'nowhere'} does not exist")
+
+
+def test_vehicles_that_exceed_the_time_limit_are_terminated(endless: list[str], tmp_path: Path) -> None:
+    """A single run must not block a study."""
+    limit = pytest.raises(RunError, match=r"longer than run_limit_s, 0\.01 s")
+    with Fleet(2, tmp_path, tmp_path, [endless] * 2) as fleet, limit:
+        fleet.wait(0.01)
+    assert not any(psutil.pid_exists(pid) for pid in fleet.pids.values())

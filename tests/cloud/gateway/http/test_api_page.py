@@ -6,7 +6,7 @@ import urllib3
 from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
-from tests.bench.report.test_browser import browser
+from tests.support.browser import browser
 from tests.support.gateway import open_gateway
 from tests.support.tiny_model import model
 

@@ -1,5 +1,3 @@
-"""The chapters that a study has beside those of runs: utilisation, bursts, and whether offloading pays."""
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +13,11 @@ from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.chapters.study import bursts, overhead, utilization
 from bench.report.chapters.study import cells as study_chapters
-from bench.report.content import Prose, Section, Table
-from bench.report.data.report_input import Subject
+from bench.report.content import Chapter, Paragraph, ReportContent, ReportTable
+from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog, load_study
-from bench.report.document import of_study
-from bench.report.output.json_data import plain
+from bench.report.document import report_of
+from bench.report.output.json_data import report_json
 
 _SCENARIO = {"scenario": "offline"}
 
@@ -27,9 +25,9 @@ _SCENARIO = {"scenario": "offline"}
 def _study(
     folder: Path, cells: Mapping[str, Mapping[str, Any]], slower_ms: Mapping[str, float], warm_up: int = 0
 ) -> Path:
-    """A study of cells with their axes, three repetitions each; a cell's frames take `slower_ms` longer.
+    """Writes a study with three repetitions of each cell; `slower_ms` delays the frames of a cell.
 
-    The first `warm_up` of a run are so many times slower again.
+    The first `warm_up` frames of each run belong to the warm-up phase and take ten times as long.
     """
     runs, logs = [], []
     for name, axes in cells.items():
@@ -42,8 +40,8 @@ def _study(
             phase = {"vehicle_run": "vehicle-1", "phase": np.where(is_early, "warm_up", "measured")}
             logs.append(pd.concat([pd.DataFrame(facts | phase, log.index), log], axis=1))
             busy = 100.0 + repetition + (40.0 if slower_ms.get(name) else 0.0)
-            figures = {"worker_cpu_percent": busy, "total_mean_ms": float(log["total_ms"].mean())}
-            runs.append(facts | dict(axes) | {"state": "done", **figures, "source_sha256": "ab" * 32})
+            results = {"worker_cpu_percent": busy, "total_mean_ms": float(log["total_ms"].mean())}
+            runs.append(facts | dict(axes) | {"state": "done", **results, "source_sha256": "ab" * 32})
     pd.DataFrame(runs).to_csv(folder / "runs.csv", index=False)
     pd.concat(logs, ignore_index=True).to_parquet(folder / "frames.parquet", index=False)
     varied: Mapping[str, Sequence[Any]] = {
@@ -55,45 +53,48 @@ def _study(
     return folder
 
 
-def _rows(folder: Path, chapter: Callable[[StudyLog], Section | None], name: str = "") -> list[dict[str, Any]]:
-    """The one table of a chapter, or that of a name, a map a row."""
-    section = chapter(load_study(folder))
-    assert section is not None
-    (table,) = (part for part in section.parts if isinstance(part, Table) and name in ("", part.name))
+def _report(folder: Path) -> ReportContent:
+    return report_of(ReportInput(study=load_study(folder)))
+
+
+def _rows(folder: Path, chapter: Callable[[StudyLog], Chapter | None], name: str = "") -> list[dict[str, Any]]:
+    """Returns the rows of a chapter's only table, or of the table `name`, as maps."""
+    found = chapter(load_study(folder))
+    assert found is not None
+    (table,) = (part for part in found.parts if isinstance(part, ReportTable) and name in ("", part.name))
     return [dict(zip((column.heading for column in table.columns), row, strict=True)) for row in table.rows]
 
 
-def test_utilisation_is_tested_by_runs(tmp_path: Path) -> None:
-    """A run's samples follow one another: by them alone every difference would be a sure one."""
+def test_cpu_is_compared_with_one_value_per_run(tmp_path: Path) -> None:
+    """The samples of a run are correlated; a test of single samples would call every difference significant."""
     cells = {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}
     folder = _study(tmp_path, cells, {"b": 30.0})
     (row,) = _rows(folder, utilization.chapter, "utilisation_codec")
-    assert (row["figure"], row["of"], row["against"]) == ("worker CPU %", "raw", "jpeg")
-    assert (row["mean of"], row["mean against"], row["runs"]) == (142.0, 102.0, "3 and 3")
-    assert (row["± of"], row["± against"]) == (1.0, 1.0)
-    assert row["difference"].low == row["difference"].high == 40  # In every repetition alike.
+    assert (row["resource"], row["compared"], row["baseline"]) == ("worker CPU %", "raw", "jpeg")
+    assert (row["compared mean"], row["baseline mean"], row["runs"]) == (142.0, 102.0, "3 and 3")
+    assert (row["compared ±"], row["baseline ±"]) == (1.0, 1.0)
+    assert row["difference"].low == row["difference"].high == 40  # The same difference in every repetition.
     assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
 
 
-def test_latency_is_tested_by_repetition_and_sentence_table_and_json_agree(tmp_path: Path) -> None:
-    """One verdict a question: a page said "too few" above p = 0.001 and beside p = 1.000."""
+def test_latency_is_compared_by_repetition_and_sentence_table_and_json_agree(tmp_path: Path) -> None:
+    """The page once had different verdicts for the same comparison."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {"b": 30.0})
     study = load_study(folder)
-    section = study_chapters.axes(study)
-    (sentence,) = (part.text for part in section.parts if isinstance(part, Prose))
+    (sentence,) = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
     (row,) = _rows(folder, study_chapters.axes, "by_codec")
     medians = study.frames.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
     assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
     assert sentence.startswith("raw took ")
     assert "paired t-test over 3 blocks" in sentence
-    (told,) = plain(Subject(study=study))["comparisons"]["codec"]
-    assert (told["verdict"], told["sentence"]) == (row["verdict"], sentence)
-    assert told["p_value"] < 0.001
+    (comparison,) = report_json(ReportInput(study=study))["comparisons"]["codec"]
+    assert (comparison["verdict"], comparison["sentence"]) == (row["verdict"], sentence)
+    assert comparison["p_value"] < 0.001
 
 
-def test_overhead_and_inference_are_the_total_with_the_spread_of_the_runs(tmp_path: Path) -> None:
-    """Means add up, where medians would not; and a figure without its n and its spread says nothing."""
+def test_mean_inference_and_overhead_sum_to_the_mean_total(tmp_path: Path) -> None:
+    """The table also has the number of frames and the spread of the runs."""
     cells = {
         "a": {"codec": "jpeg", "link": "none"},
         "b": {"codec": "raw", "link": "none"},
@@ -107,32 +108,32 @@ def test_overhead_and_inference_are_the_total_with_the_spread_of_the_runs(tmp_pa
     frames = load_study(folder).frames
     for row, name in zip(rows, cells, strict=True):
         assert row["total mean ms"] == pytest.approx(row["inferred mean ms"] + row["overhead mean ms"])
-        of_cell = frames[frames["cell"] == name]
-        assert row["frames"] == len(of_cell) <= 3 * 20
-        by_run = [of_run["total_ms"].mean() for _, of_run in of_cell.groupby("repetition")]
+        cell_frames = frames[frames["cell"] == name]
+        assert row["frames"] == len(cell_frames) <= 3 * 20
+        by_run = [run_frames["total_ms"].mean() for _, run_frames in cell_frames.groupby("repetition")]
         assert row["± total ms"] == pytest.approx(np.std(by_run, ddof=1))
     codecs = _rows(folder, overhead.chapter, "codecs")
     assert codecs[0]["bytes up"] == pytest.approx(frames.loc[frames["cell"] == "a", "bytes_up"].astype(float).mean())
     assert [row["total mean ms"] for row in codecs] == [row["total mean ms"] for row in rows]
 
 
-def test_codecs_have_a_table_only_where_they_are_compared(tmp_path: Path) -> None:
-    """Of one codec it would repeat the other table."""
+def test_the_table_of_codecs_needs_an_axis_codec(tmp_path: Path) -> None:
+    """With a single codec, it would repeat the table of overheads."""
     made = overhead.chapter(load_study(_study(tmp_path, {"a": {"link": "none"}, "b": {"link": "4g"}}, {})))
     assert made is not None
-    assert [part.name for part in made.parts if isinstance(part, Table)] == ["overhead"]
+    assert [part.name for part in made.parts if isinstance(part, ReportTable)] == ["overhead"]
 
 
-def test_a_study_is_priced_by_its_own_tariff_with_the_spread_of_its_runs(tmp_path: Path) -> None:
-    """Its file says what an hour costs; who reads the folder later should not have to know it."""
+def test_the_tariff_in_the_manifest_of_a_study_is_used(tmp_path: Path) -> None:
+    """The file of the study has the price; the table has the mean price and its spread over the runs."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
     runs = pd.read_csv(folder / "runs.csv").assign(throughput_hz=[8.0, 10.0, 12.0, 4.0, np.nan, np.nan])
     runs.to_csv(folder / "runs.csv", index=False)
-    assert "cost" not in {section.anchor for section in of_study(load_study(folder)).sections}
+    assert "cost" not in {chapter.anchor for chapter in _report(folder).chapters}
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["tariff"] = {"price_per_hour": 1.25, "currency": "EUR", "footage_hz": 24}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    (first, second) = _rows(folder, lambda log: of_study(log).sections[-1])
+    first, second = _rows(folder, lambda _: _report(folder).chapters[-1])
     prices = [1.25 * 24 * 24 / rate for rate in (8.0, 10.0, 12.0)]
     assert (first["run"], first["runs"], first["answered a second"]) == ("jpeg", 3, 10.0)
     assert (first["price EUR"], first["± EUR"]) == pytest.approx((prices[1], np.std(prices, ddof=1)))
@@ -141,16 +142,16 @@ def test_a_study_is_priced_by_its_own_tariff_with_the_spread_of_its_runs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "told",
+    "tariff",
     [None, 3, {}, *({"price_per_hour": price, "currency": "EUR", "footage_hz": 24} for price in ("dear", -1, np.inf))],
 )
-def test_a_tariff_that_cannot_be_read_is_none(told: object) -> None:
-    """A manifest is a file, and a report that stops for it tells nothing."""
-    assert Tariff.of({"tariff": told}) is None
+def test_an_invalid_tariff_is_ignored(tariff: object) -> None:
+    """An invalid value in the manifest must not prevent the report."""
+    assert Tariff.from_manifest({"tariff": tariff}) is None
 
 
-def test_a_burst_is_split_and_sped_up_against_one_worker(tmp_path: Path) -> None:
-    """The four terms must sum to what was measured, and the speed-up be of cells that are else the same."""
+def test_a_burst_is_split_into_four_terms_and_compared_with_one_worker(tmp_path: Path) -> None:
+    """The terms sum to the measured latency; the speed-up compares cells that differ only in their workers."""
     cells = {"one": {**_SCENARIO, "workers": 1}, "two": {**_SCENARIO, "workers": 2}}
     one, two = _rows(_study(tmp_path, cells, {"one": 500.0}), bursts.chapter)
     for row in (one, two):
@@ -164,55 +165,55 @@ def test_a_burst_is_split_and_sped_up_against_one_worker(tmp_path: Path) -> None
     assert two["speed-up"] > 1.5
 
 
-def test_a_study_without_bursts_and_links_has_no_chapters_of_them(tmp_path: Path) -> None:
+def test_a_study_without_bursts_and_links_has_no_such_chapters(tmp_path: Path) -> None:
     """An empty table would look like a measurement."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
-    log = load_study(folder)
-    assert (bursts.chapter(log), offloading.of_study(log)) == (None, None)
+    study = load_study(folder)
+    assert (bursts.chapter(study), offloading.study_chapter(study)) == (None, None)
 
 
-def test_a_link_is_set_against_none_and_tells_how_slow_a_vehicle_has_to_be(tmp_path: Path) -> None:
-    """On one machine a link only adds; the answer is from which vehicle on it pays."""
+def test_a_cell_with_a_link_is_compared_with_the_same_cell_without_one(tmp_path: Path) -> None:
+    """The table has the added latency and the slowdown of a vehicle at which offloading breaks even."""
     cells = {"here": {"codec": "raw", "link": "none"}, "far": {"codec": "raw", "link": "4g"}}
-    cells |= {"other": {"codec": "jpeg", "link": "4g"}}  # Against nothing: no cell is else the same.
+    cells |= {"other": {"codec": "jpeg", "link": "4g"}}  # There is no such cell without a link.
     folder = _study(tmp_path, cells, {"far": 80.0})
-    (row,) = _rows(folder, offloading.of_study)
+    (row,) = _rows(folder, offloading.study_chapter)
     assert row["offloaded"] == "raw · 4g"
     assert row["difference ms"].value == pytest.approx(80, abs=8)
-    assert row["pays for a vehicle × slower"] == pytest.approx(1 + row["difference ms"].value / row["inference p50 ms"])
+    assert row["break-even slowdown ×"] == pytest.approx(1 + row["difference ms"].value / row["inference p50 ms"])
 
 
-def test_what_warmed_up_tells_nothing_of_whether_offloading_pays(tmp_path: Path) -> None:
-    """A worker's first frames are slow on either side, and would make any link look good beside them."""
+def test_warm_up_frames_are_excluded_from_the_offloading_comparison(tmp_path: Path) -> None:
+    """Slow first frames of both cells would hide the latency of the link."""
     cells = {"here": {"codec": "raw", "link": "none"}, "far": {"codec": "raw", "link": "4g"}}
-    (row,) = _rows(_study(tmp_path / "warm", cells, {"far": 80.0}), offloading.of_study)
-    (same,) = _rows(_study(tmp_path / "cold", cells, {"far": 80.0}, warm_up=14), offloading.of_study)
-    assert (row["frames"], same["frames"]) == (3 * 24 - 1, 3 * 10)  # One was lost.
+    (row,) = _rows(_study(tmp_path / "warm", cells, {"far": 80.0}), offloading.study_chapter)
+    (same,) = _rows(_study(tmp_path / "cold", cells, {"far": 80.0}, warm_up=14), offloading.study_chapter)
+    assert (row["frames"], same["frames"]) == (3 * 24 - 1, 3 * 10)  # One frame was lost.
     assert same["local p50 ms"].value == pytest.approx(row["local p50 ms"].value, rel=0.2)
     assert same["difference ms"].value == pytest.approx(80, abs=8)
 
 
-def test_values_come_in_the_order_of_the_studys_file_and_the_first_is_what_others_are_held_to(tmp_path: Path) -> None:
-    """Whoever writes `link: [none, 4g]` asks what the link adds, whatever the alphabet says."""
+def test_the_first_value_of_an_axis_in_the_file_is_the_baseline(tmp_path: Path) -> None:
+    """`link: [none, 4g]` asks for the effect of the link, regardless of the alphabetical order."""
     cells = {"here": {"link": "none"}, "far": {"link": "4g"}, "farther": {"link": "3g"}}
     study = load_study(_study(tmp_path, cells, {}))
     assert [cell.name for cell in study.cells] == ["none", "4g", "3g"]
     assert [(a.name, b.name) for a, b in study.pairs("link")] == [("none", "4g"), ("none", "3g")]
 
 
-def test_an_axis_without_a_value_of_its_own_in_some_cells_is_an_axis_like_others(tmp_path: Path) -> None:
-    """`frames` may be given to some cells alone; those without are the same to each other, and numbers stay whole."""
+def test_an_axis_may_have_the_default_value_in_some_cells(tmp_path: Path) -> None:
+    """Only some cells of this study set `frames`; the numbers of the other cells stay integers."""
     cells = {f"{w}.{n}": {"workers": w, "frames": n, **_SCENARIO} for n in (None, 49, 22) for w in (1, 2)}
     folder = _study(tmp_path, cells, {})
     study = load_study(folder)
-    told = ("frames as said", "49 frames", "22 frames")
-    assert [cell.name for cell in study.cells] == [f"{w} · {n}" for w in ("1 worker", "2 workers") for n in told]
+    names = ("frames default", "49 frames", "22 frames")
+    assert [cell.name for cell in study.cells] == [f"{w} · {n}" for w in ("1 worker", "2 workers") for n in names]
     assert [(a.name, b.name) for a, b in study.pairs("workers")] == [
-        (f"1 worker · {n}", f"2 workers · {n}") for n in told
+        (f"1 worker · {n}", f"2 workers · {n}") for n in names
     ]
     assert {a.settings["frames"] for a, _ in study.pairs("frames")} == {None}
     assert all(np.isfinite(row["speed-up"]) for row in _rows(folder, bursts.chapter))
     rows = _rows(folder, overhead.chapter, "overhead")
-    assert [row["frames (axis)"] for row in rows] == 2 * ["as said", "49", "22"]  # Apart from how many were answered.
-    assert all(row["frames"] == 3 * 24 - 1 for row in rows)  # One was lost.
-    of_study(study)
+    assert [row["frames (axis)"] for row in rows] == 2 * ["default", "49", "22"]  # `frames` is also a column.
+    assert all(row["frames"] == 3 * 24 - 1 for row in rows)  # One frame was lost.
+    assert _report(folder).chapters

@@ -1,0 +1,95 @@
+import re
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from click.testing import CliRunner
+
+from bench.study.cli import study
+from bench.study.execution.runner import StudyRunner
+from bench.study.plan.variants import ModelMissingError
+from bench.study.results.folder import StudyFolder
+from bench.study.results.provenance import initial_manifest
+from shared.config import ConfigError
+from tests.support.simulated_study import plan_file, plan_of
+
+MODELS = Path(__file__).parents[3] / "models"
+_ROW = re.compile(r"^│\s*(\d+)\s*│\s*(\d+)\s*│\s*(\S+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_missing_models_are_reported_together_before_the_first_run(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each cell would fail with its own message during the study."""
+    models, out = tmp_path / "models", tmp_path / "study"
+    copytree(MODELS / "road-weather", models / "road-weather")
+    file = plan_file(tmp_path, axes={"model": ["road-weather", "street-lite", "road-large"], "codec": ["raw", "jpeg"]})
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", str(file), "--models", str(models), "--out", str(out), *more]
+    with pytest.raises(ModelMissingError) as caught:
+        CliRunner().invoke(study, arguments, catch_exceptions=False)
+    assert str(caught.value) == (
+        f"models 'road-large', 'street-lite' are not built in {models}: run 'skylane model build road-large street-lite "
+        f"--models {models}', then the study again"
+    )
+    assert not [*out.glob("**/*")]
+
+
+def test_an_included_study_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package has no folder `configs`; a file of the user with this name takes precedence."""
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(study, ["run", "quick", "--dry-run"])
+    assert shown.exit_code == 0, shown.output
+    (tmp_path / "quick").write_text("neither: a study\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="neither"):
+        CliRunner().invoke(study, ["run", "quick", "--dry-run"], catch_exceptions=False)
+
+
+def _dry_run(file: Path, *flags: str) -> tuple[str, list[tuple[str, ...]]]:
+    """Returns the output of a dry run, and its rows of order, repetition and cell."""
+    shown = CliRunner().invoke(study, ["run", file.name, "--dry-run", "--models", str(MODELS), *flags])
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout, _ROW.findall(shown.stdout)
+
+
+def test_a_dry_run_shows_the_runs_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user can estimate the duration of a study from it."""
+    file = plan_file(tmp_path, axes={"codec": ["jpeg", "raw"]}, repetitions=2)
+    monkeypatch.chdir(tmp_path)
+    output, _ = _dry_run(file)
+    assert "4 runs in their order" in output
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_dry_run_shows_the_order_of_a_run_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new study shows the seed of this order; a study to resume has its own seed."""
+    settings = {"axes": {"codec": ["jpeg", "raw"], "vehicles": [1, 2]}, "repetitions": 3}
+    file, plan = plan_file(tmp_path, **settings), plan_of(tmp_path, **settings)
+    monkeypatch.chdir(tmp_path)
+    output, rows = _dry_run(file)
+    (shown_seed,) = re.findall(r"use --seed (\d+) for this order", output)
+
+    def order(seed: int) -> list[tuple[str, ...]]:
+        planned = StudyRunner(plan, StudyFolder(tmp_path / "study"), seed).planned
+        return [(str(run.order), str(run.repetition), run.cell.name) for run in planned]
+
+    assert rows == order(int(shown_seed))
+    folder = StudyFolder(tmp_path / "study")
+    folder.begin(plan, initial_manifest(plan, file, 8, 12))
+    output, rows = _dry_run(file, "--out", "study")
+    assert rows == order(8)
+    assert "--seed" not in output
+
+
+def test_the_list_has_every_axis_with_its_valid_values() -> None:
+    """Users look here before they write a file."""
+    shown = CliRunner().invoke(study, ["list"]).stdout
+    for word in ("transport", "road-large", "saved_model", "jpeg-N", "capacity_vehicles", "4g"):
+        assert word in shown
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """The message is a single line."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        CliRunner().invoke(study, ["run", str(tmp_path / "no.yaml")], catch_exceptions=False)
