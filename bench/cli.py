@@ -13,11 +13,11 @@ from bench.clocks.cli import clocks
 from bench.engines.cli import engines
 from bench.engines.tensorflow_cli import tensorflow
 from bench.faults.cli import faults
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread_table
+from bench.harness.samples import spread_table
 from bench.link.cli import link
-from bench.performance import overhead as overhead_bench
+from bench.load import playback as overhead_bench
 from bench.performance import vehicle as vehicle_bench
 from bench.performance.gateway import doors
 from bench.performance.report_cost import report

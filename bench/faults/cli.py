@@ -17,7 +17,7 @@ from bench.faults.catalogue import chosen
 from bench.faults.rig.rig import OVERLOAD_S, Rig
 from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Finding, Scenario, UnavailableError
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
 from shared.flags import Checked, number, override

@@ -16,8 +16,8 @@ import click
 import numpy as np
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
-from bench.harness.spread import spread, spread_table
+from bench.harness.output import machine_line
+from bench.harness.samples import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.reliability.ledger import Journey, Ledger

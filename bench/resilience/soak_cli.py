@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.resilience import soak as soak_bench
 from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.flags import FiniteRange

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from cloud.models.model import Model
 from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry

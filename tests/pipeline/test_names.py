@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import InstantProcess, InstantSettings, InstantWorker
+from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared.errors import SkylaneError
 from shared.messages import topics
@@ -55,9 +55,9 @@ def kept(url: str, topic: str) -> NodeStatus:
 
 
 @contextmanager
-def instant(url: str, **settings: Any) -> Iterator[InstantWorker]:
+def instant(url: str, **settings: Any) -> Iterator[NullWorker]:
     """A worker that answers at once."""
-    with InstantWorker(url, InstantSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
+    with NullWorker(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
         assert found.wait_until_ready()
         yield found
 
@@ -129,7 +129,7 @@ def test_the_will_of_a_dead_predecessor_does_not_have_a_worker_offline(mosquitto
     topic = topics.WORKER_STATUS.of(worker=name)
     with connect(mosquitto_url) as bus:
         statuses = Statuses(bus, topic)
-        with InstantProcess(mosquitto_url, InstantSettings(name, name, HEIGHT, WIDTH)) as dead:
+        with NullWorkerProcess(mosquitto_url, NullWorkerSettings(name, name, HEIGHT, WIDTH)) as dead:
             os.kill(dead.pid, signal.SIGSTOP)
             with instant(mosquitto_url, worker=name, model=name) as living:
                 statuses.wait_for(NodeState.ONLINE, living.session)

@@ -18,7 +18,7 @@ import psutil
 
 from bench.faults.hostile.inline_bus import InlineBus
 from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
-from bench.load.null_worker import MODEL, InstantSettings, instant_model
+from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
 from cloud.node import CloudNode, WorkerSettings
 from edge.receiver import Receiver
 from edge.reliability.ledger import Journey, Ledger
@@ -109,7 +109,7 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
     """
     bus = InlineBus()
     node = CloudNode(
-        [instant_model(InstantSettings(height=HEIGHT, width=WIDTH))], WorkerSettings(worker="worker", session="s1")
+        [null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH))], WorkerSettings(worker="worker", session="s1")
     )
     ready = threading.Event()
     raised: list[BaseException] = []

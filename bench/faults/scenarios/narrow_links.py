@@ -10,7 +10,7 @@ from bench.faults.rig.rig import Rig
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.faults.scenarios.links import NO_NAMESPACE, namespace
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.link.link import LOOPBACK, LinkSpec
 from shared.broker.broker import Broker
 from shared.mqtt.times import KEEPALIVE_S

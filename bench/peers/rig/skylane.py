@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from bench.load.gateway_deployment import DOORS, MQTT, DoorSite
+from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.rig.process_tree import ProcessTree
@@ -104,9 +104,9 @@ def opened(
     Raises:
         SkylaneError: it did not get ready.
     """
-    doors = [door for door in DOORS if ways is None or any(_door(way) == door for way in ways)]
+    doors = [door for door in ALL_TRANSPORTS if ways is None or any(_door(way) == door for way in ways)]
     flags = ("--warm-up", "0") if is_cold else ()
-    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
+    site = stack.enter_context(GatewayDeployment(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = Want(mask_codec=mask_codec)
@@ -122,12 +122,12 @@ def _door(way: str) -> str:
     return way.partition(" ")[0]
 
 
-def _called(site: DoorSite, want: Want) -> Client:
+def _called(site: GatewayDeployment, want: Want) -> Client:
     """A client of a name of its own at the gRPC door."""
     return CallClient(BareCall(site.address(_CALL), Native.method), *_names(), want)
 
 
-def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
+def _connected(site: GatewayDeployment, door: str, model: str, want: Want) -> Client:
     """A vehicle of its own at a door, which has found the worker.
 
     Raises:

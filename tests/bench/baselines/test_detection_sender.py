@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bench.baselines.detection_sender import DetectionSender
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
 from tests.cloud.gateway.rig import open_doors
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import CSV_NAME, LogError
 from shared.runlog.run_manifest import read_manifest, write_manifest
 
 
-def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> Accounts:
-    accounts = Accounts()
+def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
+    accounts = FrameAccounts()
     accounts.add(folder, lambda _: (checked, wrong))
     return accounts
 
@@ -27,7 +27,7 @@ def test_a_sound_run_breaks_no_promise(sound_run: Path) -> None:
 
 def test_what_was_not_sent_when_a_vehicle_was_asked_to_end_is_no_fault() -> None:
     """A scenario that ends a vehicle would fail by the moment at which it does."""
-    accounts = Accounts(read=10)
+    accounts = FrameAccounts(read=10)
     accounts.outcomes.update(answered=7, dropped=2, lost=1)
     accounts.reasons.update({"dropped(stopped)": 1, "dropped(window)": 1, "lost(no answer)": 1})
     assert accounts.unanswered == 2

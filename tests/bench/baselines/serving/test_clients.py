@@ -6,7 +6,7 @@ import pytest
 from bench.baselines.mqtt.images import read
 from bench.baselines.serving.clients import CLIENTS, GrpcClient, LapTimer, in_lists, served_ms
 from bench.baselines.serving.vehicle import ServingVehicle
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
 from tests.cloud.gateway.rig import open_doors
 from tests.pipeline.rig import HEIGHT, WIDTH, noise

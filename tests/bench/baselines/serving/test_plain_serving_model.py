@@ -5,7 +5,7 @@ import pytest
 
 from bench.baselines.serving.clients import SCORES, GrpcClient, LapTimer
 from bench.baselines.serving.plain_serving_model import as_it_lies
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
 from tests.cloud.engines import tiny
 from tests.cloud.gateway.rig import open_doors

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.load.playback import Plan
 from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
-from bench.performance.overhead import Plan
 from cloud.models.repository import default_root
 from rosbag_tools.drive.recording import Plan as Recording
 from rosbag_tools.drive.recording import record

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.load.worker_process import Worker
 from cloud.models.model import Model
 from cloud.models.repository import Repository
