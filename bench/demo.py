@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.harness.sample_bag import sample_bag
+from bench.harness.environment import sample_bag
 from bench.load.worker_process import Worker
 from bench.report.document import write_report
 from cloud.models.repository import default_root

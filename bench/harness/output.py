@@ -1,13 +1,138 @@
-"""The line under a figure that says what it was measured on."""
+"""Command-line options, progress display, tables and JSON that all benchmarks share."""
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from bench.harness.comparison import OnStep
+from bench.harness.samples import PERCENTILES
+from cloud.models.repository import default_root
+from shared.runlog.percentiles import MISSING, NOTE, shown
+from shared.terminal_table import Table
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
+bag_option = click.option(
+    "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with the frames to send. [a synthetic drive]"
+)
+models_option = click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=default_root,
+    help="Folder of the model repository.",
+)
+model_option = click.option("--model", default="road-small", show_default=True, help="Name of the model.")
+codec_option = click.option(
+    "--codec",
+    type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]),
+    default="jpeg",
+    show_default=True,
+    help="Image codec.",
+)
+broker_option = click.option(
+    "--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto", help="Broker."
+)
+engine_option = click.option("--engine", help="Inference engine. [as the model's manifest says]")
+throughput_window_option = click.option(
+    "--window",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Unanswered frames while throughput is measured.",
+)
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
+json_file_option = click.option(
+    "--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file as JSON."
+)
+
+
+def rounds_option(default: int, most: int = 1000) -> Callable[[Command], Command]:
+    """The option with the number of rounds."""
+    return click.option(
+        "--rounds", type=click.IntRange(1, most), default=default, show_default=True, help="Number of rounds."
+    )
+
+
+def frames_option(default: int, least: int = 4, text: str = "Frames per round.") -> Callable[[Command], Command]:
+    """The option with the number of frames."""
+    return click.option("--frames", type=click.IntRange(least, 10_000), default=default, show_default=True, help=text)
+
+
+@contextmanager
+def progress() -> Iterator[OnStep]:
+    """Displays the current step on standard error; yields the function that sets it."""
+    with Console(stderr=True).status("preparing") as status:
+        yield status.update
+
+
+def show(
+    result: Mapping[str, Any], parts: Iterable[Table | str], *, as_json: bool = False, path: Path | None = None
+) -> None:
+    """Prints the tables and lines of a result, the machine and the engine; or, if `as_json`, only the result as JSON.
+
+    `path`: file that receives the JSON as well.
+    """
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    console = Console()
+    for part in parts:
+        console.print(part, highlight=False, markup=False)
+    console.print(machine_line(result["machine"], result.get("broker")), highlight=False)
+    if "engine" in result:
+        console.print(result["engine"], highlight=False)
+
+
+def result_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    caption: str = "",
+    text_columns: Sequence[int] = (0,),
+) -> Table:
+    """A table of numbers, right-justified except for `text_columns`."""
+    table = Table(title=title, caption=caption)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place in text_columns else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
+    """A table with one row of percentiles per measure, see `bench.harness.samples.spread`."""
+    cells = [(name, *(shown(values[key], digits) for key in PERCENTILES)) for name, values in rows.items()]
+    note = NOTE if any(MISSING in row for row in cells) else ""
+    return result_table(("measure", *PERCENTILES), cells, title=title, caption=note)
+
+
+def span(values: Sequence[float], digits: int = 3) -> str:
+    """The smallest and the largest value, such as "0.912 to 1.034"."""
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def target_text(is_met: bool) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict on a target."""
+    return "met" if is_met else "NOT met"
+
+
+def target_line(name: str, value: float, target: float) -> str:
+    """A line that compares the median of all rounds with the least value wanted."""
+    return f"{name}: {value:.3f} (median of rounds; target {target}, {target_text(value >= target)})"
+
 
 def machine_line(machine: Mapping[str, Any], broker: str | None = None) -> str:
-    """Processor, broker and versions; `machine` as `shared.runtime.machine` tells it."""
+    """Processor, broker and versions of a result; `machine`: as returned by `shared.runtime.machine`."""
     versions = ", ".join(f"{name} {machine[name]}" for name in _LIBRARIES)
     parts = (f"{machine['processor']}, {machine['cores']} cores", broker, versions)
     return "; ".join(part for part in parts if part)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.clocks.clock_accuracy import judge
+from bench.clocks.clock_accuracy import clock_errors
 from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared.mqtt.bus import Bus
@@ -49,7 +49,7 @@ def test_two_workers_behind_one_subscription_have_a_clock_each(
         assert len(own) > 10
         assert {row["worker_session"] for row in own} == {process.session}
         for row in own:
-            judged = judge(row, here, process.clock)
+            judged = clock_errors(row, here, process.clock)
             # All is on one machine: what is read of its clocks is true to within microseconds.
             assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bench.link.link import Link, LinkSpec
 from bench.load.gateway_deployment import MQTT
-from bench.load.worker_process import Worker
+from bench.load.worker_process import Worker, engine_flags
 from bench.study.execution.fleet import Fleet, RunError
 from bench.study.execution.gateway_addresses import HOST, Doors, are_wanted
 from bench.study.plan.axes import NamedLink, quality
@@ -135,6 +135,12 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
         doors = Doors.free(setup.workers) if are_wanted(setup, cells(plan)) else []
+        engine = engine_flags(
+            engine=setup.engine,
+            precision=setup.precision,
+            warm_up=0 if setup.cold else None,
+            max_batch=setup.batch,
+        )
         workers = [
             stack.enter_context(
                 Worker(
@@ -143,11 +149,7 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
                     model=variant.name,
                     name=f"worker-{number + 1}",
                     device=setup.device,
-                    engine=setup.engine,
-                    precision=setup.precision,
-                    warm_up=0 if setup.cold else None,
-                    max_batch=setup.batch,
-                    flags=doors[number].flags if doors else (),
+                    flags=[*engine, *(doors[number].flags if doors else ())],
                     log=logs / f"worker-{number + 1}.log",
                 )
             )

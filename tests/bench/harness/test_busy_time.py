@@ -1,7 +1,6 @@
 """What is covered by spans that may lie in one another."""
 
 import pytest
-
 from bench.harness.busy_time import covered, covered_share
 
 

@@ -1,8 +1,7 @@
 import pytest
+from bench.harness.fairness import jain, max_min_shares
 from hypothesis import given
 from hypothesis import strategies as st
-
-from bench.harness.fairness import jain, max_min_shares
 
 
 @pytest.mark.parametrize(

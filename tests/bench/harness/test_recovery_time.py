@@ -1,5 +1,4 @@
 import pytest
-
 from bench.harness.recovery_time import longest_gap_ms, recovery_ms
 
 _MS = 10**6

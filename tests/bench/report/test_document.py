@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chart, Prose, Report, Section, Table
 from bench.report.data.subject import SubjectError, open_subject
@@ -113,7 +113,7 @@ def test_the_page_asks_for_nothing(report: Report) -> None:
 def test_no_name_in_a_log_becomes_markup(tmp_path: Path) -> None:
     """A camera may be called anything."""
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     for path in (folder / "latency.csv", folder / "manifest.json", folder / "latency.journal"):
         text = path.read_text(encoding="utf-8").replace("worker-1", hostile).replace("road-small", hostile)
         path.write_text(text, encoding="utf-8")
@@ -131,7 +131,7 @@ def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> Non
 
 def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> None:
     """What became of its frames is the whole story; nothing else is drawn."""
-    made = reported(write_run(tmp_path / "run", Plan(frames=40, unanswered=1.0)))
+    made = reported(write_run(tmp_path / "run", SyntheticRunPlan(frames=40, unanswered=1.0)))
     assert made.verdict.startswith("None of 40 frames was answered (")
     for anchor in ("stages", "distribution", "timeline", "throughput", "clocks", "statistics"):
         assert told(section(made, anchor)).startswith("Not measured: no"), anchor
@@ -141,7 +141,7 @@ def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> No
 
 def test_a_run_of_one_frame_is_reported(tmp_path: Path) -> None:
     """Intervals, trends and histograms of one value must not be made up, nor end in an error."""
-    made = reported(write_run(tmp_path / "run", Plan(frames=1, unanswered=0.0)))
+    made = reported(write_run(tmp_path / "run", SyntheticRunPlan(frames=1, unanswered=0.0)))
     assert made.verdict.startswith("1 of 1 frames answered")
     assert render(made)
 
@@ -177,7 +177,7 @@ def _with(log: str, column: str, text: str) -> str:
 @pytest.mark.parametrize("damage", [cut_short, a_hole, garbage, backwards])
 def test_a_damaged_log_is_reported_as_far_as_it_goes(tmp_path: Path, damage: Callable[[str], str]) -> None:
     """And the rest is said to be missing, by file and row, never filled in."""
-    folder = write_run(tmp_path / "run", Plan(frames=60, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, unanswered=0.0))
     path = folder / "latency.csv"
     path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     made = reported(folder)
@@ -190,7 +190,7 @@ def test_a_damaged_log_is_reported_as_far_as_it_goes(tmp_path: Path, damage: Cal
 
 def test_percentiles_stand_beside_what_they_leave_out(tmp_path: Path) -> None:
     """A worker that stalls lets frames be given up: p99 of the answered ones does not show it."""
-    made = reported(write_run(tmp_path / "stalled", Plan(frames=200, unanswered=0.5)))
+    made = reported(write_run(tmp_path / "stalled", SyntheticRunPlan(frames=200, unanswered=0.5)))
     for anchor in ("distribution", "statistics"):
         captions = [part.caption for part in section(made, anchor).parts if isinstance(part, Chart | Table)]
         assert any(re.search(r"The other \d+ of 200 frames read \(\d\d %\) have no total", text) for text in captions)
@@ -203,7 +203,7 @@ def test_percentiles_stand_beside_what_they_leave_out(tmp_path: Path) -> None:
 
 def test_few_frames_have_no_tail(tmp_path: Path) -> None:
     """One in twenty of 15 frames is none."""
-    made = reported(write_run(tmp_path / "run", Plan(frames=15, unanswered=0.0)))
+    made = reported(write_run(tmp_path / "run", SyntheticRunPlan(frames=15, unanswered=0.0)))
     assert ", all within " in made.verdict
     (statistics,) = (table for table in made.tables() if table.name == "statistics")
     assert NOTE in statistics.caption
@@ -219,7 +219,7 @@ def test_few_frames_have_no_tail(tmp_path: Path) -> None:
 
 def test_a_sample_that_follows_at_once_is_no_pause_of_the_traffic(tmp_path: Path) -> None:
     """At its end a run is sampled once more, some milliseconds after the last second: nothing has flowed since."""
-    folder = write_run(tmp_path / "run", Plan(frames=60))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60))
     path = folder / "resources.csv"
     last = [line for line in path.read_text(encoding="utf-8").splitlines() if ",broker," in line][-1]
     at_ns, rest = last.split(",", 1)
@@ -231,7 +231,7 @@ def test_a_sample_that_follows_at_once_is_no_pause_of_the_traffic(tmp_path: Path
 
 def test_what_was_not_sampled_is_said(tmp_path: Path) -> None:
     """An empty chapter would look like a run that used nothing."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     (folder / "resources.csv").unlink()
     (folder / "manifest.json").unlink()
     made = reported(folder)
@@ -241,7 +241,7 @@ def test_what_was_not_sampled_is_said(tmp_path: Path) -> None:
 
 def test_untrained_weights_are_said(tmp_path: Path) -> None:
     """The times are true, the masks are not."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["model"]["trained"] = False
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
@@ -255,7 +255,7 @@ def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: P
         (table,) = (part for part in found.parts if isinstance(part, Table))
         return next(str(value) for what, value in table.rows if what == "answered by")
 
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0))
     assert answerers(section(reported(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
     damage.change(folder, damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
     found = section(reported(folder), "provenance")
@@ -265,7 +265,7 @@ def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: P
 
 def test_models_of_one_version_that_are_not_the_same_are_told_apart(tmp_path: Path) -> None:
     """Whoever retrains a model and forgets its number mixes two in one group: the log's columns cannot show it."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for hashes, is_told in ((["a"], False), (["a", "b"], True)):
         manifest["answered_by"] = [{"worker": "w", "model_version": "1", "sha256": each} for each in hashes]
@@ -349,7 +349,7 @@ def test_folders_that_hold_nothing_are_told(run: Path, tmp_path: Path) -> None:
 
 def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
     """What grows with them leaves 100,000 room beside Plotly, the other figures and the pictures."""
-    made = reported(write_run(tmp_path / "run", Plan(frames=10_000)))
+    made = reported(write_run(tmp_path / "run", SyntheticRunPlan(frames=10_000)))
     (timeline,) = (chart for chart in made.charts() if chart.name == "timeline")
     growing = len(to_json(timeline)) + len(json.dumps(made.frames))
     library, others, pictures = 4_900_000, 700_000, 1_000_000

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
@@ -65,7 +65,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_values_that_no_run_has_do_not_end_the_report(tmp_path: Path, what: str) -> None:
     """They have been memory errors and tracebacks: a figure of them may be useless, the rest is not."""
-    folder = write_run(tmp_path / "run", Plan(frames=60))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60))
     HOSTILE[what](folder)
     assert write_report([folder]).stat().st_size
     assert json.dumps(plain(open_subject([folder])), allow_nan=False)
@@ -149,7 +149,7 @@ def test_no_axis_names_a_file_elsewhere(tmp_path: Path) -> None:
 
 def test_half_a_page_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk: it would open, and look like all of the report."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
 
     def fill(path: Path, text: str, **_: Any) -> int:
         path.write_bytes(text[:100].encode())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.cli import report
 from bench.report.output import charts
 from shared.runlog.latency_log import LogError
@@ -30,8 +30,8 @@ def test_a_run_is_shown_and_its_page_written(run: Path, tmp_path: Path) -> None:
 
 def test_the_page_lies_in_the_run(tmp_path: Path) -> None:
     """Where nobody says otherwise."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
-    other = write_run(tmp_path / "other", Plan(frames=30, seed=1, session="1" * 12))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
+    other = write_run(tmp_path / "other", SyntheticRunPlan(frames=30, seed=1, session="1" * 12))
     assert called(folder).exit_code == 0
     assert (folder / "report.html").exists()
     ended = called(folder, other)
@@ -48,7 +48,7 @@ def test_a_sound_run_passes_the_check(run: Path) -> None:
 
 def test_a_broken_promise_fails_the_check(tmp_path: Path) -> None:
     """File, row and column are named, and a script can see it by the exit code."""
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:10] + lines[11:]), encoding="utf-8")
@@ -104,7 +104,7 @@ def test_tables_are_written_where_no_browser_is(run: Path, tmp_path: Path, monke
 
 def test_a_killed_run_is_repaired(tmp_path: Path) -> None:
     """What it left open is closed, once."""
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:-3]), encoding="utf-8")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.resilience.failover import Figures
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import read_manifest, write_manifest
@@ -11,7 +11,7 @@ from tests.bench import damage
 
 def test_figures_are_of_the_frames_and_their_sum_is_what_was_read(tmp_path: Path) -> None:
     """The bench exists to find what is unaccounted for: it has to find it where it is."""
-    folder = write_run(tmp_path / "vehicle-1", Plan(frames=40, unanswered=0.2))
+    folder = write_run(tmp_path / "vehicle-1", SyntheticRunPlan(frames=40, unanswered=0.2))
     write_manifest(
         folder,
         read_manifest(folder) | {"retries": {"retried": 3, "won": 1}, "ignored_answers": {"duplicate": 2}},
