@@ -62,7 +62,7 @@ def link(
         return
     if to is None:
         raise click.UsageError("--to is missing: give the address of the broker, such as --to 127.0.0.1:1883")
-    spec = _spec(PROFILES[profile], faults)
+    spec = apply_options(PROFILES[profile], faults)
     target = Endpoint.parse(to)
     ended = threading.Event()
     for end_signal in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +79,7 @@ def link(
         console.print(_counts_text(running.counts()), markup=False, highlight=False)
 
 
-def _spec(profile: LinkSpec, faults: Mapping[str, Any]) -> LinkSpec:
+def apply_options(profile: LinkSpec, faults: Mapping[str, Any]) -> LinkSpec:
     """Applies options to a profile; an option for both directions overrides the profile's values for single ones."""
     for both, unit in (("delay", "ms"), ("bandwidth", "mbps")):
         if faults[f"{both}_{unit}"] is not None:

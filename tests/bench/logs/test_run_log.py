@@ -11,7 +11,7 @@ import pytest
 from bench.logs.run_log import load_run, load_runs
 from shared.resources.sampler import COLUMNS as RESOURCES
 from shared.runlog.latency_log import COLUMNS, Outcome
-from tests.bench import damage
+from tests.support import run_damage
 
 
 def test_every_cell_is_what_the_file_says(sound_run: Path) -> None:
@@ -20,7 +20,7 @@ def test_every_cell_is_what_the_file_says(sound_run: Path) -> None:
     assert run.problems == ()
     assert (run.name, run.folder, run.manifest["session"]) == ("run", sound_run, run.frames["session"].iloc[0])
     assert tuple(run.frames.columns) == COLUMNS
-    for (_, read), written in zip(run.frames.iterrows(), damage.rows(sound_run), strict=True):
+    for (_, read), written in zip(run.frames.iterrows(), run_damage.rows(sound_run), strict=True):
         for name, text in written.items():
             if run.frames[name].dtype == "str":
                 assert read[name] == text
@@ -47,7 +47,7 @@ def test_ten_lines_of_pandas_give_the_total(sound_run: Path) -> None:
     answered = frames[frames["outcome"] == Outcome.ANSWERED]
     total_ns = answered["t_mask_decoded_ns"] - answered["t_due_ns"]
     assert [Decimal(int(value)) / 1_000_000 for value in total_ns] == [
-        Decimal(row["total_ms"]) for row in damage.rows(sound_run) if row["outcome"] == Outcome.ANSWERED
+        Decimal(row["total_ms"]) for row in run_damage.rows(sound_run) if row["outcome"] == Outcome.ANSWERED
     ]
 
 
@@ -76,8 +76,8 @@ def test_the_manifest_tells_where_a_run_comes_from(sound_run: Path) -> None:
 
 def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
     """A log of next year's vehicle is still read."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, [f"{text[0]},t_teleported_ns", *(f"{line},7" for line in text[1:])])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, [f"{text[0]},t_teleported_ns", *(f"{line},7" for line in text[1:])])
     run = load_run(damaged_run)
     assert not run.problems
     assert set(run.frames["t_teleported_ns"]) == {"7"}
@@ -85,7 +85,7 @@ def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
 
 def test_a_run_without_frames_has_none(damaged_run: Path) -> None:
     """A vehicle may be stopped before its first frame is due: that is a run, not an error."""
-    damage.write(damaged_run, damage.lines(damaged_run)[:1])
+    run_damage.write(damaged_run, run_damage.lines(damaged_run)[:1])
     run = load_run(damaged_run)
     assert len(run.frames) == 0
     assert tuple(run.frames.columns) == COLUMNS

@@ -18,8 +18,8 @@ from bench.report.output.page import render
 from bench.report.output.terminal import show
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
-from tests.bench import damage
 from tests.bench.report.synthetic_study import write_study
+from tests.support import run_damage
 
 MOST_BYTES = 15_000_000
 
@@ -257,7 +257,7 @@ def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: P
 
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0))
     assert answerers(section(reported(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
-    damage.change(folder, damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
+    run_damage.change(folder, run_damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
     found = section(reported(folder), "provenance")
     assert answerers(found).endswith("29 frames; worker-1 (version 2, openvino bf16): 1 frames")
     assert "Several versions of the model answered" in told(found)

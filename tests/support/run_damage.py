@@ -1,4 +1,4 @@
-"""Damage done to the files of a run, as disks, editors and bugs do it."""
+"""Damages the files of a run as disks, editors and bugs do."""
 
 import csv
 import io
@@ -12,27 +12,27 @@ from shared.runlog.run_manifest import MANIFEST_NAME
 
 
 def lines(folder: Path, name: str = CSV_NAME) -> list[str]:
-    """The lines of a file, the header first, without their ends."""
+    """Returns the lines of a file without line ends, the header first."""
     return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def write(folder: Path, text: list[str], name: str = CSV_NAME) -> None:
-    """Write lines back, each with its end."""
+    """Writes lines to a file, each with a line end."""
     (folder / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """The rows of the log by column; the first one stands on line 2."""
+    """Returns the rows of the log by column; the first row is on line 2."""
     return list(csv.DictReader(lines(folder)))
 
 
 def line_of(folder: Path, outcome: str) -> int:
-    """The line of the last frame of an outcome: not the first, which is special in many ways."""
+    """Returns the line of the last frame with an outcome; the first frame is special in many respects."""
     return max(place for place, row in enumerate(rows(folder), start=2) if row["outcome"] == outcome)
 
 
 def change(folder: Path, line: int, **cells: str | Callable[[str], str]) -> None:
-    """Put other text, or what a function makes of it, into cells of one line."""
+    """Replaces cells of one line by a text, or by the result of a function of the old text."""
     text = lines(folder)
     fields = dict(zip(COLUMNS, next(csv.reader([text[line - 1]])), strict=True))
     for column, new in cells.items():
@@ -44,19 +44,19 @@ def change(folder: Path, line: int, **cells: str | Callable[[str], str]) -> None
 
 
 def change_manifest(folder: Path, **facts: Any) -> None:
-    """Put other facts into the manifest; None takes one away."""
+    """Changes keys of the manifest; None removes a key."""
     path = folder / MANIFEST_NAME
     manifest = json.loads(path.read_text()) | facts
     path.write_text(json.dumps({name: fact for name, fact in manifest.items() if fact is not None}))
 
 
 def later(by_ns: int) -> Callable[[str], str]:
-    """Moves a stamp."""
+    """Returns a function that moves a stamp."""
     return lambda stamp: str(int(stamp) + by_ns)
 
 
 def longer(by_ns: int) -> Callable[[str], str]:
-    """Lengthens a duration in milliseconds, to the nanosecond."""
+    """Returns a function that lengthens a duration in milliseconds by nanoseconds."""
 
     def lengthen(text: str) -> str:
         nanoseconds = int(text.replace(".", "")) + by_ns
