@@ -28,14 +28,7 @@ from bench.baselines.mqtt.images import fit
 from bench.baselines.mqtt.palette import compare_mask
 from bench.baselines.serving.clients import SCORES
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
-from bench.harness.comparison import (
-    OVERHEAD,
-    OnStep,
-    Samples,
-    compare,
-    frame_samples,
-    overhead_record,
-)
+from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record
 from bench.load.gateway_deployment import GatewayDeployment
 from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
 from bench.load.worker_process import engine_flags
@@ -71,11 +64,7 @@ class BaselinePlan:
 
 
 def measure(plan: BaselinePlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the bag, the model, a broker or a process cannot be used, or a frame was not answered.
-    """
+    """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         on_step("starting the worker and the baselines")

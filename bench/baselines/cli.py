@@ -8,19 +8,9 @@ import click
 
 from bench.baselines import baseline_comparison
 from bench.baselines.catalogue import BASELINES
+from bench.harness import options
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    bag_option,
-    frames_option,
-    json_file_option,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    span,
-)
+from bench.harness.output import progress, result_table, show, span
 from shared.terminal_table import Table
 
 _MIN_PART_MS = 0.5  # Smaller parts of the overhead are not listed.
@@ -32,9 +22,9 @@ _STOPWATCH_NOTE = (
 
 
 @click.command()
-@bag_option
-@models_option
-@model_option
+@options.bag
+@options.models
+@options.model
 @click.option(
     "--baseline",
     "baselines",
@@ -43,9 +33,9 @@ _STOPWATCH_NOTE = (
     default=baseline_comparison.FOR_ANY_MODEL,
     help="Baseline to measure (repeatable); scores needs --model street-lite. [all but scores]",
 )
-@frames_option(20, 2)
-@rounds_option(3)
-@json_file_option
+@options.frames(20, 2)
+@options.rounds(3)
+@options.json_file
 def baselines(bag: Path | None, path: Path | None, **plan: Any) -> None:
     """Compare with reproductions of the systems that Skylane follows: same frames, model and machine, in turn."""
     with progress() as on_step:

@@ -6,19 +6,16 @@ from typing import Any
 import click
 
 from bench.clocks.clock_accuracy import measure
-from bench.harness.output import json_flag, progress, result_table, show
+from bench.harness import options
+from bench.harness.output import progress, result_table, show
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
 
 
 @click.command()
-@click.option(
-    "--frames", type=click.IntRange(20, 100_000), default=250, show_default=True, help="Frames per clock and link."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 1 << 62), default=0, show_default=True, help="Seed of the links' jitter."
-)
-@json_flag
+@options.number("--frames", 250, 20, 100_000, "Frames per clock and link.")
+@options.number("--seed", 0, 0, 1 << 62, "Seed of the links' jitter.")
+@options.json_flag
 def clocks(frames: int, seed: int, *, as_json: bool) -> None:
     """Compare the log's clock offsets with the truth: clocks with known errors, over links with known delays."""
     with progress() as on_step:

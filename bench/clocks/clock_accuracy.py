@@ -65,11 +65,7 @@ class ClockErrors:
 
 
 def measure(frames: int, on_step: OnStep, *, seed: int = 0) -> dict[str, Any]:
-    """Plays `frames` frames for each clock over each link; returns the JSON output.
-
-    Raises:
-        SkylaneError: the broker, the link or a worker did not start, or a frame was not answered.
-    """
+    """Plays `frames` frames for each clock over each link; returns the JSON output."""
     cases = []
     with ExitStack() as stack:
         on_step("starting a broker, a link and five workers")

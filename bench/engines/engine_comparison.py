@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,21 +17,10 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from bench.harness import options
 from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    bag_option,
-    broker_option,
-    frames_option,
-    json_flag,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    throughput_window_option,
-)
+from bench.harness.output import progress, result_table, show
 from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, model_inputs, play
 from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.engine import DeviceError, Placement, Precision
@@ -65,19 +54,25 @@ class EnginePlan:
 
 
 class EngineVariant(NamedTuple):
-    """An engine and a precision, with the repository and the name of the model."""
+    """An engine and its precision."""
 
     engine: str
     precision: Precision
-    models: Path
-    model: str
 
     def __str__(self) -> str:
         return f"{self.engine} {self.precision}"
 
 
+VARIANTS = (
+    EngineVariant("tensorflow", Precision.FP32),
+    EngineVariant("openvino", Precision.FP32),
+    EngineVariant("openvino", Precision.BF16),
+    EngineVariant("openvino", Precision.INT8),
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class EngineCandidate:
     """A model loaded in this process, and a broker with a worker that serves it."""
 
     model: Model
@@ -101,30 +96,25 @@ class Candidate:
         return {file.name: np.asarray(cv2.imread(str(file), cv2.IMREAD_GRAYSCALE), np.uint8) for file in files}
 
 
-@dataclass(slots=True)
-class Candidates:
-    """The candidates that can run here, by name, and the reasons why the others cannot."""
-
-    ready: dict[str, Candidate] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-
-
 def measure(plan: EnginePlan, on_step: OnStep) -> dict[str, Any]:
     """Runs the rounds; returns the JSON output.
 
     Frames travel raw, so that all candidates get the same pixels. INT8 uses the repository's `<model>-int8`; if it does not
     exist, the model is quantised first.
-
-    Raises:
-        SkylaneError: the bag, the model, a broker or a worker cannot be used, or a frame was not answered.
     """
-    candidates = Candidates()
+    ready: dict[str, EngineCandidate] = {}
+    skipped: dict[str, str] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        for variant in _variants(plan, folder, candidates, on_step):
-            on_step(f"{variant}: starting")
-            _start(stack, candidates, plan, variant)
-        ready = candidates.ready
+        for variant in VARIANTS:
+            name = str(variant)
+            on_step(f"{name}: starting")
+            try:
+                ready[name] = _start(stack, plan, variant, folder)
+            except (DeviceError, MissingExtraError) as error:
+                if name == REFERENCE:
+                    raise
+                skipped[name] = str(error)
         images = model_inputs(ready[REFERENCE].settings, ready[REFERENCE].model)
         turns = {name: partial(each.run, images, plan.window, folder / name) for name, each in ready.items()}
         comparison = compare(turns, plan.rounds, on_step)
@@ -134,8 +124,8 @@ def measure(plan: EnginePlan, on_step: OnStep) -> dict[str, Any]:
             masks[name] = each.masks(folder / name / "masks")
         return {
             "engines": {name: summarise(comparison, masks, name) for name in ready},
-            "mean_iou": _mean_ious(plan, candidates, on_step),
-            "skipped": candidates.skipped,
+            "mean_iou": _mean_ious(plan, ready, on_step),
+            "skipped": skipped,
             "model": plan.model,
             "window": plan.window,
             "rounds": plan.rounds,
@@ -166,22 +156,20 @@ def _times_faster(comparison: Comparison, name: str, measure: str) -> dict[str, 
     return {"median": ratio.value, "min": least.value, "by_round": list(ratio.by_round)}
 
 
-def _variants(plan: EnginePlan, folder: Path, candidates: Candidates, on_step: OnStep) -> list[EngineVariant]:
-    found = [
-        EngineVariant("tensorflow", Precision.FP32, plan.models, plan.model),
-        EngineVariant("openvino", Precision.FP32, plan.models, plan.model),
-        EngineVariant("openvino", Precision.BF16, plan.models, plan.model),
-    ]
-    int8_name = f"{plan.model}-int8"
-    models = plan.models
-    if int8_name not in Repository(models).names():
-        on_step(f"{int8_name}: quantising, because the repository does not contain it")
-        try:
-            models = _quantise(plan, folder, int8_name)
-        except MissingExtraError as error:
-            candidates.skipped["openvino int8"] = str(error)
-            return found
-    return [*found, EngineVariant("openvino", Precision.INT8, models, int8_name)]
+def _start(stack: ExitStack, plan: EnginePlan, variant: EngineVariant, folder: Path) -> EngineCandidate:
+    """Loads the model in this process, and starts a broker and a worker with it."""
+    models, name = plan.models, plan.model
+    if variant.precision is Precision.INT8:
+        name = f"{plan.model}-int8"
+        if name not in Repository(plan.models).names():
+            models = _quantise(plan, folder, name)
+    placement = Placement(device="cpu", precision=variant.precision)
+    model = stack.enter_context(Repository(models).load(name, placement, engine=variant.engine))
+    broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
+    flags = engine_flags(engine=variant.engine, precision=variant.precision)
+    stack.enter_context(Worker(broker.url, models=models, model=name, device="cpu", flags=flags))
+    model.warm_up()
+    return EngineCandidate(model, PlaybackSettings(plan.bag, models, name, "raw", frames=plan.frames), broker.url)
 
 
 def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
@@ -197,30 +185,11 @@ def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
     return repository.root
 
 
-def _start(stack: ExitStack, candidates: Candidates, plan: EnginePlan, variant: EngineVariant) -> None:
-    """Loads the model in this process, and starts a broker and a worker with it."""
-    name = str(variant)
-    placement = Placement(device="cpu", precision=variant.precision)
-    try:
-        model = stack.enter_context(Repository(variant.models).load(variant.model, placement, engine=variant.engine))
-    except (DeviceError, MissingExtraError) as error:
-        if name == REFERENCE:
-            raise
-        candidates.skipped[name] = str(error)
-        return
-    broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
-    flags = engine_flags(engine=variant.engine, precision=variant.precision)
-    stack.enter_context(Worker(broker.url, models=variant.models, model=variant.model, device="cpu", flags=flags))
-    model.warm_up()
-    settings = PlaybackSettings(plan.bag, variant.models, variant.model, "raw", frames=plan.frames)
-    candidates.ready[name] = Candidate(model, settings, broker.url)
-
-
-def _mean_ious(plan: EnginePlan, candidates: Candidates, on_step: OnStep) -> dict[str, float] | None:
+def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: OnStep) -> dict[str, float] | None:
     """Each candidate's mean IoU on the bag; None if the bag has no labels."""
     try:
         found = {}
-        for name, each in candidates.ready.items():
+        for name, each in ready.items():
             on_step(f"{name}: mean IoU")
             found[name] = evaluate(each.model, plan.bag, frames=plan.frames).mean_iou
     except EvaluationError:
@@ -229,14 +198,14 @@ def _mean_ious(plan: EnginePlan, candidates: Candidates, on_step: OnStep) -> dic
 
 
 @click.command()
-@bag_option
-@models_option
-@model_option
-@rounds_option(5)
-@frames_option(15, text="Frames per turn.")
-@throughput_window_option
-@broker_option
-@json_flag
+@options.bag
+@options.models
+@options.model
+@options.rounds(5)
+@options.frames(15, text="Frames per turn.")
+@options.throughput_window
+@options.broker
+@options.json_flag
 def engines(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
     """Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds."""
     with progress() as on_step:

@@ -16,8 +16,9 @@ import click
 import numpy as np
 
 from bench.engines.tensorflow_variants import ENGINE, ENGINE_AGAIN, VARIANTS
+from bench.harness import options
 from bench.harness.comparison import BenchError, Comparison, OnStep, Samples, compare
-from bench.harness.output import json_flag, model_option, models_option, progress, result_table, rounds_option, show
+from bench.harness.output import progress, result_table, show
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import pictures
 from shared.flags import FiniteRange
@@ -144,11 +145,7 @@ class VariantProcess(AbstractContextManager["VariantProcess"]):
 
 
 def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
-    """Compares all variants with the engine, a few at a time; returns the JSON output.
-
-    Raises:
-        SkylaneError: the model does not exist, or the engine cannot run it.
-    """
+    """Compares all variants with the engine, a few at a time; returns the JSON output."""
     card = Repository(plan.models).card(plan.model)
     names = [name for name in plan.ways or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
@@ -221,9 +218,9 @@ def _record(comparison: Comparison, name: str, agreement: float) -> dict[str, An
 
 
 @click.command()
-@models_option
-@model_option
-@rounds_option(11)
+@options.models
+@options.model
+@options.rounds(11)
 @click.option(
     "--way", "ways", multiple=True, type=click.Choice(list(VARIANTS)), help="Variant to measure (repeatable). [all]"
 )
@@ -235,7 +232,7 @@ def _record(comparison: Comparison, name: str, agreement: float) -> dict[str, An
     show_default=True,
     help="Seconds of processor time for the warm-up of a variant, and for each image; a slower variant is left out.",
 )
-@json_flag
+@options.json_flag
 def tensorflow(*, as_json: bool, **plan: Any) -> None:
     """Compare variants of running a frozen graph in TensorFlow with Skylane's engine."""
     with progress() as on_step:

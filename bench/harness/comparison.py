@@ -80,11 +80,7 @@ class Comparison:
         return {measure: self.median(name, measure) for measure in self._rounds[name]}
 
     def ratio(
-        self,
-        name: str,
-        reference: str,
-        measure: str,
-        statistic: Callable[[Sequence[float]], float] = statistics.median,
+        self, name: str, reference: str, measure: str, statistic: Callable[[Sequence[float]], float] = statistics.median
     ) -> Ratio:
         """Divides a statistic of a candidate's measure by that of the reference, overall and round by round."""
         rounds = zip(self.by_round(name, measure, statistic), self.by_round(reference, measure, statistic), strict=True)

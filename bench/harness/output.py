@@ -1,68 +1,20 @@
-"""Command-line options, progress display, tables and JSON that all benchmarks share."""
+"""Progress display, tables and JSON output of the benchmarks."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
 from bench.harness.comparison import OnStep
 from bench.harness.samples import PERCENTILES
-from cloud.models.repository import default_root
 from shared.runlog.percentiles import MISSING, NOTE, shown
 from shared.terminal_table import Table
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
-
-bag_option = click.option(
-    "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with the frames to send. [a synthetic drive]"
-)
-models_option = click.option(
-    "--models",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=default_root,
-    help="Folder of the model repository.",
-)
-model_option = click.option("--model", default="road-small", show_default=True, help="Name of the model.")
-codec_option = click.option(
-    "--codec",
-    type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]),
-    default="jpeg",
-    show_default=True,
-    help="Image codec.",
-)
-broker_option = click.option(
-    "--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto", help="Broker."
-)
-engine_option = click.option("--engine", help="Inference engine. [as the model's manifest says]")
-throughput_window_option = click.option(
-    "--window",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Unanswered frames while throughput is measured.",
-)
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
-json_file_option = click.option(
-    "--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file as JSON."
-)
-
-
-def rounds_option(default: int, most: int = 1000) -> Callable[[Command], Command]:
-    """The option with the number of rounds."""
-    return click.option(
-        "--rounds", type=click.IntRange(1, most), default=default, show_default=True, help="Number of rounds."
-    )
-
-
-def frames_option(default: int, least: int = 4, text: str = "Frames per round.") -> Callable[[Command], Command]:
-    """The option with the number of frames."""
-    return click.option("--frames", type=click.IntRange(least, 10_000), default=default, show_default=True, help=text)
 
 
 @contextmanager

@@ -141,8 +141,7 @@ class NullWorker(AbstractContextManager["NullWorker"]):
         self._error: BaseException | None = None
         gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
         self._node = CloudNode(
-            [null_model(settings)],
-            WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
+            [null_model(settings)], WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway)
         )
         bus = Connection(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),
@@ -205,15 +204,9 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        """Starts the worker.
+        """Starts the worker with a clock of the given error.
 
-        Args:
-            broker: URL of the broker.
-            settings: name, model and endpoints.
-            clock_offset_s: how far its clock is ahead.
-            clock_drift_ppm: how much its clock gains.
-            environment: variables added to this process's environment.
-            log: file that receives its standard error.
+        `environment`: variables added to this process's environment. `log`: file for its standard error.
 
         Raises:
             NullWorkerError: it ended before it was ready; the reason is on standard error, or in `log`.

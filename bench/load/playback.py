@@ -110,13 +110,8 @@ def play(
 ) -> list[dict[str, str]]:
     """Runs the vehicle node in a child process; returns the rows of its log, without the warm-up.
 
-    Args:
-        settings: frames and codec.
-        broker: URL of the broker; None if `flags` contain another address.
-        folder: run folder.
-        window: maximum number of unanswered frames.
-        sinks: outputs to write.
-        flags: further flags of `skylane edge play`.
+    `broker`: URL, or None if `flags` contain another address. `window`: maximum number of unanswered frames. `flags`: further
+    flags of `skylane edge play`.
 
     Raises:
         BenchError: the vehicle node failed, or a frame was not answered.

@@ -37,15 +37,8 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> None:
         """Starts the worker.
 
-        Args:
-            broker: URL of the broker.
-            models: model repository.
-            model: name of the model to serve.
-            name: name of the worker.
-            device: device of the engine.
-            flags: further flags of `skylane cloud serve`, see also `engine_flags`.
-            log: file that receives all log lines.
-            on_line: called with every log line, on another thread.
+        `flags`: further flags of `skylane cloud serve`, see `engine_flags`. `log`: file for all log lines. `on_line` receives
+        every log line on another thread.
 
         Raises:
             WorkerError: the worker ended, or was not ready in time; the message contains the errors it logged.

@@ -18,20 +18,10 @@ from uuid import uuid4
 import click
 import numpy as np
 
+from bench.harness import options
 from bench.harness.comparison import OnStep, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    codec_option,
-    engine_option,
-    json_file_option,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    target_line,
-)
+from bench.harness.output import progress, result_table, show, target_line
 from bench.harness.samples import busy_share, jain
 from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
 from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, run_together
@@ -40,7 +30,6 @@ from bench.load.worker_process import engine_flags
 from cloud.engines.engine import Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from shared.flags import FiniteRange
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
@@ -85,11 +74,7 @@ class GatewayRound:
 
 
 def measure(plan: GatewayPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the model, the broker, the worker or an endpoint cannot be used.
-    """
+    """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         placement = Placement(device="cpu", instances=plan.instances)
         model = stack.enter_context(Repository(plan.models).load(plan.model, placement, engine=plan.engine))
@@ -171,9 +156,9 @@ def _run_clients(
 
 
 @click.command()
-@models_option
-@model_option
-@engine_option
+@options.models
+@options.model
+@options.engine
 @click.option(
     "--door",
     "doors",
@@ -182,17 +167,15 @@ def _run_clients(
     default=ALL_TRANSPORTS,
     help="Transport to use (repeatable). [all]",
 )
-@click.option("--clients", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of clients.")
-@click.option(
-    "--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Unanswered frames per client."
-)
+@options.number("--clients", 8, 1, 64, "Number of clients.")
+@options.number("--window", 2, 1, 64, "Unanswered frames per client.")
 @click.option(
     "--instances", type=click.IntRange(1, 64), help="Batches that are inferred at a time. [as the engine chooses]"
 )
-@codec_option
-@click.option("--seconds", type=FiniteRange(1, 3600), default=10.0, show_default=True, help="Duration of a round.")
-@rounds_option(7, 100)
-@json_file_option
+@options.codec
+@options.number("--seconds", 10.0, 1, 3600, "Duration of a round.")
+@options.rounds(7, 100)
+@options.json_file
 def doors(path: Path | None, **plan: Any) -> None:
     """Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared."""
     with progress() as on_step:

@@ -15,25 +15,10 @@ from typing import Any
 
 import click
 
-from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare, frame_samples
+from bench.harness import options
+from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, OnStep, Samples, compare, frame_samples
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    bag_option,
-    broker_option,
-    codec_option,
-    frames_option,
-    json_flag,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    span,
-    spread_table,
-    throughput_window_option,
-)
-from bench.harness.samples import spread
+from bench.harness.output import progress, result_table, show, span, spread_table
 from bench.load.playback import (
     PlaybackSettings,
     answered_hz,
@@ -77,11 +62,7 @@ class OverheadPlan:
 
 
 def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the bag, the model, the broker or the worker cannot be used, or a frame was not answered.
-    """
+    """Runs the rounds; returns the JSON output."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, plan.quality, plan.frames)
     with ExitStack() as stack:
         model = stack.enter_context(Repository(plan.models).load(plan.model))
@@ -111,10 +92,13 @@ def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
 
 
 def _play(settings: PlaybackSettings, broker: str, folder: Path, window: int, number: int) -> Samples:
-    frames = [frame_parts(row) for row in play(settings, broker, folder / f"{number}-latency")]
-    rows = play(settings, broker, folder / f"{number}-throughput", window=window)
-    vehicle_ms = [sum(frame[part] for part in _VEHICLE_PARTS) for frame in frames]
-    return {**frame_samples(frames), _VEHICLE: vehicle_ms, _RATE: [answered_hz(rows)]}
+    rows = play(settings, broker, folder / f"{number}-latency")
+    throughput_rows = play(settings, broker, folder / f"{number}-throughput", window=window)
+    return {
+        **frame_samples([frame_parts(row) for row in rows]),
+        _VEHICLE: [sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows],
+        _RATE: [answered_hz(throughput_rows)],
+    }
 
 
 def _infer(model: Model, images: list[Pixels], frames: int, _round: int) -> Samples:
@@ -140,25 +124,25 @@ def _record(comparison: Comparison, name: str) -> dict[str, Any]:
             "remote_hz": comparison.samples(name, _RATE),
             "bare_hz": comparison.samples(_BARE, _RATE),
         },
-        "overhead_ms": comparison.spread(name, "overhead"),
-        "vehicle_ms": spread(comparison.samples(name, _VEHICLE)),
+        "overhead_ms": comparison.spread(name, OVERHEAD),
+        "vehicle_ms": comparison.spread(name, _VEHICLE),
         "breakdown_ms": {str(part): comparison.spread(name, part) for part in PARTS},
     }
 
 
 @click.command()
-@bag_option
-@models_option
-@model_option
-@codec_option
-@click.option("--quality", type=click.IntRange(1, 100), default=85, show_default=True, help="JPEG quality.")
-@rounds_option(5)
-@frames_option(20)
-@throughput_window_option
+@options.bag
+@options.models
+@options.model
+@options.codec
+@options.number("--quality", 85, 1, 100, "JPEG quality.")
+@options.rounds(5)
+@options.frames(20)
+@options.throughput_window
 @click.option("--device", default="auto", show_default=True, help="Device of the engine.")
-@broker_option
+@options.broker
 @click.option("--isolate", is_flag=True, help="Also measure a worker with its engine in a separate process.")
-@json_flag
+@options.json_flag
 def overhead(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
     """Compare the whole round trip with direct inference, in alternating rounds of the same frames."""
     with progress() as on_step:

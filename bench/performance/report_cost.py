@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep, compare
-from bench.harness.output import json_flag, progress, result_table, rounds_option, show, target_text
+from bench.harness.output import progress, result_table, show, target_text
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -23,15 +24,9 @@ _TITLES = {"seconds": "time, s", "peak_memory_mb": "peak memory, MB", "page_mb":
 
 
 @click.command()
-@click.option(
-    "--rows",
-    type=click.IntRange(10, 2_000_000),
-    default=_TARGET_ROWS,
-    show_default=True,
-    help="Rows of the synthetic log.",
-)
-@rounds_option(3, 100)
-@json_flag
+@options.number("--rows", _TARGET_ROWS, 10, 2_000_000, "Rows of the synthetic log.")
+@options.rounds(3, 100)
+@options.json_flag
 def report(rows: int, rounds: int, *, as_json: bool) -> None:
     """Measure `skylane report` for a run of many frames with a synthetic log."""
     with progress() as on_step:
@@ -40,11 +35,7 @@ def report(rows: int, rounds: int, *, as_json: bool) -> None:
 
 
 def measure(rows: int, rounds: int, on_step: OnStep) -> dict[str, Any]:
-    """Writes a synthetic run and reports it in a child process in every round; returns the JSON output.
-
-    Raises:
-        BenchError: a report failed.
-    """
+    """Writes a synthetic run and reports it in a child process in every round; returns the JSON output."""
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
         on_step(f"writing {rows} rows")
         run = write_run(Path(folder) / "run", SyntheticRunPlan(frames=rows))
@@ -86,12 +77,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield result_table(
         ("measure", "least", "most", "target"),
         [
-            (
-                title,
-                f"{min(values[name]):.1f}",
-                f"{max(values[name]):.1f}",
-                f"≤ {targets[name]:g}" if targets else "–",
-            )
+            (title, f"{min(values[name]):.1f}", f"{max(values[name]):.1f}", f"≤ {targets[name]:g}" if targets else "–")
             for name, title in _TITLES.items()
         ],
         title=f"The report of {result['rows']:,} rows, {len(rounds)} times",

@@ -13,19 +13,10 @@ from typing import Any
 
 import click
 
+from bench.harness import options
 from bench.harness.comparison import OnStep, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    engine_option,
-    json_flag,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    target_line,
-)
+from bench.harness.output import progress, result_table, show, target_line
 from bench.harness.samples import jain, max_min_shares, spread
 from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
@@ -33,7 +24,6 @@ from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.engine import Placement, Precision
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
-from shared.flags import FiniteRange
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
 from shared.runtime.machine import machine
@@ -83,11 +73,7 @@ class SaturationRound:
 
 
 def measure(plan: SaturationPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the model, the broker or the worker cannot be used.
-    """
+    """Runs the rounds; returns the JSON output."""
     precision = None if plan.precision is None else Precision(plan.precision)
     placement = Placement(device="cpu", precision=precision)
     settings = PlaybackSettings(
@@ -194,31 +180,17 @@ def _peak_mb(pid: int | None) -> float | None:
 
 
 @click.command()
-@models_option
-@model_option
-@engine_option
+@options.models
+@options.model
+@options.engine
 @click.option("--precision", help="Precision of the engine. [as the model's manifest says]")
-@click.option("--vehicles", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of vehicles.")
-@click.option(
-    "--factor",
-    type=FiniteRange(0.1, 20),
-    default=2.0,
-    show_default=True,
-    help="Offered load, in multiples of the engine's capacity.",
-)
-@click.option(
-    "--deadline-frames",
-    type=FiniteRange(1, 1000),
-    default=10.0,
-    show_default=True,
-    help="Deadline, in multiples of one inference.",
-)
-@click.option(
-    "--window", type=click.IntRange(1, 1000), default=4, show_default=True, help="Unanswered frames per vehicle."
-)
-@click.option("--seconds", type=FiniteRange(1, 3600), default=15.0, show_default=True, help="Duration of a round.")
-@rounds_option(3, 100)
-@json_flag
+@options.number("--vehicles", 8, 2, 64, "Number of vehicles.")
+@options.number("--factor", 2.0, 0.1, 20, "Offered load, in multiples of the engine's capacity.")
+@options.number("--deadline-frames", 10.0, 1, 1000, "Deadline, in multiples of one inference.")
+@options.number("--window", 4, 1, 1000, "Unanswered frames per vehicle.")
+@options.number("--seconds", 15.0, 1, 3600, "Duration of a round.")
+@options.rounds(3, 100)
+@options.json_flag
 def saturation(*, as_json: bool, **plan: Any) -> None:
     """Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames."""
     with progress() as on_step:

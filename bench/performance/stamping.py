@@ -14,7 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.harness.output import json_flag, show, spread_table, target_text
+from bench.harness import options
+from bench.harness.output import show, spread_table, target_text
 from bench.harness.samples import spread
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
@@ -131,10 +132,8 @@ def measure(frames: int) -> dict[str, Any]:
 
 
 @click.command()
-@click.option(
-    "--frames", type=click.IntRange(100, 1_000_000), default=5000, show_default=True, help="Number of frames."
-)
-@json_flag
+@options.number("--frames", 5000, 100, 1_000_000, "Number of frames.")
+@options.json_flag
 def stamping(frames: int, *, as_json: bool) -> None:
     """Measure the CPU time of stamping a frame and writing its journal line and its row."""
     result = measure(frames)

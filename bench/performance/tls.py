@@ -18,20 +18,10 @@ from typing import Any
 import click
 import psutil
 
+from bench.harness import options
 from bench.harness.comparison import Comparison, OnStep, Samples, compare, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    json_flag,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    span,
-    target_text,
-    throughput_window_option,
-)
+from bench.harness.output import progress, result_table, show, span, target_text
 from bench.harness.samples import spread
 from bench.load.bus_echo import EchoClient, open_echo
 from bench.load.playback import PlaybackSettings, answered_hz, play
@@ -78,11 +68,7 @@ class TestedBroker:
 
 
 def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the model, a broker or a worker cannot be used, or a frame was not answered.
-    """
+    """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         certs = _certificates(folder / "certs")
@@ -203,25 +189,13 @@ def _cipher(tested: TestedBroker) -> str:
 
 
 @click.command()
-@models_option
-@model_option
-@rounds_option(5, 100)
-@click.option(
-    "--frames",
-    type=click.IntRange(0),
-    default=30,
-    show_default=True,
-    help="Frames per round; 0 measures only the broker.",
-)
-@throughput_window_option
-@click.option(
-    "--messages",
-    type=click.IntRange(8),
-    default=60,
-    show_default=True,
-    help="Messages per round with the broker alone.",
-)
-@json_flag
+@options.models
+@options.model
+@options.rounds(5, 100)
+@options.number("--frames", 30, 0, None, "Frames per round; 0 measures only the broker.")
+@options.throughput_window
+@options.number("--messages", 60, 8, None, "Messages per round with the broker alone.")
+@options.json_flag
 def tls(*, as_json: bool, **plan: Any) -> None:
     """Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine."""
     if plan["frames"] == 1:

@@ -16,31 +16,10 @@ from typing import Any
 
 import click
 
-from bench.harness.comparison import (
-    OVERHEAD,
-    OnStep,
-    Samples,
-    compare,
-    frame_samples,
-    overhead_record,
-    plan_record,
-)
+from bench.harness import options
+from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import (
-    bag_option,
-    codec_option,
-    engine_option,
-    frames_option,
-    json_file_option,
-    model_option,
-    models_option,
-    progress,
-    result_table,
-    rounds_option,
-    show,
-    span,
-    target_text,
-)
+from bench.harness.output import progress, result_table, show, span, target_text
 from bench.load.bus_echo import open_echo
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from bench.load.playback import PlaybackSettings, frame_parts
@@ -71,11 +50,7 @@ class TransportPlan:
 
 
 def measure(plan: TransportPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Raises:
-        SkylaneError: the bag, the model, the broker or the worker cannot be used, or a frame was not answered.
-    """
+    """Runs the rounds; returns the JSON output."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, frames=plan.frames)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
@@ -118,10 +93,10 @@ def _broker_ms(deployment: GatewayDeployment, bytes_up: float, plan: TransportPl
 
 
 @click.command()
-@bag_option
-@models_option
-@model_option
-@engine_option
+@options.bag
+@options.models
+@options.model
+@options.engine
 @click.option(
     "--transport",
     "doors",
@@ -130,10 +105,10 @@ def _broker_ms(deployment: GatewayDeployment, bytes_up: float, plan: TransportPl
     default=ALL_TRANSPORTS,
     help="Transport to measure (repeatable). [all]",
 )
-@codec_option
-@frames_option(20)
-@rounds_option(5)
-@json_file_option
+@options.codec
+@options.frames(20)
+@options.rounds(5)
+@options.json_file
 def transports(bag: Path | None, path: Path | None, **plan: Any) -> None:
     """Compare the transports to the same worker: the time each adds to inference, one frame in flight."""
     with progress() as on_step:

@@ -15,9 +15,10 @@ import click
 import numpy as np
 import psutil
 
+from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep
 from bench.harness.environment import sample_bag
-from bench.harness.output import bag_option, codec_option, json_flag, progress, show, spread_table
+from bench.harness.output import progress, show, spread_table
 from bench.harness.samples import spread
 from bench.load.null_worker import MODEL, NullWorker, NullWorkerSettings
 from shared.broker.broker import Broker
@@ -32,11 +33,7 @@ _WARM_UP_SHARE = 0.2  # Share of the run until imports, pools and queues have th
 
 
 def measure(bag: Path, *, frames: int, codec: str, height: int, width: int, on_step: OnStep) -> dict[str, Any]:
-    """Plays a bag in a loop to a model of `height` × `width`; returns the JSON output.
-
-    Raises:
-        SkylaneError: the bag or the broker cannot be used, or the vehicle node failed.
-    """
+    """Plays a bag in a loop to a model of `height` × `width`; returns the JSON output."""
     on_step("starting broker and worker")
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
@@ -104,16 +101,12 @@ def _memory(samples_mb: Sequence[float], frames: int) -> dict[str, float]:
 
 
 @click.command()
-@bag_option
-@codec_option
-@click.option("--frames", type=click.IntRange(50, 1_000_000), default=2000, show_default=True, help="Number of frames.")
-@click.option(
-    "--height", type=click.IntRange(16, 8192), default=608, show_default=True, help="Height of the model's input."
-)
-@click.option(
-    "--width", type=click.IntRange(16, 8192), default=968, show_default=True, help="Width of the model's input."
-)
-@json_flag
+@options.bag
+@options.codec
+@options.number("--frames", 2000, 50, 1_000_000, "Number of frames.")
+@options.number("--height", 608, 16, 8192, "Height of the model's input.")
+@options.number("--width", 968, 16, 8192, "Width of the model's input.")
+@options.json_flag
 def vehicle(bag: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure the vehicle's time per frame and its memory over many frames, with a worker that replies at once."""
     with progress() as on_step:

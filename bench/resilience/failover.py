@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
+from bench.harness import options
 from bench.harness.comparison import OnStep, alternating
 from bench.harness.environment import sample_bag
 from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
-from bench.harness.output import frames_option, json_flag, progress, result_table, rounds_option, show
+from bench.harness.output import progress, result_table, show
 from bench.harness.samples import spread
 from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker
@@ -22,7 +23,6 @@ from bench.study.execution.fleet import Fleet
 from cloud.models.repository import default_root
 from shared import clock
 from shared.broker.broker import Broker
-from shared.flags import FiniteRange
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -86,11 +86,7 @@ class FailoverStatistics:
 
 
 def measure(plan: FailoverPlan, on_step: OnStep) -> dict[str, Any]:
-    """Breaks a worker in every run, in alternating runs with and without retries; returns the JSON output.
-
-    Raises:
-        SkylaneError: the broker, a vehicle or another worker failed.
-    """
+    """Breaks a worker in every run, in alternating runs with and without retries; returns the JSON output."""
     source = sample_bag(_SOURCE_FRAMES, width=_WIDTH, height=_HEIGHT)
     statistics = {(fault, retries): FailoverStatistics() for fault in FAULTS for retries in (True, False)}
     with ExitStack() as stack:
@@ -170,21 +166,13 @@ def _title(fault: str, retries: bool) -> str:  # noqa: FBT001 (the title names i
 
 @click.command()
 @click.option("--model", help="Model of the workers. [none: they wait --think-ms and reply]")
-@click.option(
-    "--think-ms",
-    type=FiniteRange(0),
-    default=100.0,
-    show_default=True,
-    help="Inference time of a worker without a model.",
-)
-@click.option("--vehicles", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of vehicles.")
-@click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Number of workers.")
-@rounds_option(2, 100)
-@frames_option(60, 10, "Frames per vehicle and run.")
-@click.option(
-    "--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Unanswered frames per vehicle."
-)
-@json_flag
+@options.number("--think-ms", 100.0, 0, None, "Inference time of a worker without a model.")
+@options.number("--vehicles", 4, 1, 64, "Number of vehicles.")
+@options.number("--workers", 3, 2, 16, "Number of workers.")
+@options.rounds(2, 100)
+@options.frames(60, 10, "Frames per vehicle and run.")
+@options.vehicle_window
+@options.json_flag
 def failover(*, as_json: bool, **plan: Any) -> None:
     """Kill or stop a worker while vehicles play, in alternating runs with and without retries."""
     with progress() as on_step:

@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
+from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep
 from bench.harness.environment import sample_bag
-from bench.harness.output import json_flag, model_option, models_option, progress, result_table, show
+from bench.harness.output import progress, result_table, show
 from bench.harness.samples import spread
 from bench.load.worker_process import Worker
 from bench.resilience.failover import count_rows
@@ -70,11 +71,7 @@ class Swap:
 
 
 def measure(plan: SwapPlan, on_step: OnStep) -> dict[str, Any]:
-    """Swaps versions under load; returns the JSON output.
-
-    Raises:
-        SkylaneError: the broker, the worker or a vehicle failed, or a version could not be loaded.
-    """
+    """Swaps versions under load; returns the JSON output."""
     source = sample_bag(_SOURCE_FRAMES)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-swap-")))
@@ -181,21 +178,13 @@ def _gaps(rows: Sequence[Mapping[str, str]], swaps: Sequence[Swap]) -> Iterator[
 
 
 @click.command()
-@models_option
-@model_option
-@click.option("--swaps", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of swaps.")
-@click.option("--vehicles", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of vehicles.")
-@click.option(
-    "--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Unanswered frames per vehicle."
-)
-@click.option(
-    "--between",
-    type=click.IntRange(1, 10_000),
-    default=15,
-    show_default=True,
-    help="Replies to the first vehicle between two swaps.",
-)
-@json_flag
+@options.models
+@options.model
+@options.number("--swaps", 4, 1, 1000, "Number of swaps.")
+@options.number("--vehicles", 2, 1, 64, "Number of vehicles.")
+@options.vehicle_window
+@options.number("--between", 15, 1, 10_000, "Replies to the first vehicle between two swaps.")
+@options.json_flag
 def swap(*, as_json: bool, **plan: Any) -> None:
     """Swap the version of a model repeatedly while vehicles play: lost frames, and the longest gap between replies."""
     with progress() as on_step:

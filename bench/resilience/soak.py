@@ -19,8 +19,9 @@ from bench.faults.chaos import Chaos, Deed
 from bench.faults.rig.rig import Rig
 from bench.faults.rig.site import Site
 from bench.faults.rig.working_folder import place
+from bench.harness import options
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
-from bench.harness.output import json_flag, machine_line, result_table
+from bench.harness.output import machine_line, result_table
 from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog
 from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.flags import FiniteRange
@@ -112,11 +113,7 @@ class SoakResult:
 
 
 def run_soak(plan: SoakPlan, folder: Path, on_step: Callable[[float, str], None]) -> SoakResult:
-    """Runs a soak; `on_step` receives the seconds that have passed and the current step.
-
-    Raises:
-        SkylaneError: the soak could not start.
-    """
+    """Runs a soak; `on_step` receives the seconds that have passed and the current step."""
     steps = ["starting"]
     begin_s = time.monotonic()
 
@@ -188,16 +185,12 @@ def _write_faults(deeds: Sequence[Deed], path: Path) -> None:
 
 
 @click.command("soak")
-@click.option(
-    "--minutes", type=FiniteRange(0.1), default=30.0, show_default=True, help="Duration of the soak in minutes."
-)
+@options.number("--minutes", 30.0, 0.1, None, "Duration of the soak in minutes.")
 @click.option("--hours", type=FiniteRange(0.1), help="Duration in hours, instead of --minutes.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the faults. [random, and printed]")
-@click.option("--vehicles", type=click.IntRange(2, 16), default=3, show_default=True, help="Number of vehicles.")
-@click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Number of workers.")
-@click.option(
-    "--rate-hz", type=FiniteRange(0.5, 100), default=10.0, show_default=True, help="Frame rate of each vehicle."
-)
+@options.number("--vehicles", 3, 2, 16, "Number of vehicles.")
+@options.number("--workers", 3, 2, 16, "Number of workers.")
+@options.number("--rate-hz", 10.0, 0.5, 100, "Frame rate of each vehicle.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -205,7 +198,7 @@ def _write_faults(deeds: Sequence[Deed], path: Path) -> None:
     show_default=True,
     help="Output folder.",
 )
-@json_flag
+@options.json_flag
 def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as_json: bool, **counts: Any) -> None:
     """Cause a fault every few seconds for a long time: no frame may be unaccounted for, and no process may leak.
 

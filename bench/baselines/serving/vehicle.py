@@ -35,11 +35,7 @@ class ServingVehicle:
         total_ms = (perf_counter_ns() - begin_ns) / 1e6
         inferred_ms = reply.served_ms["inferred"]
         link_ms = timer.durations_ms.pop("away") - inferred_ms  # The link, and the endpoint's own work.
-        parts = {
-            **timer.durations_ms,
-            "link_and_door": link_ms,
-            "in_lists": conversion_ms(timer.durations_ms),
-        }
+        parts = {**timer.durations_ms, "link_and_door": link_ms, "in_lists": conversion_ms(timer.durations_ms)}
         return {**parts, "inferred": inferred_ms, "total": total_ms}
 
 
