@@ -214,35 +214,30 @@ def engines(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
-    ious = result["mean_iou"] or {}
+    engines, ious = result["engines"], result["mean_iou"] or {}
     yield result_table(
-        ("engine", "bare ms", "journey ms", "labels", "mean IoU"),
+        f"{result['model']}, {result['rounds']} alternating rounds of {result['frames']} frames",
+        {"engine": "<", "bare ms": ".1f", "journey ms": ".1f", "labels": ".3%", "mean IoU": ".4f"},
         [
             (
                 name,
-                *(f"{values[kind]['median']:.1f}" for kind in ("bare_ms", "journey_ms")),
-                f"{values['agreement']:.3%}",
-                f"{ious[name]:.4f}" if name in ious else "unknown",
+                each["bare_ms"]["median"],
+                each["journey_ms"]["median"],
+                each["agreement"],
+                ious.get(name, "unknown"),
             )
-            for name, values in result["engines"].items()
+            for name, each in engines.items()
         ],
-        title=f"{result['model']}, {result['rounds']} alternating rounds of {result['frames']} frames",
     )
-    kinds = ("bare", "journey", "throughput")
+    kinds = {"bare": "bare", "journey": "journey", "throughput": f"window {result['window']}"}
     yield result_table(
-        ("engine", "bare", "journey", f"window {result['window']}"),
-        [
-            (
-                name,
-                *(
-                    f"{ratio['median']:.2f} ({min(ratio['by_round']):.2f}-{max(ratio['by_round']):.2f})"
-                    for ratio in (values["times_faster"][kind] for kind in kinds)
-                ),
-            )
-            for name, values in result["engines"].items()
-        ],
-        title="Times faster than TensorFlow: median (by round, least to most)",
-        text_columns=range(4),
+        "Times faster than TensorFlow: median (by round, least to most)",
+        {"engine": "<", **dict.fromkeys(kinds.values(), "<")},
+        [(name, *(_ratio_text(each["times_faster"][kind]) for kind in kinds)) for name, each in engines.items()],
     )
     for name, reason in result["skipped"].items():
         yield f"{name} left out: {reason}"
+
+
+def _ratio_text(ratio: Mapping[str, Any]) -> str:
+    return f"{ratio['median']:.2f} ({min(ratio['by_round']):.2f}-{max(ratio['by_round']):.2f})"

@@ -241,18 +241,13 @@ def tensorflow(*, as_json: bool, **plan: Any) -> None:
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    ratios = {"median": "ratio", "least": "ratio_of_least", "processor": "processor_ratio"}
+    rows = sorted(result["ways"].items(), key=lambda item: float(item[1]["ratio"]))
     yield result_table(
-        ("variant", "median", "least", "processor", "labels"),
-        [
-            (
-                name,
-                *(f"{row[key]:.2f}" for key in ("ratio", "ratio_of_least", "processor_ratio")),
-                f"{row['agreement']:.5%}",
-            )
-            for name, row in sorted(result["ways"].items(), key=lambda item: float(item[1]["ratio"]))
-        ],
-        title=f"{result['model']}: time ÷ the engine's, {result['rounds']} rounds in turn",
-        caption=f"below 1: faster than the engine; labels: share equal to the engine's; {ENGINE_AGAIN}: the noise level",
+        f"{result['model']}: time ÷ the engine's, {result['rounds']} rounds in turn",
+        {"variant": "<", **dict.fromkeys(ratios, ".2f"), "labels": ".5%"},
+        [(name, *(row[key] for key in ratios.values()), row["agreement"]) for name, row in rows],
+        f"below 1: faster than the engine; labels: share equal to the engine's; {ENGINE_AGAIN}: the noise level",
     )
     for reason in result["failed"].values():
         yield f"left out: {reason}"

@@ -44,28 +44,31 @@ def show(
         console.print(result["engine"], highlight=False)
 
 
-def result_table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str = "",
-    caption: str = "",
-    text_columns: Sequence[int] = (0,),
-) -> Table:
-    """A table of numbers, right-justified except for `text_columns`."""
+def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """A table of results.
+
+    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text. None in a row
+    leaves a cell empty.
+    """
     table = Table(title=title, caption=caption)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place in text_columns else "right")
+    for heading, spec in columns.items():
+        table.add_column(heading, justify="left" if spec == "<" else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_cell(value, spec) for value, spec in zip(row, columns.values(), strict=True)))
     return table
+
+
+def _cell(value: Any, spec: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, spec.removeprefix("<"))
 
 
 def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
     """A table with one row of percentiles per measure, see `bench.harness.samples.spread`."""
     cells = [(name, *(shown(values[key], digits) for key in PERCENTILES)) for name, values in rows.items()]
     note = NOTE if any(MISSING in row for row in cells) else ""
-    return result_table(("measure", *PERCENTILES), cells, title=title, caption=note)
+    return result_table(title, {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)
 
 
 def span(values: Sequence[float], digits: int = 3) -> str:

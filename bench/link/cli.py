@@ -105,19 +105,19 @@ def _counts_text(counts: LinkCounts) -> str:
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    headings = ("up + down", "n", "min", "median", "p95", "p99", "proxy late: median", "late: p99")
     yield result_table(
-        ("up + down", "n", "min", "median", "p95", "p99", "proxy late: median", "p99"),
+        "Round trip beyond the delays of the link, ms",
+        dict.fromkeys(headings, ""),
         [
             (
                 f"{row['delay_up_ms']:g} + {row['delay_down_ms']:g}",
-                str(row["round_trips"]),
+                row["round_trips"],
                 *(shown(value, 3) for value in (*row["excess_ms"].values(), *row["late_ms"].values())),
             )
             for row in result["delays"]
         ],
-        title="Round trip beyond the delays of the link, ms",
-        caption=NOTE,
-        text_columns=(),
+        NOTE,
     )
     for row in result["bandwidths"]:
         yield f"{row['bandwidth_mbps']:g} Mbit/s requested, {row['came_mbps']:.2f} measured"

@@ -185,32 +185,30 @@ def doors(path: Path | None, **plan: Any) -> None:
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan, rounds = result["plan"], result["rounds"]
-    measures = ("bare_hz", "answered_hz", "ratio", "engine_busy", "jain", "least_to_most")
+    numbers = {"bare /s": "bare_hz", "answered /s": "answered_hz", "ratio": "ratio"}
+    numbers |= {"engine busy": "engine_busy", "Jain": "jain", "least ÷ most": "least_to_most"}
     yield result_table(
-        ("round", "bare /s", "answered /s", "ratio", "engine busy", "Jain", "least ÷ most", "outcomes", "wrong pixels"),
+        f"{plan['clients']} clients at the endpoints of one worker; {plan['model']}, {plan['codec']}",
+        {"round": "", **dict.fromkeys(numbers, ".3f"), "outcomes": "<", "wrong pixels": ""},
         [
-            (
-                str(number),
-                *(f"{each[key]:.3f}" for key in measures),
-                ", ".join(f"{name} {count}" for name, count in each["outcomes"].items()),
-                str(each["wrong_pixels"]),
-            )
+            (number, *(each[key] for key in numbers.values()), _counts(each["outcomes"]), each["wrong_pixels"])
             for number, each in enumerate(rounds, start=1)
         ],
-        title=f"{plan['clients']} clients at the endpoints of one worker; {plan['model']}, {plan['codec']}",
-        text_columns=(7,),
     )
     yield result_table(
-        ("client", "transport", *(f"round {number + 1}" for number in range(len(rounds)))),
+        "Replies by client",
+        {"client": "<", "transport": "<", **{f"round {number + 1}": "" for number in range(len(rounds))}},
         [
-            (name, transport, *(str(each["answers"][name]) for each in rounds))
+            (name, transport, *(each["answers"][name] for each in rounds))
             for name, transport in result["clients"].items()
         ],
-        title="Replies by client",
-        text_columns=(0, 1),
     )
     yield target_line("answered frames per second ÷ bare engine", result["ratio"], _THROUGHPUT_TARGET)
     yield target_line("Jain's index", result["jain"], _JAIN_TARGET)
     yield f"the engine was busy {result['engine_busy']:.2%} of the time (median of rounds)"
     wrong = result["wrong_pixels"]
     yield f"{'NOT every' if wrong else 'every'} mask equals that of the direct call: {wrong} pixels differ"
+
+
+def _counts(outcomes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in outcomes.items())

@@ -160,12 +160,11 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             ("overhead_ratio", f"{samples['remote']} frames, {samples['bare']} bare"),
             ("throughput_ratio", f"window {result['window']}"),
         ):
-            rows.append((f"{name}{suffix}", f"{values[name]:.3f}", span(values["spread"][f"{name}_by_round"]), source))
+            rows.append((f"{name}{suffix}", values[name], span(values["spread"][f"{name}_by_round"]), source))
     yield result_table(
-        ("ratio", "value", "by round, least to most", "from"),
+        f"{result['model']}, {result['codec']}, {result['samples']['rounds']} alternating rounds",
+        {"ratio": "<", "value": ".3f", "by round, least to most": "<", "from": "<"},
         rows,
-        title=f"{result['model']}, {result['codec']}, {result['samples']['rounds']} alternating rounds",
-        text_columns=range(4),
     )
     totals = {
         "whole round trip": result["spread"]["remote_ms"],

@@ -75,12 +75,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     rounds, targets = result["rounds"], result["targets"]
     values = {name: [each[name] for each in rounds] for name in _TITLES}
     yield result_table(
-        ("measure", "least", "most", "target"),
+        f"The report of {result['rows']:,} rows, {len(rounds)} times",
+        {"measure": "<", "least": ".1f", "most": ".1f", "target": ""},
         [
-            (title, f"{min(values[name]):.1f}", f"{max(values[name]):.1f}", f"≤ {targets[name]:g}" if targets else "–")
+            (title, min(values[name]), max(values[name]), f"≤ {targets[name]:g}" if targets else "–")
             for name, title in _TITLES.items()
         ],
-        title=f"The report of {result['rows']:,} rows, {len(rounds)} times",
     )
     if targets:
         yield f"targets {target_text(all(result['worst'][name] <= limit for name, limit in targets.items()))}"

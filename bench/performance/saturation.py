@@ -200,30 +200,26 @@ def saturation(*, as_json: bool, **plan: Any) -> None:
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan = result["plan"]
+    columns = {"load": "<", "bare /s": ".2f", "in time /s": ".2f", "share": ".3f", "Jain": ".4f", "greedy": ".3f"}
+    keys = ("load", "capacity_hz", "in_time_hz", "share", "jain", "greedy_share")
     yield result_table(
-        ("load", "bare /s", "in time /s", "share", "Jain", "greedy", "p50 ms", "p99 ms"),
+        f"{plan['vehicles']} vehicles offer {plan['factor']:g}× the capacity of the bare engine, "
+        f"deadline {plan['deadline_frames']:g} inference times",
+        {**columns, "p50 ms": "", "p99 ms": ""},
         [
-            (
-                each["load"],
-                *(f"{each[key]:.2f}" for key in ("capacity_hz", "in_time_hz")),
-                f"{each['share']:.3f}",
-                f"{each['jain']:.4f}",
-                "" if each["greedy_share"] is None else f"{each['greedy_share']:.3f}",
-                *(shown(each["latency_ms"].get(key), 0) for key in ("median", "p99")),
-            )
+            (*(each[key] for key in keys), *(shown(each["latency_ms"].get(key), 0) for key in ("median", "p99")))
             for each in result["rounds"]
         ],
-        title=f"{plan['vehicles']} vehicles offer {plan['factor']:g}× the capacity of the bare engine, "
-        f"deadline {plan['deadline_frames']:g} inference times",
-        caption=NOTE,
+        NOTE,
     )
     rows = []
     for load in (_EQUAL, _GREEDY):
         counts: Counter[str] = Counter()
         for each in result["rounds"]:
             counts.update(each["outcomes"] if each["load"] == load else {})
-        rows.append((load, str(counts.total()), *(str(counts[outcome]) for outcome in Outcome)))
-    yield result_table(("load", "offered", *Outcome), rows, title="Outcomes of the frames, all rounds")
+        rows.append((load, counts.total(), *(counts[outcome] for outcome in Outcome)))
+    columns = {"load": "<", "offered": "", **dict.fromkeys(map(str, Outcome), "")}
+    yield result_table("Outcomes of the frames, all rounds", columns, rows)
     yield target_line("answered in time ÷ capacity of the bare engine", result["share"], _THROUGHPUT_TARGET)
     yield target_line("Jain's index, equal vehicles", result["jain"], _JAIN_TARGET)
     yield target_line("Jain's index of max-min shares, one greedy vehicle", result["greedy_jain"], _JAIN_TARGET)

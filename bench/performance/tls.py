@@ -216,18 +216,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         records[f"{plan['model']}, window {plan['window']}, answered /s"] = journey["answered_hz"]
         records[f"{plan['model']}, processor ms of worker and broker a frame"] = journey["processor_ms"]
     yield result_table(
-        ("measure", "plain", "tls", "tls / plain", "by round, least to most"),
+        f"TLS compared with plain, {plan['rounds']} alternating rounds",
+        {"measure": "<", "plain": ".2f", "tls": ".2f", "tls / plain": ".3f", "by round, least to most": ""},
         [
-            (
-                name,
-                f"{record['plain']:.2f}",
-                f"{record['tls']:.2f}",
-                f"{record['ratio']:.3f}",
-                span(record["ratio_by_round"]),
-            )
+            (name, record["plain"], record["tls"], record["ratio"], span(record["ratio_by_round"]))
             for name, record in records.items()
         ],
-        title=f"TLS compared with plain, {plan['rounds']} alternating rounds",
     )
     if journey:
         kept = journey["answered_hz"]["ratio"]

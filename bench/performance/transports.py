@@ -122,20 +122,15 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     for name, record in result["doors"].items():
         times, parts, ratio = record["overhead_ms"], record["parts"], result["to_own_grpc"].get(name)
         vehicle_ms, cloud_ms = (sum(parts[part] for part in stages) for stages in (_VEHICLE_STAGES, _CLOUD_STAGES))
-        rows.append(
-            (
-                name,
-                *(f"{times[key]:.1f}" for key in ("min", "median", "p95")),
-                "" if ratio is None else f"{ratio['ratio']:.2f}",
-                *(f"{value:.1f}" for value in (vehicle_ms, parts[_CROSSING], cloud_ms)),
-            )
-        )
+        percentiles_ms = (times[key] for key in ("min", "median", "p95"))
+        rows.append((name, *percentiles_ms, ratio and ratio["ratio"], vehicle_ms, parts[_CROSSING], cloud_ms))
+    columns = {"transport": "<", "min": ".1f", "median": ".1f", "p95": ".1f", "÷ grpc": ".2f"}
     yield result_table(
-        ("transport", "min", "median", "p95", "÷ grpc", "vehicle", "crossing", "cloud"),
-        rows,
-        title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, "
+        f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, "
         f"n each {plan['frames'] * plan['rounds']}",
-        caption="vehicle, crossing, cloud: medians of the parts, which need not add up to the median of the whole.",
+        {**columns, "vehicle": ".1f", "crossing": ".1f", "cloud": ".1f"},
+        rows,
+        "vehicle, crossing, cloud: medians of the parts, which need not add up to the median of the whole.",
     )
     yield from _mqtt_lines(result)
 

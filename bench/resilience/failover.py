@@ -187,17 +187,14 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     runs = result["runs"]
     counts = ("read", "unaccounted", "accepted_twice", "broken_promises", "retried", "retry_won", "duplicates_removed")
-    rows = [(name.replace("_", " "), *(str(run[name]) for run in runs)) for name in counts]
-    rows += [(name, *(str(run["outcomes"][name]) for run in runs)) for name in ("answered", "lost")]
-    rows += [
-        (
-            f"{name.removesuffix('_ms').replace('_', ' ')}, ms, {percentile}",
-            *(f"{run[name][percentile]:.0f}" if run[name] else "" for run in runs),
-        )
-        for name in ("recovery_ms", "retry_wait_ms", "longest_gap_ms")
-        for percentile in ("median", "p95")
-    ]
-    yield result_table(("", *(_title(run["fault"], run["retries"]) for run in runs)), rows, title="One worker breaks")
+    rows = [(name.replace("_", " "), *(run[name] for run in runs)) for name in counts]
+    rows += [(name, *(run["outcomes"][name] for run in runs)) for name in ("answered", "lost")]
+    for name in ("recovery_ms", "retry_wait_ms", "longest_gap_ms"):
+        for percentile in ("median", "p95"):
+            title = f"{name.removesuffix('_ms').replace('_', ' ')}, ms, {percentile}"
+            rows.append((title, *(f"{run[name][percentile]:.0f}" if run[name] else "" for run in runs)))
+    titles = (_title(run["fault"], run["retries"]) for run in runs)
+    yield result_table("One worker breaks", {"": "<", **dict.fromkeys(titles, "")}, rows)
     for run in runs:
         sums = " + ".join(f"{outcome} {count}" for outcome, count in run["outcomes"].items())
         yield f"{_title(run['fault'], run['retries'])}: read {run['read']} = {sums}"

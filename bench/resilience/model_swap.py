@@ -206,18 +206,16 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         "longest ÷ median": f"{result['longest_gap_ms'] / result['median_gap_ms']:.1f}",
         "duration of a load, ms, median": f"{result['load_ms']['median']:.0f}",
     }
+    title = f"{result['model']} swapped {result['swaps']} times under {result['vehicles']} vehicles"
+    yield result_table(title, {"measure": "<", "value": ""}, values.items())
+    percentiles = ("median", "p95", "max")
     yield result_table(
-        ("measure", "value"),
-        [(name, str(value)) for name, value in values.items()],
-        title=f"{result['model']} swapped {result['swaps']} times under {result['vehicles']} vehicles",
-    )
-    yield result_table(
-        ("while", "n", "median", "p95", "max"),
+        "Gaps between a vehicle's replies, ms",
+        {"while": "<", "n": "", **dict.fromkeys(percentiles, ".0f")},
         [
-            (_GAP_TITLES[when], str(gaps["n"]), *(f"{gaps[key]:.0f}" for key in ("median", "p95", "max")))
+            (_GAP_TITLES[when], gaps["n"], *(gaps[key] for key in percentiles))
             for when, gaps in result["gaps_ms"].items()
         ],
-        title="Gaps between a vehicle's replies, ms",
     )
     sums = " + ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
     yield f"read {result['read']} = {sums}"

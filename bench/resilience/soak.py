@@ -233,31 +233,26 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
 
 def _tables(result: SoakResult, host: str) -> Iterator[Table | str]:
     accounts = result.accounts
-    counts = Counter(deed.fault for deed in result.deeds)
-    yield ", ".join(f"{count} × {fault}" for fault, count in counts.most_common())
+    faults = Counter(deed.fault for deed in result.deeds)
+    yield ", ".join(f"{count} × {fault}" for fault, count in faults.most_common())
     yield accounts.equation
     yield f"{accounts.verdict}; retried {accounts.retried}, ignored replies {accounts.ignored.total()}"
-    rows = [
-        (
-            growth.role,
-            str(growth.processes),
-            str(growth.long_lived),
-            "" if growth.most_rss_bytes is None else f"{growth.most_rss_bytes / 1e6:.1f}",
-            *(_per_hour(growth.per_hour[measure], measure) for measure in MEASURES),
-        )
-        for growth in result.growths
-    ]
-    limits = ("limit", "", "", "", *(_per_hour(GROWTH_LIMITS[measure], measure) for measure in MEASURES))
+    rows = []
+    for growth in result.growths:
+        most_mb = growth.most_rss_bytes and growth.most_rss_bytes / 1e6
+        counts = (growth.role, growth.processes, growth.long_lived, most_mb)
+        rows.append((*counts, *(_scaled(growth.per_hour[measure], measure) for measure in MEASURES)))
+    rows.append(("limit", None, None, None, *(_scaled(GROWTH_LIMITS[measure], measure) for measure in MEASURES)))
+    columns = {"role": "<", "processes": "", "long-lived": "", "most MB": ".1f"}
     yield result_table(
-        ("role", "processes", "long-lived", "most MB", "MB/h", "files/h", "threads/h"),
-        [*rows, limits],
-        title="Growth per hour, in processes that lived for at least half of the time",
+        "Growth per hour, in processes that lived for at least half of the time",
+        {**columns, "MB/h": "+.2f", "files/h": "+.2f", "threads/h": "+.2f"},
+        rows,
     )
     if not all(growth.judged for growth in result.growths):
         yield "The soak was too short to judge slopes: they are only shown."
     yield f"seed {result.plan.seed}; {result.plan.seconds:.0f} s; {host}"
 
 
-def _per_hour(rise: float | None, measure: str) -> str:
-    scale = 1e6 if measure == "rss_bytes" else 1.0
-    return "" if rise is None else f"{rise / scale:+.2f}"
+def _scaled(rise: float | None, measure: str) -> float | None:
+    return rise / 1e6 if rise is not None and measure == "rss_bytes" else rise

@@ -1,12 +1,13 @@
 """Frame accounting: every violation of the guarantee must be reported, or every fault scenario would pass."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
-from shared.runlog.latency_log import CSV_NAME, LogError
-from shared.runlog.run_manifest import read_manifest, write_manifest
+from shared.runlog.latency_log import LogError
+from tests.support import run_damage
 
 
 def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
@@ -33,24 +34,27 @@ def test_frames_dropped_by_the_end_of_a_vehicle_do_not_count_as_unanswered() -> 
     assert accounts.unanswered == 2
 
 
-def test_a_frame_without_a_row_is_unaccounted_for(damaged_run: Path) -> None:
-    """The last row of the log is removed."""
-    log = damaged_run / CSV_NAME
-    log.write_text("\n".join(log.read_text(encoding="utf-8").splitlines()[:-1]) + "\n", encoding="utf-8")
-    accounts = _accounts(damaged_run)
-    assert accounts.unaccounted == 1
-    assert any("1 frames unaccounted for: 40 read = " in failure for failure in accounts.failures)
+def _without_last_row(lines: list[str]) -> list[str]:
+    return lines[:-1]
 
 
-def test_a_frame_with_two_masks_is_reported(damaged_run: Path) -> None:
-    """A vehicle would act twice on the same frame."""
-    log = damaged_run / CSV_NAME
-    lines = log.read_text(encoding="utf-8").splitlines()
-    lines.append(next(line for line in lines if ",answered," in line))
-    log.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    accounts = _accounts(damaged_run)
-    assert accounts.accepted_twice == 1
-    assert "1 frames have two accepted masks" in accounts.failures
+def _with_two_masks_for_a_frame(lines: list[str]) -> list[str]:
+    return [*lines, next(line for line in lines if ",answered," in line)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "failure"),
+    [
+        (_without_last_row, "1 frames unaccounted for: 40 read = "),
+        (_with_two_masks_for_a_frame, "1 frames have two accepted masks"),
+    ],
+)
+def test_missing_and_duplicate_rows_are_reported(
+    damaged_run: Path, damage: Callable[[list[str]], list[str]], failure: str
+) -> None:
+    """No frame may vanish, and a vehicle must not act twice on the same frame."""
+    run_damage.write(damaged_run, damage(run_damage.lines(damaged_run)))
+    assert any(each.startswith(failure) for each in _accounts(damaged_run).failures)
 
 
 def test_a_wrong_label_is_reported(sound_run: Path) -> None:
@@ -60,9 +64,7 @@ def test_a_wrong_label_is_reported(sound_run: Path) -> None:
 
 def test_a_run_without_a_frame_count_fails(damaged_run: Path) -> None:
     """A vehicle that crashed has not written how many frames it read."""
-    manifest = read_manifest(damaged_run)
-    del manifest["frames_read"]
-    write_manifest(damaged_run, manifest)
+    run_damage.change_manifest(damaged_run, frames_read=None)
     assert _accounts(damaged_run).failures
 
 

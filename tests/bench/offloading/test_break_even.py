@@ -137,17 +137,17 @@ def test_frames_are_matched_by_their_place_in_the_source() -> None:
     assert worth(*looped).frames == 400
 
 
-def test_runs_of_different_sources_are_rejected() -> None:
-    """Frames of different drives cannot be compared."""
-    other = dict(_MANIFEST) | {"source": {"sha256": "c" * 64}}
-    with pytest.raises(OffloadingError, match=r"different sources \(aaaaaaaaaaaa and cccccccccccc\)"):
-        worth(_run("local", 200), _run("remote", 40, manifest=other))
-
-
-def test_runs_without_common_answered_frames_are_rejected() -> None:
-    """The remote run answered no frame."""
-    with pytest.raises(OffloadingError, match=r"no frame was answered in both local \(200 answered\) and remote \(0\)"):
-        worth(_run("local", 200), _run("remote", 40, unanswered=200))
+@pytest.mark.parametrize(
+    ("remote", "reason"),
+    [
+        ({"manifest": _MANIFEST | {"source": {"sha256": "c" * 64}}}, r"different sources \(a{12} and c{12}\)"),
+        ({"unanswered": 200}, r"no frame was answered in both local \(200 answered\) and remote \(0\)"),
+    ],
+)
+def test_runs_without_common_frames_are_rejected(remote: dict[str, Any], reason: str) -> None:
+    """Frames of different drives, or of a worker that answered nothing, cannot be compared."""
+    with pytest.raises(OffloadingError, match=reason):
+        worth(_run("local", 200), _run("remote", 40, **remote))
 
 
 def test_differences_of_the_runs_are_reported_as_caveats() -> None:

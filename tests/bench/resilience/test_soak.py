@@ -46,9 +46,8 @@ def test_the_growth_of_a_short_lived_process_is_not_judged() -> None:
 
 def test_a_role_without_long_lived_processes_fails() -> None:
     """A soak that kills all processes of a role must not pass because slopes are missing."""
-    assert len(measure_growth("worker", [_history(60, lambda _: 5e7, "worker")], HALF_HOUR_S).failures) == len(
-        GROWTH_LIMITS
-    )
+    growth = measure_growth("worker", [_history(60, lambda _: 5e7, "worker")], HALF_HOUR_S)
+    assert len(growth.failures) == len(GROWTH_LIMITS)
 
 
 def test_a_short_soak_does_not_judge_slopes() -> None:
@@ -58,16 +57,16 @@ def test_a_short_soak_does_not_judge_slopes() -> None:
     assert not short.failures
 
 
-def test_a_process_that_ends_by_itself_fails_a_soak() -> None:
-    """A vehicle that ended and was restarted may have lost no frame."""
-    accounts = FrameAccounts(masks_checked=1)
-    assert SoakResult(SoakPlan(HALF_HOUR_S, 1), accounts, (), (), ("vehicle-2 ended by itself",)).failures
-    assert not SoakResult(SoakPlan(HALF_HOUR_S, 1), accounts, (), (), ()).failures
-
-
-def test_a_soak_without_masks_fails() -> None:
-    """Without masks, no label was checked."""
-    assert SoakResult(SoakPlan(HALF_HOUR_S, 1), FrameAccounts(), (), (), ()).failures == [NO_MASKS]
+@pytest.mark.parametrize(
+    ("masks_checked", "broken", "failures"),
+    [(1, (), []), (1, ("vehicle-2 ended by itself",), ["vehicle-2 ended by itself"]), (0, (), [NO_MASKS])],
+)
+def test_a_soak_fails_if_a_process_ended_or_no_mask_was_checked(
+    masks_checked: int, broken: tuple[str, ...], failures: list[str]
+) -> None:
+    """A vehicle that ended and was restarted may have lost no frame; without masks, no label was checked."""
+    accounts = FrameAccounts(masks_checked=masks_checked)
+    assert SoakResult(SoakPlan(HALF_HOUR_S, 1), accounts, (), (), broken).failures == failures
 
 
 @dataclass
