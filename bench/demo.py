@@ -52,7 +52,11 @@ class DemoError(SkylaneError):
     "--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="Frames to render and send."
 )
 @click.option(
-    "--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto", help="Broker."
+    "--broker",
+    "broker_kind",
+    type=click.Choice(["auto", "mosquitto", "embedded"]),
+    default="auto",
+    help="Kind of broker to start.",
 )
 def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: str) -> None:
     """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""

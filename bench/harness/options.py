@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 import click
 
 from cloud.models.repository import default_root
+from shared.broker.broker import BrokerKind
 from shared.flags import FiniteRange
+from shared.imaging.image_codecs import IMAGE_CODECS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,10 +40,14 @@ models = click.option(
 model = click.option("--model", default="road-small", show_default=True, help="Name of the model.")
 engine = click.option("--engine", help="Inference engine. [as the model's manifest says]")
 codec = click.option(
-    "--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True
+    "--codec", type=click.Choice([*IMAGE_CODECS]), default="jpeg", show_default=True, help="Image codec."
 )
 broker = click.option(
-    "--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto", help="Broker."
+    "--broker",
+    "broker_kind",
+    type=click.Choice([kind.value for kind in BrokerKind]),
+    default=BrokerKind.AUTO.value,
+    help="Kind of broker to start.",
 )
 throughput_window = number("--window", 4, 1, 64, "Unanswered frames while throughput is measured.")
 vehicle_window = number("--window", 2, 1, 64, "Unanswered frames per vehicle.")
