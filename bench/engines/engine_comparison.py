@@ -217,7 +217,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     engines, ious = result["engines"], result["mean_iou"] or {}
     yield result_table(
         f"{result['model']}, {result['rounds']} alternating rounds of {result['frames']} frames",
-        {"engine": "<", "bare ms": ".1f", "journey ms": ".1f", "labels": ".3%", "mean IoU": ".4f"},
+        {"engine": "<", "bare ms": ".1f", "round trip ms": ".1f", "labels": ".3%", "mean IoU": ".4f"},
         [
             (
                 name,
@@ -229,7 +229,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             for name, each in engines.items()
         ],
     )
-    kinds = {"bare": "bare", "journey": "journey", "throughput": f"window {result['window']}"}
+    kinds = {"bare": "bare", "journey": "round trip", "throughput": f"window {result['window']}"}
     yield result_table(
         "Times faster than TensorFlow: median (by round, least to most)",
         {"engine": "<", **dict.fromkeys(kinds.values(), "<")},

@@ -21,10 +21,10 @@ _JOIN_TIMEOUT_S = 10.0
 class ProcessHistory:
     """The samples of one process; a restarted process with the same name has its own history."""
 
-    role: str  # For example "worker".
+    role: str  # Such as "worker".
     name: str
     pid: int
-    times_s: list[float] = field(default_factory=list)  # By the machine's monotonic clock.
+    times_s: list[float] = field(default_factory=list)  # Times of the machine's monotonic clock.
     rss_bytes: list[int] = field(default_factory=list)
     fds: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)

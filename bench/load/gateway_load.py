@@ -44,8 +44,8 @@ class ClientTally:
     transport: str
     answered_ns: tuple[int, ...]  # Arrival time of each mask.
     inferences: tuple[tuple[int, int], ...]  # Begin and end of each inference by the worker's clock, ns.
-    outcomes: Mapping[str, int]  # By status, including `answered`.
-    wrong_pixels: int  # In all masks together.
+    outcomes: Mapping[str, int]  # Frames by status, including `answered`.
+    wrong_pixels: int  # Sum over all masks.
 
 
 @dataclass(slots=True)

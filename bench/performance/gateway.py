@@ -53,7 +53,7 @@ class GatewayPlan:
     seconds: float = 10.0  # Per round.
     rounds: int = 7
     bare_frames: int = 30  # Per model instance.
-    instances: int | None = None  # Of the worker and of the bare engine; None: as the engine chooses.
+    instances: int | None = None  # Model instances of worker and bare engine; None: as the engine chooses.
     codec: str = "jpeg"
     bag: Path | None = None  # None: a synthetic drive.
 
@@ -68,7 +68,7 @@ class GatewayRound:
     engine_busy: float  # Share of the time from the first to the last inference.
     jain: float  # Fairness of the replies by client.
     least_to_most: float
-    answers: Mapping[str, int]  # By client.
+    answers: Mapping[str, int]  # Masks by client.
     outcomes: Mapping[str, int]
     wrong_pixels: int
 

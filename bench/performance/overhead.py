@@ -58,7 +58,7 @@ class OverheadPlan:
     window: int = 4  # Unanswered frames while throughput is measured.
     device: str = "auto"
     broker_kind: str = "auto"
-    isolate: bool = False  # Whether to measure a second worker, whose engine runs in a process of its own.
+    isolate: bool = False  # Also measure a worker with its engine in a separate process.
 
 
 def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:

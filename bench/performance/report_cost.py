@@ -18,7 +18,7 @@ from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
-TARGETS = {"seconds": 15.0, "peak_memory_mb": 1000.0, "page_mb": 15.0}  # For a run of 100,000 rows.
+TARGETS = {"seconds": 15.0, "peak_memory_mb": 1000.0, "page_mb": 15.0}  # Limits for a run of 100,000 rows.
 _TARGET_ROWS = 100_000
 _TITLES = {"seconds": "time, s", "peak_memory_mb": "peak memory, MB", "page_mb": "page, MB"}
 

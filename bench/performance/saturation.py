@@ -29,7 +29,7 @@ from shared.runlog.percentiles import NOTE, shown
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
-_EQUAL, _GREEDY = "equal", "greedy"  # In a greedy round, one vehicle offers more than the others.
+_EQUAL, _GREEDY = "equal", "greedy"  # A greedy round has one vehicle with a higher rate.
 _GREEDY_FACTOR = 10.0  # Rate of the greedy vehicle divided by that of each other vehicle.
 _WARM_UP_S = 2.0  # Start of a round that is not counted, while the queue fills.
 _SOURCE_FRAMES = 40
@@ -65,8 +65,8 @@ class SaturationRound:
     capacity_hz: float  # Mean of the direct calls before and after the round.
     in_time_hz: float  # Frames answered in time while frames were offered, after the warm-up.
     share: float  # in_time_hz / capacity_hz
-    jain: float  # Fairness of what each vehicle got, divided by its max-min fair share of the frames answered.
-    greedy_share: float | None  # What the greedy vehicle got, divided by its max-min fair share.
+    jain: float  # Fairness of the vehicles' throughputs, each divided by its max-min fair share.
+    greedy_share: float | None  # Throughput of the greedy vehicle divided by its max-min fair share.
     outcomes: Mapping[str, int]
     unaccounted: int
     latency_ms: Mapping[str, float]

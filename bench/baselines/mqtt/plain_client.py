@@ -30,7 +30,9 @@ def connect(port: int, topic: str, on_image: Callable[[paho.Client, bytes], None
     client.subscribe(topic)
     client.loop_start()
     if not subscribed.wait(_SUBSCRIBE_TIMEOUT_S):  # Messages published before the subscription would be lost.
-        raise BenchError(f"the broker on port {port} did not answer within {_SUBSCRIBE_TIMEOUT_S:g} s")
+        raise BenchError(
+            f"the broker on port {port} did not acknowledge the subscription within {_SUBSCRIBE_TIMEOUT_S:g} s"
+        )
     return client
 
 
