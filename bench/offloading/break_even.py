@@ -43,7 +43,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether offloading was faster, and the link at which this changes."""
+    """The result of the comparison, and the link at which the faster side changes."""
 
     local_name: str
     remote_name: str
@@ -57,9 +57,7 @@ class Verdict:
     link_delay_ms: float  # One-way delay of the remote run's link, estimated from its frames.
     link_bandwidth_mbps: float | None  # None: no limit was detectable.
     broker_ms: float
-    modelled_p50_ms: (
-        float  # What the model says of that link: near remote_p50, or the turning points are not to be trusted.
-    )
+    modelled_p50_ms: float  # Median of the model for that link; if it is far from remote_p50, the model does not hold.
     curve: Curve
     caveats: tuple[str, ...]
 

@@ -22,7 +22,7 @@ class FootageCost:
 
     frames: int
     hours: float  # Processing time of the machine, not the duration of the footage.
-    price: float  # In `currency`, unrounded.
+    price: float  # Unrounded, in `currency`.
     currency: str
     price_per_hour: float
     footage_hz: float
