@@ -202,14 +202,14 @@ def _difference_text(name: str, difference: Estimate, frames: int) -> str:
     if low <= 0 <= high:
         signed = " to ".join(f"{bound:.1f}".replace("-", "−") for bound in (low, high))
         return (
-            f"Whether offloading is faster than {name} cannot be told from these {frames:,} frames "
+            f"These {frames:,} frames do not show whether offloading is faster than {name} "
             f"(95 % interval of the median difference {signed} ms)"
         )
     near, far = sorted((abs(low), abs(high)))
     is_worth = high < 0
     return (
-        f"{'Worth it' if is_worth else 'Not worth it'} on these {frames:,} frames of one run each: offloaded, a mask came "
-        f"{abs(difference.value):.1f} ms {'sooner' if is_worth else 'later'} than from {name} at the median "
+        f"{'Worth it' if is_worth else 'Not worth it'} on these {frames:,} frames of one run each: an offloaded mask arrived "
+        f"{abs(difference.value):.1f} ms {'earlier' if is_worth else 'later'} than from {name} at the median "
         f"(95 % interval {near:.1f} to {far:.1f} ms)"
     )
 

@@ -57,7 +57,7 @@ def _run(
 def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
     """200 ms on the vehicle, 40 ms in the cloud, 10 ms of delay."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=100))
-    assert found.sentence.startswith("Worth it on these 200 frames of one run each: offloaded, a mask came 13")
+    assert found.sentence.startswith("Worth it on these 200 frames of one run each: an offloaded mask arrived 13")
     assert found.local.difference.high < 0
     assert found.local.share_faster == 1.0
     assert found.frames == 200
@@ -67,7 +67,7 @@ def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
 def test_a_slow_link_is_not_worth_it() -> None:
     """The same cloud over 2 Mbit/s: the transfer of a frame takes 400 ms."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=2))
-    assert found.sentence.startswith("Not worth it on these 200 frames of one run each: offloaded, a mask came ")
+    assert found.sentence.startswith("Not worth it on these 200 frames of one run each: an offloaded mask arrived ")
     assert " later than from the local worker" in found.sentence
     assert found.local.share_faster == 0.0
     assert found.local.delay_ms is None
@@ -77,7 +77,7 @@ def test_a_slow_link_is_not_worth_it() -> None:
 def test_an_insignificant_difference_is_reported_as_such() -> None:
     """The cloud is exactly as fast as the vehicle, or there are too few frames."""
     found = worth(_run("local", 100), _run("distant", 100))
-    assert found.sentence.startswith("Whether offloading is faster than the local worker cannot be told")
+    assert found.sentence.startswith("These 200 frames do not show whether offloading is faster than the local worker")
     assert "Too few" in worth(_run("local", 100, frames=5), _run("remote", 10, frames=5)).sentence
 
 
