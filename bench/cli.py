@@ -21,7 +21,7 @@ from bench.resilience.failover import failover
 from bench.resilience.model_swap import swap
 from bench.resilience.soak import soak
 from shared.errors import SkylaneError
-from shared.runtime.processes import interrupted_when_asked_to_end
+from shared.runtime.processes import interrupt_on_termination
 
 
 class CheckoutNeededError(SkylaneError):
@@ -38,7 +38,7 @@ class CheckoutNeededError(SkylaneError):
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure the cost of offloading, as ratios to bare inference."""
-    context.with_resource(interrupted_when_asked_to_end())  # Ends the child processes of a benchmark with it.
+    context.with_resource(interrupt_on_termination())  # Ends the child processes of a benchmark with it.
 
 
 def _checkout_command(name: str, summary: str) -> click.Command:

@@ -9,8 +9,8 @@ from bench.harness.environment import free_ports
 from bench.load import playback
 from bench.load.playback import PlaybackSettings
 from bench.load.worker_process import Worker
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.broker.broker import Broker
 from shared.registry import load
@@ -75,7 +75,7 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
             {"broker": self.broker.url} if transport == MQTT else {"worker_addresses": (self.address(transport),)}
         )
         config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": transport, **endpoint})
-        opened: Transport = load("transport", TRANSPORTS, transport)(config, session, Hooks())
+        opened: Transport = load("transport", TRANSPORTS, transport)(config, session, TransportEvents())
         return opened
 
     def play(

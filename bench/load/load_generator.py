@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from shared import clock
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -188,7 +188,7 @@ class _Vehicle:
         )
 
     def _returned(self, delivery: Delivery) -> None:
-        result = unpack_mask(delivery.payload)
+        result = unpack_result(delivery.payload)
         due_ns = self._unanswered.get(result.id)
         if due_ns is None:
             return  # The frame belongs to an earlier round, or was already counted as lost.

@@ -306,7 +306,7 @@ def null_model(settings: NullWorkerSettings) -> Model:
 @click.option("--clock-drift-ppm", type=float, default=0.0, help="Drift of its clock in parts per million.")
 def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
     """Run a null worker until SIGTERM or Ctrl-C."""
-    clock.set_wrong(round(clock_offset_s * 1e9), clock_drift_ppm)
+    clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
     worker = NullWorker(broker, NullWorkerSettings(**settings))
     for number in (signal.SIGINT, signal.SIGTERM):

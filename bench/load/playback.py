@@ -14,12 +14,12 @@ import numpy as np
 from bench.harness.comparison import TOTAL, BenchError
 from cloud.models.model import Model
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sources.source import open_source
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
@@ -59,7 +59,9 @@ def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessag
     source = open_source(str(settings.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), settings.frames):
-        journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
+        journey = FrameRecord(
+            FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None
+        )
         messages.append(prepare(frame, journey, preparation))
     source.close()
     if not messages:
@@ -73,9 +75,7 @@ def model_inputs(settings: PlaybackSettings, model: Model) -> list[Pixels]:
 
 
 def _decode(message: FrameMessage, card: ModelCard) -> Pixels:
-    image = image_codecs.decode(
-        message.data, message.codec, message.layout, message.shape, PictureLimits(), card.layout
-    )
+    image = image_codecs.decode(message.data, message.codec, message.layout, message.shape, ImageLimits(), card.layout)
     has_input_size = message.shape[:2] == (card.height, card.width)
     return image if has_input_size else geometry.apply(image, message.geometry)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import SkylaneError
-from shared.log_lines import read_line, reason_in
+from shared.log_lines import failure_reason, read_line
 
 _START_TIMEOUT_S = 180.0  # Loading TensorFlow and warming up a large model take minutes on a small machine.
 _STOP_TIMEOUT_S = 60.0
@@ -66,7 +66,7 @@ class Worker(AbstractContextManager["Worker"]):
             raise
         if not self._is_ready:
             self.__exit__()
-            reasons = dict.fromkeys(reason for line in self._last_lines if (reason := reason_in(line)))
+            reasons = dict.fromkeys(reason for line in self._last_lines if (reason := failure_reason(line)))
             raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
@@ -80,7 +80,7 @@ class Worker(AbstractContextManager["Worker"]):
         return self._process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last line of the log."""
         return self._last_lines[-1] if self._last_lines else "it logged nothing"
 

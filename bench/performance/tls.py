@@ -27,10 +27,10 @@ from bench.load.bus_echo import EchoClient, open_echo
 from bench.load.playback import PlaybackSettings, answered_hz, play
 from bench.load.worker_process import Worker
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
 from shared.network.broker_options import Connection
-from shared.network.tls import context_of
+from shared.network.tls import create_tls_context
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
@@ -92,7 +92,7 @@ def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
 
 
 def _certificates(folder: Path) -> Path:
-    authority = Authority(folder)
+    authority = CertificateAuthority(folder)
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, _VEHICLE, 1)
     authority.node(Role.WORKER, _WORKER, 1)
@@ -178,7 +178,7 @@ def _record(comparison: Comparison, measure: str) -> dict[str, Any]:
 def _cipher(tested: TestedBroker) -> str:
     """Protocol and cipher that a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
     address = Address.parse(tested.broker.url)
-    context = context_of(address, Connection(certs=tested.certs).certificates(_VEHICLE))
+    context = create_tls_context(address, Connection(certs=tested.certs).certificates(_VEHICLE))
     with (
         socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,

@@ -23,7 +23,7 @@ from bench.harness import options
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from bench.harness.output import machine_line, result_table
 from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog
-from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
+from shared.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.flags import FiniteRange
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -206,7 +206,7 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
     sends malformed messages. The exit code is 1 if a guarantee is violated, or if memory, files or threads grow.
     """
     errors = Console(stderr=True)
-    host = machine_line(machine(), f"Mosquitto {mosquitto_version(wanted_mosquitto())}")
+    host = machine_line(machine(), f"Mosquitto {mosquitto_version(require_mosquitto())}")
     seed = secrets.randbits(32) if seed is None else seed
     seconds = minutes * 60 if hours is None else hours * 3600
     errors.print(f"seed {seed}", highlight=False)

@@ -31,7 +31,7 @@ def _own_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Path:
+def consistent_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Path:
     """The folder of a run of 40 frames, some answered and some dropped. Tests must not change it."""
     folder = tmp_path_factory.mktemp("sound")
     images = folder / "images"
@@ -58,6 +58,6 @@ def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Pa
 
 
 @pytest.fixture
-def damaged_run(sound_run: Path, tmp_path: Path) -> Path:
+def damaged_run(consistent_run: Path, tmp_path: Path) -> Path:
     """A copy of the run that the test may damage."""
-    return Path(shutil.copytree(sound_run, tmp_path / "run"))
+    return Path(shutil.copytree(consistent_run, tmp_path / "run"))

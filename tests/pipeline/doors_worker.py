@@ -53,7 +53,7 @@ def main() -> None:
     model = null_model(NullWorkerSettings(model="tiny", height=HEIGHT, width=WIDTH, think_ms=THINK_MS))
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         node = CloudNode([model], WorkerSettings(worker=sys.argv[1], session=uuid.uuid4().hex[:12], gateway=gateway))
         threading.Thread(
             target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 - to the parent.

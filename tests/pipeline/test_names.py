@@ -20,7 +20,7 @@ from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.mqtt.bus import Bus, Delivery
-from shared.mqtt.name_guard import NameClaim
+from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
@@ -108,7 +108,7 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
             announce()
 
         has_log = threading.Event()  # Not before a frame is under way is there one.
-        first = NameClaim("vehicle", name, "first", announce=announce, give_up=lost.append)
+        first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append)
         first._since_ns -= 3600 * 10**9
         first.open(bus)
         bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, frame_came)

@@ -101,7 +101,7 @@ class Site:
         for name in self.vehicle_names:
             if name in self.vehicles and not self.vehicles[name].is_running:
                 vehicle = self.vehicles.pop(name)
-                self.broken.append(f"{name} ended by itself with exit code {vehicle.wait()}: {vehicle.last_words}")
+                self.broken.append(f"{name} ended by itself with exit code {vehicle.wait()}: {vehicle.log_tail}")
                 self._lives.append((vehicle, True))
             if name not in self.vehicles:
                 self.vehicles[name] = self._vehicle(name)

@@ -20,7 +20,7 @@ from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.control import ControlRequest, Verb, pack_request
-from shared.messages.frame import Status, unpack_mask
+from shared.messages.frame import Status, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -85,7 +85,7 @@ def unfolding_messages(rig: Rig) -> Finding:
     heard = threading.Condition()
 
     def returned(delivery: Delivery) -> None:
-        message = unpack_mask(delivery.payload)
+        message = unpack_result(delivery.payload)
         with heard:
             answers[message.id.sequence] = (message.status, message.reason)
             heard.notify_all()

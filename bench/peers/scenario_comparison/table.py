@@ -9,7 +9,7 @@ from bench.harness.output import machine_line
 from bench.peers.scenario_comparison.result import AGAINST, TESTED
 from bench.peers.scenario_comparison.scenarios import SCENARIOS
 from bench.report.output.number_format import NOTHING, number, probability
-from bench.statistics.runs import PAIRED
+from bench.statistics.run_test import PAIRED
 from shared.terminal_table import Table
 
 _NOTES = (

@@ -16,9 +16,9 @@ def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
     return accounts
 
 
-def test_a_consistent_run_has_no_failures(sound_run: Path) -> None:
+def test_a_consistent_run_has_no_failures(consistent_run: Path) -> None:
     """Its outcomes sum to the frames read."""
-    accounts = _accounts(sound_run, checked=40)
+    accounts = _accounts(consistent_run, checked=40)
     assert accounts.failures == []
     assert accounts.read == 40
     assert accounts.equation.startswith("40 read = ")
@@ -57,9 +57,9 @@ def test_missing_and_duplicate_rows_are_reported(
     assert any(each.startswith(failure) for each in _accounts(damaged_run).failures)
 
 
-def test_a_wrong_label_is_reported(sound_run: Path) -> None:
+def test_a_wrong_label_is_reported(consistent_run: Path) -> None:
     """The mask of another frame is worse than a missing mask."""
-    assert "1 of 30 masks have a wrong label" in _accounts(sound_run, checked=30, wrong=1).failures
+    assert "1 of 30 masks have a wrong label" in _accounts(consistent_run, checked=30, wrong=1).failures
 
 
 def test_a_run_without_a_frame_count_fails(damaged_run: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_run_without_a_frame_count_fails(damaged_run: Path) -> None:
     assert _accounts(damaged_run).failures
 
 
-def test_several_runs_are_added_up(sound_run: Path) -> None:
+def test_several_runs_are_added_up(consistent_run: Path) -> None:
     """A scenario has several vehicles."""
-    accounts = _accounts(sound_run)
-    accounts.add(sound_run)
+    accounts = _accounts(consistent_run)
+    accounts.add(consistent_run)
     assert accounts.read == 80
     assert accounts.outcomes.total() == 80
 

@@ -28,12 +28,12 @@ def broken(folder: Path) -> dict[str, list[str]]:
     return {name: lines for name, lines in found.items() if lines}
 
 
-def test_a_real_run_is_sound(sound_run: Path) -> None:
+def test_a_real_run_is_sound(consistent_run: Path) -> None:
     """An audit that finds fault with a sound run is believed by nobody; one that looks at nothing is worse."""
-    assert audit(sound_run) == ()
-    outcomes = {row["outcome"] for row in run_damage.rows(sound_run)}
+    assert audit(consistent_run) == ()
+    outcomes = {row["outcome"] for row in run_damage.rows(consistent_run)}
     assert {ANSWERED, DROPPED} <= outcomes
-    looked_at = {check.name: check.looked_at for check in checks(sound_run)}
+    looked_at = {check.name: check.looked_at for check in checks(consistent_run)}
     assert len(looked_at) == 18
     assert all(looked_at.values())
     assert looked_at["durations are the stamps' differences"] == 40

@@ -10,7 +10,7 @@ import pytest
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chart, Prose, Report, Section, Table
-from bench.report.data.subject import SubjectError, open_subject
+from bench.report.data.report_input import SubjectError, open_subject
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.output.charts import to_json
 from bench.report.output.number_format import text
@@ -18,8 +18,8 @@ from bench.report.output.page import render
 from bench.report.output.terminal import show
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
-from tests.bench.report.synthetic_study import write_study
 from tests.support import run_damage
+from tests.support.synthetic_study import write_study
 
 MOST_BYTES = 15_000_000
 

@@ -14,13 +14,13 @@ from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
+from bench.report.data.report_input import open_subject
 from bench.report.data.study_log import run_folders
-from bench.report.data.subject import open_subject
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.output.json_data import plain
 from bench.report.output.page import render
-from tests.bench.report.synthetic_study import write_study
 from tests.support import run_damage
+from tests.support.synthetic_study import write_study
 
 
 def row_5(column: str, text: str) -> Callable[[Path], None]:

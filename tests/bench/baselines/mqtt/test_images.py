@@ -5,7 +5,7 @@ import pytest
 
 from bench.baselines.mqtt.images import fit, read, to_colour_image
 from bench.harness.comparison import BenchError
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.imaging.frames import Layout
 
 
@@ -34,6 +34,6 @@ def test_colours_are_not_swapped(bag: Path) -> None:
 def test_a_bag_without_frames_raises(tmp_path: Path, bag: Path) -> None:
     """A bag with fewer frames than requested returns all of them."""
     assert len(read(bag, 10)) == 2
-    record(tmp_path / "one", Plan(seed=1, frames=1, width=64, height=48))
+    record(tmp_path / "one", DrivePlan(seed=1, frames=1, width=64, height=48))
     with pytest.raises(BenchError, match="no readable frame"):
         read(tmp_path / "one", 0)
