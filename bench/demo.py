@@ -1,4 +1,4 @@
-"""`skylane demo`: the whole journey on this machine, from a rendered bag to answers and the report of its run."""
+"""`skylane demo`: the whole pipeline on this machine, from a rendered bag to masks and the report of the run."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.harness.sample_bag import sample_bag
+from bench.harness.environment import sample_bag
 from bench.load.worker_process import Worker
 from bench.report.document import write_report
 from cloud.models.repository import default_root
@@ -24,40 +24,53 @@ from shared.imaging.opencv import cv2
 from shared.log_lines import READY, read_line
 from shared.runlog.run_folder import RUNS, free_folder
 
-# What the PNG sink writes of a task, and what it is.
-_PICTURES = {
-    "masks_colour": "one picture a frame (masks/ has the class ids)",
-    "pictures": "one picture a frame, with what was found drawn on it",
+# Folders of the PNG sink by the task of the model.
+_IMAGE_FOLDERS = {
+    "masks_colour": "one image per frame (masks/ contains the class ids)",
+    "pictures": "one image per frame, with the detected objects drawn on it",
 }
 
 
 class DemoError(SkylaneError):
-    """The demo cannot be shown."""
+    """The demo failed."""
 
 
 @click.command()
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the run. [runs/demo, or runs/demo-2 and so on where that is taken]",
+    help="Folder of the run. [runs/demo, or runs/demo-2 and so on if it exists]",
 )
-@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option("--model", default="road-small", show_default=True)
-@click.option("--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="To render and send.")
-@click.option("--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto")
-def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_kind: str) -> None:
-    """Render a drive into a bag, run a broker and a worker, replay the bag, and show answers and latency."""
+@click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=default_root,
+    help="Folder of the model repository.",
+)
+@click.option("--model", default="road-small", show_default=True, help="Name of the model.")
+@click.option(
+    "--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="Frames to render and send."
+)
+@click.option(
+    "--broker",
+    "broker_kind",
+    type=click.Choice(["auto", "mosquitto", "embedded"]),
+    default="auto",
+    help="Kind of broker to start.",
+)
+def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: str) -> None:
+    """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""
     console = Console()
     folder = out or free_folder(RUNS / "demo")
-    console.rule("1  A synthetic drive, as a Bayer camera would record it")
+    console.rule("1  A synthetic drive, as a Bayer camera records it")
     with _progress(console, frames) as advance:
         bag = sample_bag(frames, advance)
     console.print(f"bag: {bag}", highlight=False)
     console.rule("2  A broker and a worker")
     with Broker.start(kind=broker_kind) as broker:
         console.print(broker.description, highlight=False)
-        with Worker(broker.url, models=models or default_root(), model=model, on_line=_Teller(console)) as worker:
-            console.rule("3  The vehicle: every frame out, every answer back, one at a time")
+        with Worker(broker.url, models=models, model=model, on_line=_StartLog(console)) as worker:
+            console.rule("3  The vehicle sends every frame and receives its mask, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
                 vehicle="demo",
@@ -69,19 +82,24 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
             )
             beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
             if code := run(str(bag), config, console, sampled_processes=beside):
-                raise DemoError(f"the run in {folder} did not end well (code {code})")
+                raise DemoError(f"the run in {folder} failed with code {code}")
     with console.status("writing the report"):
         report = write_report([folder])
-    console.rule("What to look at")
-    console.print(f"{report}  where every millisecond went; any browser opens it, no network needed", highlight=False)
-    for video in sorted(folder.glob(f"overlay_*{VIDEO_FORMATS[config.video_codec].suffix}")):
-        console.print(f"{_still(video)}  one frame beside what the model sees in it", highlight=False)
-        console.print(f"{video}  the whole drive; current browsers play it", highlight=False)
-    for name, meaning in _PICTURES.items():
-        if (folder / name).is_dir():
-            console.print(f"{folder}/{name}  {meaning}", highlight=False)
-    console.print(f"{folder}/results.jsonl  what the model said of each frame, for programs", highlight=False)
-    console.print(f"{folder}/latency.csv  one row a frame, every stage of both nodes", highlight=False)
+    console.rule("Results")
+    for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
+        console.print(line, highlight=False)
+
+
+def write_still(video: Path) -> Path:
+    """Writes the middle frame of a video as a PNG file next to it; returns its path."""
+    with av.open(str(video)) as container:
+        assert container.duration is not None
+        middle_s = container.duration / av.time_base / 2
+        frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
+        frame = deque(frames, maxlen=1).pop()
+    still = video.with_suffix(".png")
+    cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
+    return still
 
 
 @contextmanager
@@ -92,8 +110,8 @@ def _progress(console: Console, frames: int) -> Iterator[Callable[[], None]]:
         progress.update(task, completed=frames)
 
 
-class _Teller:
-    """Shows what the worker says until it is ready; its counts would break the progress bar."""
+class _StartLog:
+    """Prints the worker's log until it is ready; later lines would break the progress bar."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -106,13 +124,14 @@ class _Teller:
         self._ready = self._ready or (entry is not None and entry.event == READY)
 
 
-def _still(video: Path) -> Path:
-    """Writes the middle frame of a video as a PNG beside it; returns its path."""
-    with av.open(str(video)) as container:
-        assert container.duration is not None
-        middle_s = container.duration / av.time_base / 2
-        frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
-        frame = deque(frames, maxlen=1).pop()
-    still = video.with_suffix(".png")
-    cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
-    return still
+def _results(folder: Path, report: Path, video_suffix: str) -> Iterator[str]:
+    """Yields the path and the content of every result."""
+    yield f"{report}  the time of every stage; opens in any browser, without a network"
+    for video in sorted(folder.glob(f"overlay_*{video_suffix}")):
+        yield f"{write_still(video)}  one frame next to the model's result for it"
+        yield f"{video}  the whole drive; current browsers play it"
+    for name, content in _IMAGE_FOLDERS.items():
+        if (folder / name).is_dir():
+            yield f"{folder}/{name}  {content}"
+    yield f"{folder}/results.jsonl  the results of every frame, for programs"
+    yield f"{folder}/latency.csv  one row per frame with every stage of both nodes"

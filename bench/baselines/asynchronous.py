@@ -1,9 +1,9 @@
-"""Where the first system's "post-processing takes 90 %" went (a reproduction of its stopwatch), run as an own process.
+"""Child process that reproduces how the first system measured "post-processing takes 90 %".
 
-It stamped the end of the prediction when TensorFlow's call returned. On a GPU the call returns once the work is queued:
-the prediction reads near zero, and whoever first asks for the numbers (the post-processing) waits for it. On a CPU the
-call is synchronous by default, and the stopwatch is right. TensorFlow can be told to run a CPU's operations from a queue
-too: that shows the same mechanism on a machine without a GPU.
+That system took the time of the prediction when TensorFlow's call returned. On a GPU, the call returns as soon as the work is
+queued: the prediction seems to take almost no time, and the post-processing, which first reads the values, waits for it. On a
+CPU the call is synchronous by default, and the times are right. With asynchronous execution, TensorFlow queues the operations
+of a CPU as well, which shows the same effect without a GPU.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from bench.baselines.child import serve
-from bench.baselines.mqtt.palette import painted, palette_of
+from bench.baselines.mqtt.palette import encode_mask, palette_of
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
@@ -25,7 +25,7 @@ _WARM_UP = 3
 
 
 class Stopwatch:
-    """Times prediction and post-processing as the original did: by when calls return."""
+    """Measures prediction and post-processing as the original did: by the time at which calls return."""
 
     def __init__(self, models: Path, model: str) -> None:
         repository = Repository(models)
@@ -35,28 +35,28 @@ class Stopwatch:
         wrapped = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(graph, name=""), [])
         self._predict = wrapped.prune(manifest.input.tensor, head.tensor)
         self._palette = palette_of(card.labels)
-        self._picture = tf.constant(warmup_images(card.height, card.width, 1))
+        self._image = tf.constant(warmup_images(card.height, card.width, 1))
         for _ in range(_WARM_UP):
             self.time({"queued": False})
 
-    def time(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
-        """One picture; `queued`: whether TensorFlow queues what it is asked for, as it does on a GPU."""
-        tf.config.experimental.set_synchronous_execution(not errand["queued"])
-        begun_ns = perf_counter_ns()
-        answer = self._predict(self._picture)
+    def time(self, request: Mapping[str, Any]) -> Mapping[str, float]:
+        """Infers one image; `queued`: whether TensorFlow executes asynchronously, as on a GPU."""
+        tf.config.experimental.set_synchronous_execution(not request["queued"])
+        begin_ns = perf_counter_ns()
+        result = self._predict(self._image)
         predicted_ns = perf_counter_ns()
-        mask = np.asarray(answer)  # Whoever wants numbers waits for them.
-        painted(mask[0].astype(np.uint8, copy=False), self._palette)
-        done_ns = perf_counter_ns()
+        mask = np.asarray(result)  # Waits until the values are computed.
+        encode_mask(mask[0].astype(np.uint8, copy=False), self._palette)
+        end_ns = perf_counter_ns()
         tf.config.experimental.set_synchronous_execution(True)
-        return {"prediction": (predicted_ns - begun_ns) / 1e6, "postprocessing": (done_ns - predicted_ns) / 1e6}
+        return {"prediction": (predicted_ns - begin_ns) / 1e6, "postprocessing": (end_ns - predicted_ns) / 1e6}
 
 
 @click.command()
 @click.option("--models", type=click.Path(path_type=Path), required=True)
 @click.option("--model", required=True)
 def main(models: Path, model: str) -> None:
-    """Time pictures as told, until the standard input ends."""
+    """Measure one image per request until the standard input is closed."""
     serve(Stopwatch(models, model).time)
 
 

@@ -1,11 +1,10 @@
-"""Skylane against reproductions of the systems it comes from: the same frames, model and machine, in alternating rounds.
+"""Compares Skylane with reproductions of the systems it follows: same frames, model and machine, in alternating rounds.
 
-What is compared is the overhead: from a frame read to its mask in hand, without the inference of that frame, which costs
-both the same. One frame is in flight, for the first system could not tell whose answer came.
+The overhead is compared: the time from a frame read to its decoded mask, without the inference, which takes the same time in
+both. One frame is in flight, because the first system cannot tell to which frame a reply belongs.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,170 +18,155 @@ from bench.baselines.catalogue import (
     BASELINES,
     MqttBaseline,
     Send,
-    Way,
+    TransportCodec,
     detection_baseline,
     scores_baseline,
     serving_baseline,
 )
-from bench.baselines.child import Child, file_of
-from bench.baselines.mqtt.images import fitted
-from bench.baselines.mqtt.palette import kept
+from bench.baselines.child import Child, image_file
+from bench.baselines.mqtt.images import fit
+from bench.baselines.mqtt.palette import compare_mask
 from bench.baselines.serving.clients import SCORES
-from bench.engines.tensorflow_variants import WAYS, opened
-from bench.harness.comparison import Laps, parts_of
-from bench.load import playback
+from bench.engines.tensorflow_variants import VARIANTS, open_variant
+from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record
 from bench.load.gateway_deployment import GatewayDeployment
+from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
+from bench.load.worker_process import engine_flags
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.imaging.opencv import cv2
 from shared.runtime.machine import machine
 
 FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)
-
-_SETTLING = 2  # Frames of a round that are not counted, as at the vehicle node.
-_STOPWATCH_PICTURES = 5
+_STOPWATCH_IMAGES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured and how often."""
+class BaselinePlan:
+    """Settings of the comparison."""
 
     bag: Path
     models: Path
     model: str = "road-small"
     baselines: tuple[str, ...] = FOR_ANY_MODEL
-    frames: int = 20  # A round.
+    frames: int = 20  # Per round.
     rounds: int = 3
-    looked_at: int = 5  # Frames whose masks are compared, pixel by pixel.
+    compared_masks: int = 5  # Number of frames whose masks are compared.
 
     @property
-    def ways(self) -> tuple[Way, ...]:
-        """Those of Skylane that are measured beside, each once."""
-        return tuple(dict.fromkeys(way for name in self.baselines for way in BASELINES[name].against))
+    def transports(self) -> tuple[TransportCodec, ...]:
+        """The transports and codecs of Skylane that are measured, each once."""
+        return tuple(dict.fromkeys(each for name in self.baselines for each in BASELINES[name].against))
 
-    def played(self, codec: str = "jpeg") -> playback.Plan:
-        """How Skylane's vehicle node plays a round."""
-        return playback.Plan(
-            bag=self.bag,
-            models=self.models,
-            model=self.model,
-            codec=codec,
-            frames=self.frames,
-            rounds=self.rounds,
-            device="cpu",
-        )
+    def playback(self, codec: str = "jpeg") -> PlaybackSettings:
+        """The frames of a round of Skylane's vehicle node."""
+        return PlaybackSettings(self.bag, self.models, self.model, codec, frames=self.frames)
 
 
-def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
-    """Run the rounds; `on_step` is told before each. Returns what `--json` prints.
-
-    Raises:
-        SkylaneError: the bag, the model, a broker or a process cannot be used, or a frame was not answered.
-    """
+def measure(plan: BaselinePlan, on_step: OnStep) -> dict[str, Any]:
+    """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         on_step("starting the worker and the baselines")
         model = stack.enter_context(Repository(plan.models).load(plan.model))
-        site = stack.enter_context(
+        deployment = stack.enter_context(
             GatewayDeployment(
                 models=plan.models,
                 model=plan.model,
-                doors=[way.door for way in plan.ways],
-                engine=model.engine_name,
+                transports=[each.transport for each in plan.transports],
+                flags=engine_flags(engine=model.engine_name),
             )
         )
-        first = MqttBaseline(stack, plan.played(), folder) if "mqtt" in plan.baselines else None
-        senders = _senders(stack, plan, site, first, folder)
-        theirs = {name: Laps() for name in senders}
-        ours = {way: Laps() for way in plan.ways}
-        turns: list[tuple[str, Laps, Callable[[int], list[dict[str, float]]]]] = [
-            *((BASELINES[name].title, theirs[name], partial(_sent, send, plan)) for name, send in senders.items()),
-            *((f"Skylane, {way}", ours[way], partial(_played, site, plan, way, folder)) for way in plan.ways),
-        ]
-        for number in range(plan.rounds):
-            for title, laps, turn in turns if number % 2 == 0 else reversed(turns):
-                on_step(f"round {number + 1} of {plan.rounds}: {title}")
-                laps.add(turn(number))
-        on_step("what is left of the masks")
-        same = {str(way): _same(plan, model, site, way, folder / f"masks-{way}") for way in plan.ways}
-        left = _left(plan, first, folder) if first is not None else None
-        if first is not None:
-            on_step("the first system's stopwatch")
+        first = MqttBaseline(stack, plan.playback(), folder) if "mqtt" in plan.baselines else None
+        senders = _senders(stack, plan, deployment, first, folder)
+        titles = {name: f"reproduction: {BASELINES[name].title}" for name in senders}
+        candidates = {titles[name]: partial(_send, send, plan) for name, send in senders.items()}
+        candidates |= {str(each): partial(_play, deployment, plan, each, folder) for each in plan.transports}
+        comparison = compare(candidates, plan.rounds, on_step)
+        on_step("comparing masks")
         return {
-            "baselines": {name: each.figures() for name, each in theirs.items()},
-            "skylane": {str(way): each.figures() for way, each in ours.items()},
-            "ratios": [ratio for name in senders for ratio in _ratios(name, theirs[name], ours)],
-            "masks": {"skylane_same": same, "first_system": left},
+            "baselines": {name: overhead_record(comparison, title) for name, title in titles.items()},
+            "skylane": {str(each): overhead_record(comparison, str(each)) for each in plan.transports},
+            "ratios": [
+                {
+                    "baseline": name,
+                    "way": str(each),
+                    "target": BASELINES[name].target,
+                    **comparison.ratio(str(each), title, OVERHEAD).record(),
+                }
+                for name, title in titles.items()
+                for each in BASELINES[name].against
+            ],
+            "masks": {
+                "skylane_same": {
+                    str(each): _equal_share(plan, model, deployment, each, folder) for each in plan.transports
+                },
+                "first_system": _compare_first_system(plan, first, folder) if first is not None else None,
+            },
             "stopwatch": _stopwatch(plan) if first is not None else {},
             "model": plan.model,
             "frames": plan.frames,
             "rounds": plan.rounds,
             "engine": model.describe(),
-            "broker": site.broker.description,
+            "broker": deployment.broker.description,
             "machine": machine(),
         }
 
 
 def _senders(
-    stack: ExitStack, plan: Plan, site: GatewayDeployment, first: MqttBaseline | None, folder: Path
+    stack: ExitStack, plan: BaselinePlan, deployment: GatewayDeployment, first: MqttBaseline | None, folder: Path
 ) -> dict[str, Send]:
+    settings = plan.playback()
     senders: dict[str, Send] = {} if first is None else {"mqtt": first.send}
-    for way in ("grpc", "rest"):
-        if way in plan.baselines:
-            senders[way] = serving_baseline(stack, plan.played(), way, site)
+    for protocol in ("grpc", "rest"):
+        if protocol in plan.baselines:
+            senders[protocol] = serving_baseline(stack, settings, protocol, deployment)
     if SCORES in plan.baselines:
-        senders[SCORES] = scores_baseline(stack, plan.played(), folder)
+        senders[SCORES] = scores_baseline(stack, settings, folder)
     if "detect" in plan.baselines:
-        senders["detect"] = detection_baseline(stack, plan.played(), site)
+        senders["detect"] = detection_baseline(stack, settings, deployment)
     return senders
 
 
-def _sent(send: Send, plan: Plan, _round: int) -> list[dict[str, float]]:
-    """A baseline's turn."""
-    return [dict(send(frame)) for frame in range(plan.frames + _SETTLING)][_SETTLING:]
+def _send(send: Send, plan: BaselinePlan, _round: int) -> Samples:
+    """One round of a baseline."""
+    return frame_samples([send(frame) for frame in range(plan.frames + WARM_UP_FRAMES)][WARM_UP_FRAMES:])
 
 
-def _played(site: GatewayDeployment, plan: Plan, way: Way, folder: Path, number: int) -> list[dict[str, float]]:
-    """Skylane's turn, by a way."""
-    return [parts_of(row) for row in site.played(plan.played(way.codec), way.door, folder / f"{way}-{number}")]
+def _play(
+    deployment: GatewayDeployment, plan: BaselinePlan, each: TransportCodec, folder: Path, number: int
+) -> Samples:
+    """One round of Skylane."""
+    rows = deployment.play(plan.playback(each.codec), each.transport, folder / f"{each}-{number}")
+    return frame_samples([frame_parts(row) for row in rows])
 
 
-def _ratios(name: str, theirs: Laps, ours: Mapping[Way, Laps]) -> list[dict[str, Any]]:
-    """Ours to theirs, by each way that a baseline is set against."""
-    baseline = BASELINES[name]
-    return [
-        {"baseline": name, "way": str(way), "target": baseline.target, **ours[way].against(theirs)}
-        for way in baseline.against
-    ]
-
-
-def _same(plan: Plan, model: Model, site: GatewayDeployment, way: Way, folder: Path) -> float:
-    """The share of the pixels that came back by a way as the direct call gives them; 1: every one."""
-    played = plan.played(way.codec)
-    pictures = playback.decoded(played, model)
-    site.played(played, way.door, folder, sinks=("png",))
-    files = sorted((folder / "masks").rglob("*.png"))[: plan.looked_at]
+def _equal_share(
+    plan: BaselinePlan, model: Model, deployment: GatewayDeployment, each: TransportCodec, folder: Path
+) -> float:
+    """The share of the pixels of Skylane's masks that equal those of a direct call, 0 to 1."""
+    settings, run = plan.playback(each.codec), folder / f"masks-{each}"
+    images = model_inputs(settings, model)
+    deployment.play(settings, each.transport, run, sinks=("png",))
     shares = []
-    for file in files:
+    for file in sorted((run / "masks").rglob("*.png"))[: plan.compared_masks]:
         mask = cv2.imread(str(file), cv2.IMREAD_GRAYSCALE)
-        truth = model.predict(np.asarray(pictures[int(file.stem) % len(pictures)], np.uint8)[None])[0]
-        shares.append(float(np.mean(mask == truth)))
+        expected = model.predict(np.asarray(images[int(file.stem) % len(images)], np.uint8)[None])[0]
+        shares.append(float(np.mean(mask == expected)))
     return float(np.mean(shares))
 
 
-def _left(plan: Plan, first: MqttBaseline, folder: Path) -> dict[str, float]:
-    """What the first system's way back leaves of the classes: the picture returned, held against the mask it was.
-
-    The mask is made again here, by the same call on the same JPEG picture.
-    """
+def _compare_first_system(plan: BaselinePlan, first: MqttBaseline, folder: Path) -> dict[str, float]:
+    """Compares the images that the first system returns with the masks of the same call on the same JPEG images."""
     card = Repository(plan.models).card(plan.model)
-    run = opened(WAYS["Session.run"], plan.models, plan.model)
+    run = open_variant(VARIANTS["Session.run"], plan.models, plan.model)
     shares = []
-    for frame in range(plan.looked_at):
+    for frame in range(plan.compared_masks):
         first.send(frame, folder)
-        sent = cv2.imread(str(file_of(folder, "sent", frame)), cv2.IMREAD_COLOR_RGB)
-        mask = run(fitted(np.asarray(sent, np.uint8), card.height, card.width)[None])[0]
-        shares.append(kept(file_of(folder, "returned", frame).read_bytes(), mask.astype(np.uint8), card.labels))
+        sent = cv2.imread(str(image_file(folder, "sent", frame)), cv2.IMREAD_COLOR_RGB)
+        mask = run(fit(np.asarray(sent, np.uint8), card.height, card.width)[None])[0]
+        returned = image_file(folder, "returned", frame).read_bytes()
+        shares.append(compare_mask(returned, mask.astype(np.uint8), card.labels))
     return {
         "exact": float(np.mean([share.exact for share in shares])),
         "nearest": float(np.mean([share.nearest for share in shares])),
@@ -190,12 +174,12 @@ def _left(plan: Plan, first: MqttBaseline, folder: Path) -> dict[str, float]:
     }
 
 
-def _stopwatch(plan: Plan) -> dict[str, dict[str, float]]:
-    """Prediction and post-processing as the first system's stopwatch saw them, without and with a queue; medians."""
+def _stopwatch(plan: BaselinePlan) -> dict[str, dict[str, float]]:
+    """Median times of prediction and post-processing as the first system measured them, without and with a queue."""
     with Child("bench.baselines.asynchronous", models=plan.models, model=plan.model) as child:
         child.wait()
         found = {}
         for name, is_queued in (("as on a CPU", False), ("queued, as on a GPU", True)):
-            times = [child.ask(queued=is_queued) for _ in range(_STOPWATCH_PICTURES)]
+            times = [child.ask(queued=is_queued) for _ in range(_STOPWATCH_IMAGES)]
             found[name] = {part: median(each[part] for each in times) for part in times[0]}
         return found

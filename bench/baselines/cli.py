@@ -1,142 +1,120 @@
 """`skylane bench baselines`."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from bench.baselines import baseline_comparison
 from bench.baselines.catalogue import BASELINES
-from bench.harness.output import machine_line
-from bench.harness.sample_bag import sample_bag
-from cloud.models.repository import default_root
+from bench.harness import options
+from bench.harness.environment import sample_bag
+from bench.harness.output import progress, result_table, show, span
 from shared.terminal_table import Table
 
-_LEAST_MS = 0.5  # Of a part that is told.
-_SUMS = ("total", "inferred", "in_callback", "in_lists", "bytes_up", "bytes_down")  # Told elsewhere, or no times.
-_WHERE_IT_WENT = (
-    "where “post-processing takes 90 %” went: the first system's stopwatch stops when TensorFlow's call returns. On a GPU "
-    "that is before the work is done; on this CPU the same is had by having TensorFlow queue its work:"
+_MIN_PART_MS = 0.5  # Smaller parts of the overhead are not listed.
+_NOT_PARTS = ("total", "inferred", "in_callback", "in_lists", "bytes_up", "bytes_down")
+_STOPWATCH_NOTE = (
+    "origin of “post-processing takes 90 %”: the first system takes the time when TensorFlow's call returns. On a GPU that is "
+    "before the work is done; on this CPU, TensorFlow's asynchronous execution shows the same effect:"
 )
 
 
 @click.command()
-@click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
-@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option("--model", default="road-small", show_default=True)
+@options.bag
+@options.models
+@options.model
 @click.option(
     "--baseline",
-    "names",
+    "baselines",
     multiple=True,
     type=click.Choice([*BASELINES]),
-    help="These alone; scores: with --model street-lite. [all but scores]",
+    default=baseline_comparison.FOR_ANY_MODEL,
+    help="Baseline to measure (repeatable); scores needs --model street-lite. [all but scores]",
 )
-@click.option("--frames", type=click.IntRange(2, 10_000), default=20, show_default=True, help="A round.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True)
-@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
-def baselines(bag: Path | None, models: Path | None, names: tuple[str, ...], path: Path | None, **how: Any) -> None:
-    """Compare with reproductions of how the systems we come from did it: same frames, model and machine, in turn."""
-    plan = baseline_comparison.Plan(
-        bag=bag or sample_bag(how["frames"]),
-        models=models or default_root(),
-        baselines=names or baseline_comparison.FOR_ANY_MODEL,
-        **how,
-    )
-    with Console(stderr=True).status("preparing") as status:
-        result = baseline_comparison.measure(plan, status.update)
-    if path is not None:
-        path.write_text(json.dumps(result, indent=2), encoding="utf-8")
-    _print(result, Console())
-
-
-def _print(result: Mapping[str, Any], console: Console) -> None:
-    console.print(_overheads(result))
-    console.print(_ratios(result))
-    for line in (*_masks(result["masks"]), *_stopwatch(result["stopwatch"]), *_why(result["baselines"])):
-        console.print(line, highlight=False, markup=False)
-    console.print(machine_line(result["machine"], result["broker"]), highlight=False)
-    console.print(result["engine"], highlight=False)
-
-
-def _overheads(result: Mapping[str, Any]) -> Table:
-    table = Table(
-        title=f"Overhead, ms: a frame's journey without its inference; {result['model']}, one in flight",
-        caption="Reproductions of a method, written fresh; the originals' own code was not run.",
-    )
-    for heading in ("way", "n", "min", "median", "p95", "inference", "of the overhead"):
-        table.add_column(heading, justify="left" if heading in ("way", "of the overhead") else "right")
-    rows = {f"reproduction: {BASELINES[name].title}": figures for name, figures in result["baselines"].items()}
-    rows |= {f"Skylane, {way}": figures for way, figures in result["skylane"].items()}
-    for name, figures in rows.items():
-        times, parts = figures["overhead_ms"], figures["parts"]
-        told = ", ".join(
-            f"{part} {took_ms:.1f}" for part, took_ms in parts.items() if part not in _SUMS and took_ms >= _LEAST_MS
+@options.frames(20, 2)
+@options.rounds(3)
+@options.json_file
+def baselines(bag: Path | None, path: Path | None, **plan: Any) -> None:
+    """Compare with reproductions of the systems that Skylane follows: same frames, model and machine, in turn."""
+    with progress() as on_step:
+        result = baseline_comparison.measure(
+            baseline_comparison.BaselinePlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step
         )
-        table.add_row(
-            name,
-            str(figures["n"]),
-            *(f"{times[key]:.1f}" for key in ("min", "median", "p95")),
-            f"{parts['inferred']:.0f}",
-            told,
-        )
-    return table
+    show(result, _tables(result), path=path)
 
 
-def _ratios(result: Mapping[str, Any]) -> Table:
-    table = Table(title=f"Skylane's overhead ÷ the reproduction's, medians, {result['rounds']} rounds in turn")
-    for heading in ("reproduction", "Skylane by", "ratio", "by round", "target"):
-        table.add_column(heading, justify="left" if heading in ("reproduction", "Skylane by") else "right")
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    records = {f"reproduction: {BASELINES[name].title}": record for name, record in result["baselines"].items()}
+    records |= {f"Skylane, {name}": record for name, record in result["skylane"].items()}
+    percentiles = ("min", "median", "p95")
+    yield result_table(
+        f"Overhead, ms: a frame's round trip without its inference; {result['model']}, one in flight",
+        {"system": "<", "n": "", **dict.fromkeys(percentiles, ".1f"), "inference": ".0f", "of the overhead": "<"},
+        [
+            (
+                name,
+                record["n"],
+                *(record["overhead_ms"][key] for key in percentiles),
+                record["parts"]["inferred"],
+                ", ".join(
+                    f"{part} {duration_ms:.1f}"
+                    for part, duration_ms in record["parts"].items()
+                    if part not in _NOT_PARTS and duration_ms >= _MIN_PART_MS
+                ),
+            )
+            for name, record in records.items()
+        ],
+        "Reproductions of a method, written for this comparison; the original code was not run.",
+    )
+    rows = []
     for each in result["ratios"]:
         baseline, ratio, by_round = BASELINES[each["baseline"]], each["ratio"], each["by_round"]
-        span = f"{min(by_round):.3f} to {max(by_round):.3f}"
-        table.add_row(baseline.title, each["way"], f"{ratio:.3f}", span, baseline.verdict(ratio, by_round))
-    return table
+        rows.append((baseline.title, each["way"], ratio, span(by_round), baseline.verdict(ratio, by_round)))
+    yield result_table(
+        f"Skylane's overhead ÷ the reproduction's, medians, {result['rounds']} rounds in turn",
+        {"reproduction": "<", "Skylane by": "<", "ratio": ".3f", "by round": "", "target": ""},
+        rows,
+    )
+    yield from _mask_lines(result["masks"])
+    yield from _stopwatch_lines(result["stopwatch"])
+    yield from _overhead_lines(result["baselines"])
 
 
-def _masks(masks: Mapping[str, Any]) -> list[str]:
-    same = masks["skylane_same"]
-    lines = [f"pixels of Skylane's masks as the direct call gives them: {_told(same)}"]
-    left = masks["first_system"]
-    if left is not None:
-        lines.append(
-            f"pixels of the first system's masks after their way back as coloured JPEG, {left['frames']} frames: "
-            f"{left['exact']:.1%} have their class's exact colour, {left['nearest']:.2%} are nearest to it"
+def _mask_lines(masks: Mapping[str, Any]) -> Iterator[str]:
+    shares = "; ".join(f"{name}: {share:.6%}" for name, share in masks["skylane_same"].items())
+    yield f"pixels of Skylane's masks that equal those of the direct call: {shares}"
+    first = masks["first_system"]
+    if first is not None:
+        yield (
+            f"pixels of the first system's masks after their return as coloured JPEG, {first['frames']} frames: "
+            f"{first['exact']:.1%} have exactly the colour of their class, {first['nearest']:.2%} are nearest to it"
         )
-    return lines
 
 
-def _told(same: Mapping[str, float]) -> str:
-    return "; ".join(f"{way}: {share:.6%}" for way, share in same.items())
-
-
-def _stopwatch(watch: Mapping[str, Mapping[str, float]]) -> list[str]:
-    lines = [_WHERE_IT_WENT] if watch else []
-    for name, parts in watch.items():
+def _stopwatch_lines(stopwatch: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    if stopwatch:
+        yield _STOPWATCH_NOTE
+    for name, parts in stopwatch.items():
         share = parts["postprocessing"] / sum(parts.values())
-        lines.append(
+        yield (
             f"  {name}: prediction {parts['prediction']:.1f} ms, post-processing {parts['postprocessing']:.1f} ms "
             f"({share:.0%} of both)"
         )
-    return lines
 
 
-def _why(baselines: Mapping[str, Any]) -> list[str]:
-    """What of a reproduction's overhead is whose."""
-    lines = []
-    for name, figures in baselines.items():
-        parts, overhead_ms = figures["parts"], figures["overhead_ms"]["median"]
+def _overhead_lines(records: Mapping[str, Any]) -> Iterator[str]:
+    """Explains the largest parts of the reproductions' overhead."""
+    for name, record in records.items():
+        title, parts, overhead_ms = BASELINES[name].title, record["parts"], record["overhead_ms"]["median"]
         if "in_lists" in parts:
-            share = parts["in_lists"] / overhead_ms
-            lines.append(
-                f"{BASELINES[name].title}: {parts['in_lists']:.0f} of {overhead_ms:.0f} ms ({share:.0%}) go into "
-                "Python lists, their text or message, and back, at the vehicle alone"
+            yield (
+                f"{title}: the vehicle spends {parts['in_lists']:.0f} of {overhead_ms:.0f} ms "
+                f"({parts['in_lists'] / overhead_ms:.0%}) on conversions to Python lists and messages, and back"
             )
         if "in_callback" in parts:
-            lines.append(
-                f"{BASELINES[name].title}: {parts['in_callback']:.0f} ms a frame inside the callback, in which nothing "
-                f"else is received or sent; {parts['bytes_up'] / 1e3:.0f} KB up, {parts['bytes_down'] / 1e3:.0f} KB down"
+            yield (
+                f"{title}: {parts['in_callback']:.0f} ms per frame in the callback, during which nothing else is received "
+                f"or sent; {parts['bytes_up'] / 1e3:.0f} KB up, {parts['bytes_down'] / 1e3:.0f} KB down"
             )
-    return lines

@@ -1,4 +1,4 @@
-"""Compares inference engines, and the ways to run a frozen graph in TensorFlow.
+"""Compares inference engines, and variants of running a frozen graph in TensorFlow.
 
-Start with `comparison` and `tensorflow_comparison`.
+Start with `engine_comparison` and `tensorflow_comparison`.
 """

@@ -1,24 +1,28 @@
-"""What another engine and fewer bits bring, bare and end to end, against TensorFlow on the same frozen graph.
+"""`skylane bench engines`: compares other engines and lower precisions with TensorFlow, bare and end to end.
 
-Each contender has a broker and a worker of its own, which rest while another's turn it is. In every round each plays the
-same frames, one in flight and then several, and is called directly. Last, each answers every frame once more, and the
-masks that came back are held against TensorFlow's.
+Each candidate has its own broker and worker, which are idle during the turns of the others. In every turn it answers the
+same frames, one in flight and then several, and is called directly. At the end, each candidate answers every frame once
+more, and the masks are compared with those of TensorFlow.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 
-from bench.harness.samples import spread
-from bench.load.playback import Plan, bare, decoded, played, rate_hz
-from bench.load.worker_process import Worker
+from bench.harness import options
+from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare
+from bench.harness.environment import sample_bag
+from bench.harness.output import progress, result_table, show
+from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, model_inputs, play
+from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.engine import DeviceError, Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository
@@ -28,195 +32,212 @@ from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import cv2
 from shared.runtime.machine import machine
+from shared.terminal_table import Table
 
 REFERENCE = "tensorflow fp32"
-_CALIBRATION = 40  # Frames, where INT8 has to be made first.
-_UNSEEN = 10
+_BARE, _PERIOD = "bare", "period"
+_CALIBRATION_FRAMES = 40
+_HOLDOUT_FRAMES = 10
 
 
-class Contender(NamedTuple):
-    """An engine with a precision, and the repository and model that it runs."""
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """Settings of the comparison."""
+
+    bag: Path
+    models: Path
+    model: str
+    rounds: int = 5
+    frames: int = 15  # Per turn.
+    window: int = 4  # Unanswered frames while throughput is measured.
+    broker_kind: str = "auto"
+
+
+class EngineVariant(NamedTuple):
+    """An engine and its precision."""
 
     engine: str
     precision: Precision
-    models: Path
-    model: str
 
     def __str__(self) -> str:
         return f"{self.engine} {self.precision}"
 
 
-@dataclass(slots=True)
-class Turns:
-    """What a contender's turns gave, a list a round: milliseconds of frames, frames a second."""
-
-    journey_ms: list[list[float]] = field(default_factory=list)  # One frame in flight.
-    bare_ms: list[list[float]] = field(default_factory=list)
-    journey_hz: list[float] = field(default_factory=list)  # `window` frames in flight.
-
-
-@dataclass(slots=True)
-class Ring:
-    """Everyone who can run here, ready to take turns."""
-
-    models: dict[str, Model] = field(default_factory=dict)  # By contender.
-    plans: dict[str, Plan] = field(default_factory=dict)
-    brokers: dict[str, str] = field(default_factory=dict)  # Their URLs.
-    skipped: dict[str, str] = field(default_factory=dict)  # Who cannot run here, and why.
+VARIANTS = (
+    EngineVariant("tensorflow", Precision.FP32),
+    EngineVariant("openvino", Precision.FP32),
+    EngineVariant("openvino", Precision.BF16),
+    EngineVariant("openvino", Precision.INT8),
+)
 
 
-def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
-    """Run the rounds; `on_step` is told before each turn. Returns what `--json` prints.
+@dataclass(frozen=True, slots=True)
+class EngineCandidate:
+    """A model loaded in this process, and a broker with a worker that serves it."""
 
-    Frames travel raw, so that all contenders see the same pixels. INT8 is the repository's `<model>-int8`, else it is
-    made first.
+    model: Model
+    settings: PlaybackSettings
+    broker: str
 
-    Raises:
-        SkylaneError: the bag, the model, a broker or a worker cannot be used, or a frame was not answered.
+    def run(self, images: Sequence[Pixels], window: int, folder: Path, number: int) -> Samples:
+        """Takes one turn: milliseconds per frame, and seconds between frames with `window` frames in flight."""
+        rows = play(self.settings, self.broker, folder / f"{number}-latency")
+        throughput = play(self.settings, self.broker, folder / f"{number}-throughput", window=window)
+        return {
+            TOTAL: [float(row["total_ms"]) for row in rows],
+            _BARE: inference_ms(self.model, images, self.settings.frames),
+            _PERIOD: [1 / answered_hz(throughput)],
+        }
+
+    def masks(self, folder: Path) -> dict[str, Pixels]:
+        """Plays the bag; returns the masks, H×W class ids, by file name."""
+        play(self.settings, self.broker, folder, sinks=("png",))
+        files = sorted((folder / "masks").rglob("*.png"))
+        return {file.name: np.asarray(cv2.imread(str(file), cv2.IMREAD_GRAYSCALE), np.uint8) for file in files}
+
+
+def measure(plan: EnginePlan, on_step: OnStep) -> dict[str, Any]:
+    """Runs the rounds; returns the JSON output.
+
+    Frames travel raw, so that all candidates get the same pixels. INT8 uses the repository's `<model>-int8`; if it does not
+    exist, the model is quantised first.
     """
-    plan = replace(plan, codec="raw")
-    ring = Ring()
+    ready: dict[str, EngineCandidate] = {}
+    skipped: dict[str, str] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        for contender in _contenders(plan, folder, ring, on_step):
-            on_step(f"{contender}: getting ready")
-            _enter(stack, ring, plan, contender)
-        pictures = decoded(plan, ring.models[REFERENCE])
-        turns = {name: Turns() for name in ring.models}
-        for number in range(plan.rounds):
-            for name in ring.models:
-                on_step(f"round {number + 1} of {plan.rounds}: {name}")
-                _take_turn(ring, name, turns[name], pictures, folder / f"{number}-{name.replace(' ', '-')}")
+        for variant in VARIANTS:
+            name = str(variant)
+            on_step(f"{name}: starting")
+            try:
+                ready[name] = _start(stack, plan, variant, folder)
+            except (DeviceError, MissingExtraError) as error:
+                if name == REFERENCE:
+                    raise
+                skipped[name] = str(error)
+        images = model_inputs(ready[REFERENCE].settings, ready[REFERENCE].model)
+        turns = {name: partial(each.run, images, plan.window, folder / name) for name, each in ready.items()}
+        comparison = compare(turns, plan.rounds, on_step)
         masks = {}
-        for name in ring.models:
-            on_step(f"{name}: the masks that come back")
-            masks[name] = _masks(ring, name, folder / f"masks-{name.replace(' ', '-')}")
+        for name, each in ready.items():
+            on_step(f"{name}: masks")
+            masks[name] = each.masks(folder / name / "masks")
         return {
-            "engines": {name: figures(turns, masks, name) for name in ring.models},
-            "mean_iou": _mean_ious(plan, ring, on_step),
-            "skipped": ring.skipped,
+            "engines": {name: summarise(comparison, masks, name) for name in ready},
+            "mean_iou": _mean_ious(plan, ready, on_step),
+            "skipped": skipped,
             "model": plan.model,
             "window": plan.window,
             "rounds": plan.rounds,
             "frames": plan.frames,
-            "described": {name: model.describe() for name, model in ring.models.items()},
+            "described": {name: each.model.describe() for name, each in ready.items()},
             "machine": machine(),
         }
 
 
-def figures(turns: Mapping[str, Turns], masks: Mapping[str, Mapping[str, Pixels]], name: str) -> dict[str, Any]:
-    """A contender's times, and how they compare with the reference's of the same round."""
-    own, reference = turns[name], turns[REFERENCE]
-    journeys = [value for part in own.journey_ms for value in part]
-    calls = [value for part in own.bare_ms for value in part]
+def summarise(comparison: Comparison, masks: Mapping[str, Mapping[str, Pixels]], name: str) -> dict[str, Any]:
+    """A candidate's times, how many times faster than the reference it is, and the agreement of their masks."""
     common = masks[name].keys() & masks[REFERENCE].keys()
+    measures = {"journey": TOTAL, "bare": _BARE, "throughput": _PERIOD}
     return {
-        "journey_ms": spread(journeys),
-        "bare_ms": spread(calls),
-        "journey_hz": own.journey_hz,
-        "samples": {"journey": len(journeys), "bare": len(calls)},
-        "times_faster": {
-            "journey": _ratio(reference.journey_ms, own.journey_ms),
-            "bare": _ratio(reference.bare_ms, own.bare_ms),
-            "throughput": _ratio([[1 / hz] for hz in reference.journey_hz], [[1 / hz] for hz in own.journey_hz]),
-        },
+        "journey_ms": comparison.spread(name, TOTAL),
+        "bare_ms": comparison.spread(name, _BARE),
+        "journey_hz": [1 / period for period in comparison.samples(name, _PERIOD)],
+        "samples": {key: len(comparison.samples(name, measures[key])) for key in ("journey", "bare")},
+        "times_faster": {key: _times_faster(comparison, name, measure) for key, measure in measures.items()},
         "agreement": float(np.mean([np.mean(masks[name][file] == masks[REFERENCE][file]) for file in common])),
         "masks_compared": len(common),
     }
 
 
-def _contenders(plan: Plan, folder: Path, ring: Ring, on_step: Callable[[str], None]) -> list[Contender]:
-    found = [
-        Contender("tensorflow", Precision.FP32, plan.models, plan.model),
-        Contender("openvino", Precision.FP32, plan.models, plan.model),
-        Contender("openvino", Precision.BF16, plan.models, plan.model),
-    ]
-    called = f"{plan.model}-int8"
-    if called in Repository(plan.models).names():
-        return [*found, Contender("openvino", Precision.INT8, plan.models, called)]
-    on_step(f"{called}: quantising, as the repository has none")
-    try:
-        return [*found, Contender("openvino", Precision.INT8, _quantised(plan, folder, called), called)]
-    except MissingExtraError as error:
-        ring.skipped["openvino int8"] = str(error)
-        return found
+def _times_faster(comparison: Comparison, name: str, measure: str) -> dict[str, Any]:
+    ratio = comparison.ratio(REFERENCE, name, measure)
+    least = comparison.ratio(REFERENCE, name, measure, min)
+    return {"median": ratio.value, "min": least.value, "by_round": list(ratio.by_round)}
 
 
-def _quantised(plan: Plan, folder: Path, called: str) -> Path:
-    """A repository of its own, with the model in 8 bits."""
-    # They need OpenVINO, which may be missing.
+def _start(stack: ExitStack, plan: EnginePlan, variant: EngineVariant, folder: Path) -> EngineCandidate:
+    """Loads the model in this process, and starts a broker and a worker with it."""
+    models, name = plan.models, plan.model
+    if variant.precision is Precision.INT8:
+        name = f"{plan.model}-int8"
+        if name not in Repository(plan.models).names():
+            models = _quantise(plan, folder, name)
+    placement = Placement(device="cpu", precision=variant.precision)
+    model = stack.enter_context(Repository(models).load(name, placement, engine=variant.engine))
+    broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
+    flags = engine_flags(engine=variant.engine, precision=variant.precision)
+    stack.enter_context(Worker(broker.url, models=models, model=name, device="cpu", flags=flags))
+    model.warm_up()
+    return EngineCandidate(model, PlaybackSettings(plan.bag, models, name, "raw", frames=plan.frames), broker.url)
+
+
+def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
+    """Creates a repository with the model in 8 bits; returns its folder."""
+    # These modules need OpenVINO, which is optional.
     from modelling.quantization import calibration_frames, quantization  # noqa: PLC0415
 
     repository = Repository(folder / "models")
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
-    frames = calibration_frames.drawn(repository.card(plan.model), _CALIBRATION, _UNSEEN)
-    quantization.quantise(repository, plan.model, Precision.INT8, frames, called=called)
+    frames = calibration_frames.drawn(repository.card(plan.model), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES)
+    quantization.quantise(repository, plan.model, Precision.INT8, frames, called=int8_name)
     return repository.root
 
 
-def _enter(stack: ExitStack, ring: Ring, plan: Plan, contender: Contender) -> None:
-    """Load the model here, for the direct calls, and in a worker behind a broker of its own."""
-    name = str(contender)
-    placement = Placement(device="cpu", precision=contender.precision)
-    try:
-        model = stack.enter_context(
-            Repository(contender.models).load(contender.model, placement, engine=contender.engine)
-        )
-    except (DeviceError, MissingExtraError) as error:
-        if name == REFERENCE:
-            raise
-        ring.skipped[name] = str(error)
-        return
-    broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
-    stack.enter_context(
-        Worker(
-            broker.url,
-            models=contender.models,
-            model=contender.model,
-            device="cpu",
-            engine=contender.engine,
-            precision=contender.precision,
-        )
-    )
-    model.warm_up()
-    ring.models[name] = model
-    ring.plans[name] = replace(plan, model=contender.model, models=contender.models)
-    ring.brokers[name] = broker.url
-
-
-def _take_turn(ring: Ring, name: str, turns: Turns, pictures: list[Pixels], folder: Path) -> None:
-    plan, broker = ring.plans[name], ring.brokers[name]
-    rows = played(plan, broker, folder.with_name(f"{folder.name}-1"), window=1)
-    turns.journey_ms.append([float(row["total_ms"]) for row in rows])
-    turns.journey_hz.append(rate_hz(played(plan, broker, folder.with_name(f"{folder.name}-n"), window=plan.window)))
-    turns.bare_ms.append(bare(ring.models[name], pictures, plan.frames))
-
-
-def _masks(ring: Ring, name: str, folder: Path) -> dict[str, Pixels]:
-    """The class ids that came back, by the file that the vehicle wrote them to."""
-    played(ring.plans[name], ring.brokers[name], folder, window=1, sinks=("png",))
-    files = sorted((folder / "masks").rglob("*.png"))
-    return {file.name: np.asarray(cv2.imread(str(file), cv2.IMREAD_GRAYSCALE), np.uint8) for file in files}
-
-
-def _ratio(reference: list[list[float]], own: list[list[float]]) -> dict[str, Any]:
-    """How many times faster, by the median of all, by the least of all, and by the median of each round."""
-    every = [[value for part in parts for value in part] for parts in (reference, own)]
-    return {
-        "median": median(every[0]) / median(every[1]),
-        "min": min(every[0]) / min(every[1]),
-        "by_round": [median(a) / median(b) for a, b in zip(reference, own, strict=True)],
-    }
-
-
-def _mean_ious(plan: Plan, ring: Ring, on_step: Callable[[str], None]) -> dict[str, float] | None:
-    """Each contender's mean IoU on the bag; None where the bag does not tell what is true."""
+def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: OnStep) -> dict[str, float] | None:
+    """Each candidate's mean IoU on the bag; None if the bag has no labels."""
     try:
         found = {}
-        for name, model in ring.models.items():
+        for name, each in ready.items():
             on_step(f"{name}: mean IoU")
-            found[name] = evaluate(model, plan.bag, frames=plan.frames).mean_iou
+            found[name] = evaluate(each.model, plan.bag, frames=plan.frames).mean_iou
     except EvaluationError:
         return None
     return found
+
+
+@click.command()
+@options.bag
+@options.models
+@options.model
+@options.rounds(5)
+@options.frames(15, text="Frames per turn.")
+@options.throughput_window
+@options.broker
+@options.json_flag
+def engines(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
+    """Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds."""
+    with progress() as on_step:
+        result = measure(EnginePlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step)
+    show(result, _tables(result), as_json=as_json)
+
+
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    engines, ious = result["engines"], result["mean_iou"] or {}
+    yield result_table(
+        f"{result['model']}, {result['rounds']} alternating rounds of {result['frames']} frames",
+        {"engine": "<", "bare ms": ".1f", "round trip ms": ".1f", "labels": ".3%", "mean IoU": ".4f"},
+        [
+            (
+                name,
+                each["bare_ms"]["median"],
+                each["journey_ms"]["median"],
+                each["agreement"],
+                ious.get(name, "unknown"),
+            )
+            for name, each in engines.items()
+        ],
+    )
+    kinds = {"bare": "bare", "journey": "round trip", "throughput": f"window {result['window']}"}
+    yield result_table(
+        "Times faster than TensorFlow: median (by round, least to most)",
+        {"engine": "<", **dict.fromkeys(kinds.values(), "<")},
+        [(name, *(_ratio_text(each["times_faster"][kind]) for kind in kinds)) for name, each in engines.items()],
+    )
+    for name, reason in result["skipped"].items():
+        yield f"{name} left out: {reason}"
+
+
+def _ratio_text(ratio: Mapping[str, Any]) -> str:
+    return f"{ratio['median']:.2f} ({min(ratio['by_round']):.2f}-{max(ratio['by_round']):.2f})"

@@ -1,90 +1,75 @@
-"""What each way to run the shipped graph in TensorFlow costs, beside the way that Skylane's engine takes."""
+"""`skylane bench tensorflow`: compares variants of running a frozen graph in TensorFlow with Skylane's engine."""
 
 import os
 import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 from typing import Any, Self
 
+import click
 import numpy as np
 
-from bench.engines.tensorflow_variants import ENGINE, WAYS
-from bench.harness.samples import spread
-from bench.load.playback import BenchError
-from cloud.models.engine_benchmark import turns
+from bench.engines.tensorflow_variants import ENGINE, ENGINE_AGAIN, VARIANTS
+from bench.harness import options
+from bench.harness.comparison import BenchError, Comparison, OnStep, Samples, compare
+from bench.harness.output import progress, result_table, show
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
+from shared.flags import FiniteRange
 from shared.runtime.machine import machine
+from shared.terminal_table import Table
 
-_PICTURES = 4
-_TOGETHER = 4  # Processes beside the engine's: each holds some hundred megabytes.
-_PATIENCE = 10  # Times the limit that a way may take on the clock, whatever else the machine does.
-_LOOK_S = 0.5
-_MS_IN_S = 1e3
+_IMAGES = 4
+_GROUP_SIZE = 4  # Processes besides the engine's; each uses some hundred megabytes.
+_WALL_FACTOR = 10  # Limit on wall time divided by the limit on processor time, for a busy machine.
+_POLL_S = 0.5
+_WALL, _PROCESSOR = "wall_ms", "processor_ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured."""
+class TensorFlowPlan:
+    """Settings of the comparison."""
 
     models: Path
     model: str = "road-small"
     rounds: int = 11
-    ways: tuple[str, ...] = ()  # Empty: all.
-    limit_s: float = 60.0  # Of processor time, for a way to be warm, and for each picture after that.
+    ways: tuple[str, ...] = ()  # Empty: all variants.
+    limit_s: float = 60.0  # Processor time for the warm-up of a variant, and for each image after it.
 
 
-@dataclass(slots=True)
-class Lap:
-    """What the rounds of one way gave, and those of the engine beside it."""
+class VariantProcess(AbstractContextManager["VariantProcess"]):
+    """A variant in a child process, see `bench.engines.tensorflow_child`; several may warm up at once."""
 
-    wall_ms: list[float] = field(default_factory=list)
-    processor_ms: list[float] = field(default_factory=list)
-
-
-class Runner(AbstractContextManager["Runner"]):
-    """A way in a process of its own, ended when the block ends; several may warm up at once."""
-
-    def __init__(self, name: str, plan: Plan, shown: Path, folder: Path) -> None:
+    def __init__(self, name: str, plan: TensorFlowPlan, images: Path, folder: Path) -> None:
         self.name = name
         self._limit_s = plan.limit_s
-        self._begun_ns, self._spent_before_s = perf_counter_ns(), 0.0
-        self._masks = folder / f"{list(WAYS).index(name)}.npy"
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
+        self._begin_ns, self._used_before_s = perf_counter_ns(), 0.0
+        self._masks = folder / f"{list(VARIANTS).index(name)}.npy"
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
+        arguments = [name, str(plan.models), plan.model, str(images), str(self._masks)]
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "bench.engines.tensorflow_child",
-                name,
-                plan.models,
-                plan.model,
-                shown,
-                self._masks,
-            ],
+            [sys.executable, "-P", "-m", "bench.engines.tensorflow_child", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._errors,
             bufsize=0,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **WAYS[name].environment},
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **VARIANTS[name].environment},
         )
-        self._answered = b""
-        self._last = "nothing was answered yet"
+        self._received = b""
+        self._last_image = "no image was completed"
 
     def __exit__(self, *_: object) -> None:
         self.end()
-        self._said.close()
+        self._errors.close()
 
     def end(self) -> None:
-        """Kill it, if it runs."""
+        """Kills the process if it runs."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -92,95 +77,92 @@ class Runner(AbstractContextManager["Runner"]):
             pipe.close()
 
     def wait(self) -> Self:
-        """Until it is warm.
+        """Waits until the variant is warm.
 
         Raises:
-            BenchError: it ended, or its time did; says how far it came.
+            BenchError: the process ended, or exceeded its time limit.
         """
-        while (line := self._line("to be warm")) != "ready":
-            self._last = f"a picture took {float(line) / _MS_IN_S:.1f} s"
+        while (line := self._read_line("to warm up")) != "ready":
+            self._last_image = f"an image took {float(line) / 1e3:.1f} s"
         return self
 
     def masks(self) -> Any:
-        """Its masks of all pictures, uint8 N×H×W."""
+        """Returns the masks of all images, uint8 N×H×W."""
         return np.load(self._masks)
 
-    def run(self, picture: int) -> tuple[float, float]:
-        """Milliseconds on the clock and of the processors for one picture.
+    def run(self, number: int) -> Samples:
+        """Infers one image, by the number of the round; returns wall time and processor time.
 
         Raises:
-            BenchError: as `wait`.
+            BenchError: as `wait`; the process is killed, so that it does not slow down the others.
         """
         assert self._process.stdin is not None
-        self._begun_ns, self._spent_before_s = perf_counter_ns(), self._spent_s()
+        self._begin_ns, self._used_before_s = perf_counter_ns(), self._used_s()
         try:
-            self._process.stdin.write(f"{picture}\n".encode())
+            self._process.stdin.write(f"{number % _IMAGES}\n".encode())
+            wall_ms, processor_ms = map(float, self._read_line("for an image").split())
         except BrokenPipeError as error:
-            raise BenchError(f"{self.name}: {self._last_words()}") from error
-        wall_ms, processor_ms = map(float, self._line("for a picture").split())
-        return wall_ms, processor_ms
+            raise BenchError(f"{self.name}: {self._last_error()}") from error
+        except BenchError:
+            self.end()
+            raise
+        return {_WALL: [wall_ms], _PROCESSOR: [processor_ms]}
 
-    def _line(self, purpose: str) -> str:
+    def _read_line(self, purpose: str) -> str:
         assert self._process.stdout is not None
-        while b"\n" not in self._answered:
-            if not select.select([self._process.stdout], [], [], _LOOK_S)[0]:
-                self._check(purpose)
+        while b"\n" not in self._received:
+            if not select.select([self._process.stdout], [], [], _POLL_S)[0]:
+                self._check_limit(purpose)
                 continue
             data = self._process.stdout.read(4096)
             if not data:
-                raise BenchError(f"{self.name}: {self._last_words()}")
-            self._answered += data
-        line, _, self._answered = self._answered.partition(b"\n")
+                raise BenchError(f"{self.name}: {self._last_error()}")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
         return line.decode()
 
-    def _check(self, purpose: str) -> None:
-        """Whether it may go on. Its processor time counts, or else a busy machine would end what is quick."""
-        spent_s = self._spent_s() - self._spent_before_s
-        waited_s = (perf_counter_ns() - self._begun_ns) / 1e9
-        if spent_s > self._limit_s or waited_s > _PATIENCE * self._limit_s:
-            told = f"{spent_s:.0f} s of processor time in {waited_s:.0f} s were too few {purpose}"
-            raise BenchError(f"{self.name}: given up: {told} ({self._last})")
+    def _check_limit(self, purpose: str) -> None:
+        """Raises BenchError if the time is exceeded. Processor time counts, because other processes may delay this one."""
+        used_s = self._used_s() - self._used_before_s
+        wall_s = (perf_counter_ns() - self._begin_ns) / 1e9
+        if used_s > self._limit_s or wall_s > _WALL_FACTOR * self._limit_s:
+            times = f"{used_s:.0f} s of processor time in {wall_s:.0f} s"
+            raise BenchError(f"{self.name}: stopped: {times} were not enough {purpose} ({self._last_image})")
 
-    def _spent_s(self) -> float:
-        """Seconds of processor time that it took so far."""
+    def _used_s(self) -> float:
+        """The processor time of the child so far, in seconds."""
         try:
-            told = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii", errors="replace")
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
-            return self._spent_before_s  # It ended: its pipe tells.
-        user, system = told.rpartition(")")[2].split()[11:13]
+            return self._used_before_s  # The process has ended; the next read reports it.
+        user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        last = [line for line in self._said.read().splitlines() if line.strip()][-1:]
-        return "".join(last)[:200] or "ended without a word"
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
+        return "".join(last)[:200] or "it ended without a message"
 
 
-def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
-    """Run all ways, a few at a time in turn with the engine; `on_step` is told before each. What `--json` prints.
-
-    Raises:
-        SkylaneError: there is no such model, or the engine itself cannot run it.
-    """
+def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
+    """Compares all variants with the engine, a few at a time; returns the JSON output."""
     card = Repository(plan.models).card(plan.model)
-    names = [name for name in plan.ways or WAYS if name != ENGINE]
+    names = [name for name in plan.ways or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
-        shown = Path(folder) / "pictures.npy"
-        np.save(shown, warmup_images(card.height, card.width, _PICTURES))
+        images = Path(folder) / "images.npy"
+        np.save(images, warmup_images(card.height, card.width, _IMAGES))
         for group in groups(names):
-            on_step(f"of {len(names)} ways: {', '.join(group)}")
-            with ExitStack() as opened:
-                # The engine anew with each group, in its midst: which memory a process gets makes a third of its speed,
-                # and the first of several gets another than those after it.
-                middle = len(group) // 2
-                started = [
-                    opened.enter_context(Runner(name, plan, shown, Path(folder)))
-                    for name in (*group[:middle], ENGINE, *group[middle:])
-                ]
-                engine = started.pop(middle)
-                rows.update(_raced(plan, engine, started, failed))
+            on_step(f"starting {', '.join(group)} (of {len(names)} variants)")
+            with ExitStack() as stack:
+                # The engine restarts with each group, in its middle: its speed depends by a third on the memory it gets,
+                # and the first process gets other memory than later ones.
+                order = [*group[: len(group) // 2], ENGINE, *group[len(group) // 2 :]]
+                started = {
+                    name: stack.enter_context(VariantProcess(name, plan, images, Path(folder))) for name in order
+                }
+                rows.update(_compare_group(plan, started, failed, on_step))
     return {
         "model": plan.model,
         "sha256": card.sha256,
@@ -193,52 +175,79 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
 
 
 def groups(names: Sequence[str]) -> list[list[str]]:
-    """The ways that are run together: a few at a time, and those that compile at the end, away from the others."""
-    quick = [name for name in names if not WAYS[name].compiles]
-    compiled = [name for name in names if WAYS[name].compiles]
-    parts = [quick[start : start + _TOGETHER] for start in range(0, len(quick), _TOGETHER)]
+    """Divides variants into groups that run together; those that are compiled form the last group."""
+    quick = [name for name in names if not VARIANTS[name].is_compiled]
+    compiled = [name for name in names if VARIANTS[name].is_compiled]
+    parts = [quick[start : start + _GROUP_SIZE] for start in range(0, len(quick), _GROUP_SIZE)]
     return [*parts, *([compiled] if compiled else [])]
 
 
-def _raced(plan: Plan, engine: Runner, started: list[Runner], failed: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """The rows of those that got through; the reasons of the others go to `failed`."""
-    runners = []
-    for runner in started:
+def _compare_group(
+    plan: TensorFlowPlan, started: Mapping[str, VariantProcess], failed: dict[str, str], on_step: OnStep
+) -> dict[str, dict[str, Any]]:
+    """Returns the rows of the variants that completed; the reasons of the others are added to `failed`."""
+    warm = {}
+    for name, process in started.items():
         try:
-            runners.append(runner.wait())
+            warm[name] = process.wait()
         except BenchError as error:
-            failed[runner.name] = str(error)
-            runner.end()  # It would take the processor from the others.
-    runners.insert(0, engine.wait())
-    laps = {runner: Lap() for runner in runners}
-    for number in range(plan.rounds):
-        for runner in turns(runners, number):
-            if runner.name in failed:
-                continue
-            try:
-                wall_ms, processor_ms = runner.run(number % _PICTURES)
-            except BenchError as error:
-                if runner is engine:
-                    raise
-                failed[runner.name] = str(error)
-                runner.end()
-                continue
-            laps[runner].wall_ms.append(wall_ms)
-            laps[runner].processor_ms.append(processor_ms)
-    truth = engine.masks()
+            if name == ENGINE:
+                raise
+            failed[name] = str(error)
+            process.end()
+    candidates = {name: process.run for name, process in warm.items()}
+    comparison = compare(candidates, plan.rounds, on_step, may_fail=[name for name in warm if name != ENGINE])
+    failed.update(comparison.failed)
+    reference = warm[ENGINE].masks()
     return {
-        runner.name: _row(laps[runner], laps[engine], float(np.mean(runner.masks() == truth)))
-        for runner in runners[1:]
-        if runner.name not in failed
+        name: _record(comparison, name, float(np.mean(warm[name].masks() == reference)))
+        for name in comparison.names
+        if name != ENGINE
     }
 
 
-def _row(lap: Lap, own: Lap, agreement: float) -> dict[str, Any]:
+def _record(comparison: Comparison, name: str, agreement: float) -> dict[str, Any]:
     return {
-        "ms": spread(lap.wall_ms),
-        "engine_ms": spread(own.wall_ms),
-        "ratio": median(lap.wall_ms) / median(own.wall_ms),
-        "ratio_of_least": min(lap.wall_ms) / min(own.wall_ms),
-        "processor_ratio": median(lap.processor_ms) / median(own.processor_ms),
+        "ms": comparison.spread(name, _WALL),
+        "engine_ms": comparison.spread(ENGINE, _WALL),
+        "ratio": comparison.ratio(name, ENGINE, _WALL).value,
+        "ratio_of_least": comparison.ratio(name, ENGINE, _WALL, min).value,
+        "processor_ratio": comparison.ratio(name, ENGINE, _PROCESSOR).value,
         "agreement": agreement,
     }
+
+
+@click.command()
+@options.models
+@options.model
+@options.rounds(11)
+@click.option(
+    "--way", "ways", multiple=True, type=click.Choice(list(VARIANTS)), help="Variant to measure (repeatable). [all]"
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    type=FiniteRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    help="Seconds of processor time for the warm-up of a variant, and for each image; a slower variant is left out.",
+)
+@options.json_flag
+def tensorflow(*, as_json: bool, **plan: Any) -> None:
+    """Compare variants of running a frozen graph in TensorFlow with Skylane's engine."""
+    with progress() as on_step:
+        result = measure(TensorFlowPlan(**plan), on_step)
+    show(result, _tables(result), as_json=as_json)
+
+
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    ratios = {"median": "ratio", "least": "ratio_of_least", "processor": "processor_ratio"}
+    rows = sorted(result["ways"].items(), key=lambda item: float(item[1]["ratio"]))
+    yield result_table(
+        f"{result['model']}: time ÷ the engine's, {result['rounds']} rounds in turn",
+        {"variant": "<", **dict.fromkeys(ratios, ".2f"), "labels": ".5%"},
+        [(name, *(row[key] for key in ratios.values()), row["agreement"]) for name, row in rows],
+        f"below 1: faster than the engine; labels: share equal to the engine's; {ENGINE_AGAIN}: the noise level",
+    )
+    for reason in result["failed"].values():
+        yield f"left out: {reason}"

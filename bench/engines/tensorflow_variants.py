@@ -1,4 +1,4 @@
-"""The ways to run one frozen graph in TensorFlow, from the pixels to the class ids. TensorFlow loads with the first."""
+"""Variants of running one frozen graph in TensorFlow, from pixels to class ids. TensorFlow is imported on first use."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ Run = Callable[[Images], ClassIds]
 _OFF = 2  # RewriterConfig.OFF
 
 
-class WayError(SkylaneError):
-    """A graph that this bench cannot run."""
+class GraphError(SkylaneError):
+    """The benchmark cannot run this graph."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a graph is run."""
+class GraphVariant:
+    """Settings with which a graph is run."""
 
-    how: str = "callable"  # The name of a function in _HOW.
-    environment: Mapping[str, str] = field(default_factory=dict)  # Read when the library is loaded.
+    method: str = "callable"  # A key of _METHODS.
+    environment: Mapping[str, str] = field(default_factory=dict)  # Read when TensorFlow is imported.
     rewriting: Mapping[str, Any] = field(default_factory=dict)  # Settings of grappler, TensorFlow's graph optimiser.
     intra: int = 0
     inter: int = 0
@@ -36,49 +36,49 @@ class Way:
     precision: Precision = Precision.FP32
 
     @property
-    def compiles(self) -> bool:
-        """Whether XLA compiles it, for a minute or more on every core."""
-        return self.jit > 0 or self.how == "xla"
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles the graph, which keeps every core busy for a minute or longer."""
+        return self.jit > 0 or self.method == "xla"
 
 
 ENGINE = "Skylane's engine"
-AGAIN = "the engine again"  # In a second process: how far two that are alike lie apart.
+ENGINE_AGAIN = "the engine again"  # A second process with the same engine shows the noise level.
 
-WAYS: dict[str, Way] = {
-    ENGINE: Way("engine"),
-    AGAIN: Way("engine"),
-    "Session.make_callable": Way(),
-    "Session.run": Way("run"),
-    "wrap_function": Way("wrap_function"),
-    "tf.function": Way("function"),
-    "optimize_for_inference first": Way("optimised"),
-    "arg max by TopK": Way("top_k"),
-    "arg max by NumPy": Way("numpy_argmax"),
-    "means by AvgPool": Way("pooled"),
-    "intra threads 1": Way(intra=1),
-    "inter threads 1": Way(inter=1),
-    "single-threaded executor": Way(executor="SINGLE_THREADED_EXECUTOR"),
-    "grappler off": Way(rewriting={"disable_meta_optimizer": True}),
-    "no remapper": Way(rewriting={"remapping": _OFF}),
-    "no constant folding": Way(rewriting={"constant_folding": _OFF}),
-    "no arithmetic pass": Way(rewriting={"arithmetic_optimization": _OFF}),
-    "no layout pass": Way(rewriting={"layout_optimizer": _OFF}),
-    "oneDNN off": Way(environment={"TF_ENABLE_ONEDNN_OPTS": "0"}),
-    "oneDNN, weights frozen": Way(environment={"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}),
-    "oneDNN, system allocator": Way(environment={"TF_ONEDNN_USE_SYSTEM_ALLOC": "1"}),
-    "pooled CPU memory (BFC)": Way(environment={"TF_CPU_ALLOCATOR_USE_BFC": "1"}),
-    "no huge pages": Way(environment={huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}),
-    "XLA auto-clustering": Way(jit=1, environment={"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
-    "XLA, the whole graph": Way("xla"),
-    "bf16": Way("engine", precision=Precision.BF16),
+VARIANTS: dict[str, GraphVariant] = {
+    ENGINE: GraphVariant("engine"),
+    ENGINE_AGAIN: GraphVariant("engine"),
+    "Session.make_callable": GraphVariant(),
+    "Session.run": GraphVariant("run"),
+    "wrap_function": GraphVariant("wrap_function"),
+    "tf.function": GraphVariant("function"),
+    "optimize_for_inference first": GraphVariant("optimised"),
+    "arg max by TopK": GraphVariant("top_k"),
+    "arg max by NumPy": GraphVariant("numpy_argmax"),
+    "means by AvgPool": GraphVariant("pooled"),
+    "intra threads 1": GraphVariant(intra=1),
+    "inter threads 1": GraphVariant(inter=1),
+    "single-threaded executor": GraphVariant(executor="SINGLE_THREADED_EXECUTOR"),
+    "grappler off": GraphVariant(rewriting={"disable_meta_optimizer": True}),
+    "no remapper": GraphVariant(rewriting={"remapping": _OFF}),
+    "no constant folding": GraphVariant(rewriting={"constant_folding": _OFF}),
+    "no arithmetic pass": GraphVariant(rewriting={"arithmetic_optimization": _OFF}),
+    "no layout pass": GraphVariant(rewriting={"layout_optimizer": _OFF}),
+    "oneDNN off": GraphVariant(environment={"TF_ENABLE_ONEDNN_OPTS": "0"}),
+    "oneDNN, weights frozen": GraphVariant(environment={"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}),
+    "oneDNN, system allocator": GraphVariant(environment={"TF_ONEDNN_USE_SYSTEM_ALLOC": "1"}),
+    "pooled CPU memory (BFC)": GraphVariant(environment={"TF_CPU_ALLOCATOR_USE_BFC": "1"}),
+    "no huge pages": GraphVariant(environment={huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}),
+    "XLA auto-clustering": GraphVariant(jit=1, environment={"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
+    "XLA, the whole graph": GraphVariant("xla"),
+    "bf16": GraphVariant("engine", precision=Precision.BF16),
 }
 
 
-def opened(way: Way, models: Path, model: str) -> Run:
-    """A way, ready to be called with uint8 1×H×W×3; gives uint8 1×H×W.
+def open_variant(variant: GraphVariant, models: Path, model: str) -> Run:
+    """Loads a model; returns a function from images, uint8 1×H×W×3, to class ids, uint8 1×H×W.
 
     Raises:
-        WayError: the model is no frozen graph from uint8 pixels to class ids.
+        GraphError: the model is not a frozen graph from uint8 pixels to class ids.
         SkylaneError: as `Repository.file`.
     """
     repository = Repository(models)
@@ -86,12 +86,12 @@ def opened(way: Way, models: Path, model: str) -> Run:
     heads = tuple(manifest.heads.values())
     plain = manifest.format == "frozen_graph" and manifest.input.dtype == "uint8" and not manifest.input.constants
     if not plain or len(heads) != 1 or heads[0].kind is not OutputKind.CLASS_IDS:
-        raise WayError(f"model {model}: a frozen graph from uint8 pixels to class ids is wanted")
-    if way.how == "engine":
-        return repository.load(model, Placement(precision=way.precision), engine="tensorflow").predict
-    # Not above: the parent process needs no TensorFlow, and its children set its environment first.
+        raise GraphError(f"model {model} is not a frozen graph from uint8 pixels to class ids: choose another --model")
+    if variant.method == "engine":
+        return repository.load(model, Placement(precision=variant.precision), engine="tensorflow").predict
+    # Imported late: the parent process does not need TensorFlow, and a child sets its environment first.
     graph = import_module("cloud.engines.tensorflow.graphdef").read_graph(path)
-    run: Run = _HOW[way.how](way, graph, manifest.input.tensor, heads[0].tensor)
+    run: Run = _METHODS[variant.method](variant, graph, manifest.input.tensor, heads[0].tensor)
     return run
 
 
@@ -99,13 +99,15 @@ def _tf() -> Any:
     return import_module("cloud.engines.tensorflow.library").tf
 
 
-def _session(way: Way, graph: Any) -> Any:
+def _session(variant: GraphVariant, graph: Any) -> Any:
     tf = _tf()
-    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=way.intra, inter_op_parallelism_threads=way.inter)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=variant.intra, inter_op_parallelism_threads=variant.inter
+    )
     config.device_count["GPU"] = 0
-    config.experimental.executor_type = way.executor
-    config.graph_options.optimizer_options.global_jit_level = way.jit
-    for key, value in way.rewriting.items():
+    config.experimental.executor_type = variant.executor
+    config.graph_options.optimizer_options.global_jit_level = variant.jit
+    for key, value in variant.rewriting.items():
         setattr(config.graph_options.rewrite_options, key, value)
     held = tf.Graph()
     with held.as_default():
@@ -113,79 +115,81 @@ def _session(way: Way, graph: Any) -> Any:
     return tf.compat.v1.Session(graph=held, config=config)
 
 
-def _callable(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    run: Run = _session(way, graph).make_callable(wanted, feed_list=[given])
+def _callable(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    run: Run = _session(variant, graph).make_callable(output_name, feed_list=[input_name])
     return run
 
 
-def _run(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    session = _session(way, graph)
-    return lambda images: np.asarray(session.run(wanted, {given: images}))
+def _run(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    session = _session(variant, graph)
+    return lambda images: np.asarray(session.run(output_name, {input_name: images}))
 
 
-def _wrap_function(_way: Way, graph: Any, given: str, wanted: str) -> Run:
+def _wrap_function(_variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
     tf = _tf()
     wrapped = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(graph, name=""), [])
-    function = wrapped.prune(given, wanted)
+    function = wrapped.prune(input_name, output_name)
     return lambda images: np.asarray(function(tf.constant(images)))
 
 
-def _function(_way: Way, graph: Any, given: str, wanted: str, *, jit: bool = False) -> Run:
+def _function(_variant: GraphVariant, graph: Any, input_name: str, output_name: str, *, jit: bool = False) -> Run:
     tf = _tf()
     body = tf.compat.v1.GraphDef()
-    # XLA compiles all of a function, and knows no placeholder, not even one that nothing reads any more.
-    body.node.extend(node for node in graph.node if node.name != given.partition(":")[0])
+    # XLA compiles a whole function and rejects placeholders, even unused ones.
+    body.node.extend(node for node in graph.node if node.name != input_name.partition(":")[0])
     body.versions.CopyFrom(graph.versions)
     body.library.CopyFrom(graph.library)
 
-    def answer(images: Any) -> Any:
-        return tf.graph_util.import_graph_def(body, input_map={given: images}, return_elements=[wanted], name="")[0]
+    def infer(images: Any) -> Any:
+        return tf.graph_util.import_graph_def(
+            body, input_map={input_name: images}, return_elements=[output_name], name=""
+        )[0]
 
-    function = tf.function(answer, autograph=False, jit_compile=jit)
+    function = tf.function(infer, autograph=False, jit_compile=jit)
     return lambda images: np.asarray(function(tf.constant(images)))
 
 
-def _xla(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    return _function(way, graph, given, wanted, jit=True)
+def _xla(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    return _function(variant, graph, input_name, output_name, jit=True)
 
 
-def _optimised(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    """Constants folded, and what only training needs taken out, by TensorFlow's own tool, ahead of the session."""
+def _optimised(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    """Applies TensorFlow's tool that folds constants and removes training operations before the session is created."""
     library = import_module("tensorflow.python.tools.optimize_for_inference_lib")
-    ends = [given.partition(":")[0]], [wanted.partition(":")[0]]
+    ends = [input_name.partition(":")[0]], [output_name.partition(":")[0]]
     better = library.optimize_for_inference(graph, *ends, _tf().uint8.as_datatype_enum)
-    return _callable(way, better, given, wanted)
+    return _callable(variant, better, input_name, output_name)
 
 
-def _without_argmax(graph: Any, wanted: str) -> str:
-    """The tensor that the last arg max reads."""
+def _argmax_input(graph: Any, output_name: str) -> str:
+    """Returns the name of the tensor that the final arg max reads."""
     nodes = {node.name: node for node in graph.node}
-    node = nodes[wanted.partition(":")[0]]
+    node = nodes[output_name.partition(":")[0]]
     while node.op != "ArgMax":
         if node.op not in ("Cast", "Identity", "Squeeze"):
-            raise WayError(f"{wanted}: its graph ends with no arg max, but with {node.op}")
+            raise GraphError(f"{output_name}: the graph does not end with an arg max, but with {node.op}")
         node = nodes[node.input[0].partition(":")[0]]
     source = node.input[0]
     return source if ":" in source else f"{source}:0"
 
 
-def _numpy_argmax(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    scores = _callable(way, graph, given, _without_argmax(graph, wanted))
+def _numpy_argmax(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    scores = _callable(variant, graph, input_name, _argmax_input(graph, output_name))
     return lambda images: np.argmax(scores(images), axis=-1).astype(np.uint8)
 
 
-def _top_k(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    """The best of one: TensorFlow finds the largest score by its vector units, and then its place."""
+def _top_k(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    """Replaces arg max by TopK of 1, for which TensorFlow uses vector instructions."""
     tf = _tf()
     held = tf.Graph()
     with held.as_default():
-        (scores,) = tf.import_graph_def(graph, return_elements=[_without_argmax(graph, wanted)], name="")
+        (scores,) = tf.import_graph_def(graph, return_elements=[_argmax_input(graph, output_name)], name="")
         tf.cast(tf.math.top_k(scores, 1, sorted=False).indices[..., 0], tf.uint8, name="skylane_top")
-    return _callable(way, held.as_graph_def(), given, "skylane_top:0")
+    return _callable(variant, held.as_graph_def(), input_name, "skylane_top:0")
 
 
-def _pooled(way: Way, graph: Any, given: str, wanted: str) -> Run:
-    """Means over rows and columns by oneDNN's pooling instead of TensorFlow's own reduction; sums in another order."""
+def _pooled(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
+    """Replaces means over rows and columns by oneDNN's pooling, which sums in another order."""
     tf = _tf()
     held = tf.Graph()
     with held.as_default():
@@ -193,10 +197,10 @@ def _pooled(way: Way, graph: Any, given: str, wanted: str) -> Run:
     for node in graph.node:
         if node.op != "Mean" or held.get_operation_by_name(node.name).inputs[0].shape.rank != 4:  # noqa: PLR2004  N, H, W, C.
             continue
-        taken = held.get_operation_by_name(node.name).inputs[0].shape
-        if held.get_operation_by_name(node.name).outputs[0].shape.as_list() != [taken[0], 1, 1, taken[3]]:
+        shape = held.get_operation_by_name(node.name).inputs[0].shape
+        if held.get_operation_by_name(node.name).outputs[0].shape.as_list() != [shape[0], 1, 1, shape[3]]:
             continue
-        window = [1, taken[1], taken[2], 1]
+        window = [1, shape[1], shape[2], 1]
         del node.input[1:]
         node.op = "AvgPool"
         for key in [key for key in node.attr if key != "T"]:
@@ -204,10 +208,10 @@ def _pooled(way: Way, graph: Any, given: str, wanted: str) -> Run:
         node.attr["ksize"].list.i.extend(window)
         node.attr["strides"].list.i.extend(window)
         node.attr["padding"].s, node.attr["data_format"].s = b"VALID", b"NHWC"
-    return _callable(way, graph, given, wanted)
+    return _callable(variant, graph, input_name, output_name)
 
 
-_HOW: dict[str, Callable[[Way, Any, str, str], Run]] = {
+_METHODS: dict[str, Callable[[GraphVariant, Any, str, str], Run]] = {
     "callable": _callable,
     "run": _run,
     "wrap_function": _wrap_function,

@@ -1,4 +1,4 @@
-"""Code that benchmarks share: alternating rounds, statistics of small samples, accounting, process logs.
+"""Code that all benchmarks share: comparison in rounds, statistics, frame accounting, process samples, output.
 
-Start with `round_stats`.
+Start with `comparison`.
 """

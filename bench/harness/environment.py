@@ -1,17 +1,42 @@
-"""TCP ports that nobody listens on."""
+"""Free TCP ports and the synthetic bag that benchmarks use by default."""
 
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+
+from rosbag_tools.drive.recording import DrivePlan, record
+
+SEED = 2026
+_WIDTH, _HEIGHT = 1936, 1216
 
 
 def free_port() -> int:
-    """A free port of this machine; it was free a moment ago."""
+    """Returns a TCP port on which nothing listens at the moment."""
     (port,) = free_ports(1)
     return port
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of them, each another: one asked for after the other would now and then be the same."""
+    """Returns different free TCP ports; repeated calls of `free_port` may return the same port twice."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [probe.getsockname()[1] for probe in probes]
+
+
+def sample_bag(
+    frames: int, progress: Callable[[], None] | None = None, *, width: int = _WIDTH, height: int = _HEIGHT
+) -> Path:
+    """Returns a bag with a synthetic drive under `runs/bags`, which is rendered if it does not exist.
+
+    `progress` is called after every rendered frame.
+    """
+    size = "" if (width, height) == (_WIDTH, _HEIGHT) else f"-{width}x{height}"
+    path = Path("runs") / "bags" / f"drive-{SEED}-{frames}{size}"
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.part")
+        record(
+            draft, DrivePlan(seed=SEED, frames=frames, width=width, height=height), overwrite=True, progress=progress
+        )
+        draft.rename(path)
+    return path

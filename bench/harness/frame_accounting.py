@@ -1,23 +1,28 @@
-"""What became of the frames of several runs, and whether the promise holds: every frame one row, one mask at most."""
+"""Counts what became of the frames of several runs, and checks that every frame has one row and at most one mask."""
 
+import bisect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from bench.logs.audit import audit
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 
-NO_MASKS = "no mask was looked at: nothing tells whether labels are right"
+NO_MASKS = "no mask was checked: it is unknown whether the labels are right"
 _STOPPED = f"{Outcome.DROPPED}(stopped)"
+_NS_PER_MS = 1e6
 
-Truth = Callable[[Path], tuple[int, int]]  # Of a run: how many masks were looked at, and how many had a wrong label.
+MaskCheck = Callable[
+    [Path], tuple[int, int]
+]  # Run folder to the number of masks checked and of those with wrong labels.
 
 
 @dataclass(slots=True)
 class FrameAccounts:
-    """The ledgers of several runs, added up."""
+    """The frame counts of several runs, added up."""
 
     read: int = 0
     unaccounted: int = 0  # Frames without a row, or rows without a frame.
@@ -25,22 +30,22 @@ class FrameAccounts:
     masks_checked: int = 0
     masks_wrong: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)  # Of frames that were not answered, as `outcome(reason)`.
-    ignored: Counter[str] = field(default_factory=Counter)  # Answers that were not taken, by reason.
+    reasons: Counter[str] = field(default_factory=Counter)  # Unanswered frames, as `outcome(reason)`.
+    ignored: Counter[str] = field(default_factory=Counter)  # Ignored replies, by reason.
     retried: int = 0
     retry_won: int = 0
-    broken_promises: list[str] = field(default_factory=list)  # As `skylane report RUN --check` tells them.
+    broken_promises: list[str] = field(default_factory=list)  # Findings of `skylane report RUN --check`.
 
-    def add(self, folder: Path, truth: Truth | None = None) -> None:
-        """Take a run in.
+    def add(self, folder: Path, mask_check: MaskCheck | None = None) -> None:
+        """Adds a run.
 
         Raises:
-            LogError: there is no log, or it is one of another schema.
+            LogError: the log is missing or has another schema.
         """
         rows, manifest = list(read_rows(folder)), read_manifest(folder)
         frames = {(row["session"], row["sequence"]) for row in rows}
         answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
-        read = manifest.get("frames_read", 0)  # A run that was killed and not repaired tells none.
+        read = manifest.get("frames_read", 0)  # Missing if the run was killed and not repaired.
         self.read += read
         self.unaccounted += abs(read - len(frames))
         self.accepted_twice += len(answered) - len({(row["session"], row["sequence"]) for row in answered})
@@ -51,25 +56,25 @@ class FrameAccounts:
         self.retried += retries.get("retried", 0)
         self.retry_won += retries.get("won", 0)
         self.broken_promises += [f"{folder.name}: {problem}" for problem in audit(folder)]
-        if truth is not None:
-            checked, wrong = truth(folder)
+        if mask_check is not None:
+            checked, wrong = mask_check(folder)
             self.masks_checked += checked
             self.masks_wrong += wrong
 
     @property
     def unanswered(self) -> int:
-        """Frames without an answer, but for those that were read and not sent when their vehicle was asked to end."""
+        """Frames without a reply, except those that were not sent because their vehicle was stopped."""
         return self.read - self.outcomes[Outcome.ANSWERED] - self.reasons[_STOPPED]
 
     @property
     def equation(self) -> str:
-        """The promise as a sum, outcomes without a frame left out."""
+        """The frames read as the sum of their outcomes, such as "9 read = 7 answered + 2 lost"."""
         sums = [f"{self.outcomes[outcome]} {outcome}" for outcome in Outcome if self.outcomes[outcome]]
         return f"{self.read} read = {' + '.join(sums) or '0'}"
 
     @property
     def verdict(self) -> str:
-        """What must be 0, and how many masks were looked at."""
+        """The counts that must be 0, and the number of masks checked."""
         return (
             f"unaccounted {self.unaccounted}, accepted twice {self.accepted_twice}, "
             f"wrong labels {self.masks_wrong} of {self.masks_checked} masks"
@@ -77,7 +82,7 @@ class FrameAccounts:
 
     @property
     def failures(self) -> list[str]:
-        """Where the promise does not hold; none where it does."""
+        """Violations of the guarantee; empty if it holds."""
         found = list(self.broken_promises)
         if self.unaccounted or self.read != self.outcomes.total():
             found.append(f"{self.unaccounted} frames unaccounted for: {self.equation}")
@@ -86,3 +91,25 @@ class FrameAccounts:
         if self.masks_wrong:
             found.append(f"{self.masks_wrong} of {self.masks_checked} masks have a wrong label")
         return found
+
+
+def recovery_ms(rows: Iterable[Mapping[str, str]], faults_ns: Sequence[int]) -> list[float]:
+    """The waiting times of retried frames until their mask arrived, counted from the fault or the first attempt to send.
+
+    The later of the two counts. With several faults, in order, the last one before the mask's arrival counts.
+    """
+    waits = []
+    for row in rows:
+        if row["outcome"] != Outcome.ANSWERED or not float(row["retry_wait_ms"]):
+            continue
+        arrived_ns = int(row["t_mask_decoded_ns"])
+        first_sent_ns = int(row["t_sent_ns"]) - float(row["retry_wait_ms"]) * _NS_PER_MS
+        fault_ns = faults_ns[max(0, bisect.bisect(faults_ns, arrived_ns) - 1)]
+        waits.append((arrived_ns - max(fault_ns, first_sent_ns)) / _NS_PER_MS)
+    return waits
+
+
+def longest_gap_ms(rows: Iterable[Mapping[str, str]]) -> float:
+    """The longest time between two consecutive replies; 0 if there are fewer than two."""
+    arrived_ns = sorted(int(row["t_mask_decoded_ns"]) for row in rows if row["outcome"] == Outcome.ANSWERED)
+    return max((later - earlier for earlier, later in pairwise(arrived_ns)), default=0) / _NS_PER_MS

@@ -1,13 +1,93 @@
-"""The line under a figure that says what it was measured on."""
+"""Progress display, tables and JSON output of the benchmarks."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import click
+from rich.console import Console
+
+from bench.harness.comparison import OnStep
+from bench.harness.samples import PERCENTILES
+from shared.runlog.percentiles import MISSING, NOTE, shown
+from shared.terminal_table import Table
 
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
 
+@contextmanager
+def progress() -> Iterator[OnStep]:
+    """Displays the current step on standard error; yields the function that sets it."""
+    with Console(stderr=True).status("preparing") as status:
+        yield status.update
+
+
+def show(
+    result: Mapping[str, Any], parts: Iterable[Table | str], *, as_json: bool = False, path: Path | None = None
+) -> None:
+    """Prints the tables and lines of a result, the machine and the engine; or, if `as_json`, only the result as JSON.
+
+    `path`: file that receives the JSON as well.
+    """
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    console = Console()
+    for part in parts:
+        console.print(part, highlight=False, markup=False)
+    console.print(machine_line(result["machine"], result.get("broker")), highlight=False)
+    if "engine" in result:
+        console.print(result["engine"], highlight=False)
+
+
+def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """A table of results.
+
+    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text. None in a row
+    leaves a cell empty.
+    """
+    table = Table(title=title, caption=caption)
+    for heading, spec in columns.items():
+        table.add_column(heading, justify="left" if spec == "<" else "right")
+    for row in rows:
+        table.add_row(*(_cell(value, spec) for value, spec in zip(row, columns.values(), strict=True)))
+    return table
+
+
+def _cell(value: Any, spec: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, spec.removeprefix("<"))
+
+
+def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
+    """A table with one row of percentiles per measure, see `bench.harness.samples.spread`."""
+    cells = [(name, *(shown(values[key], digits) for key in PERCENTILES)) for name, values in rows.items()]
+    note = NOTE if any(MISSING in row for row in cells) else ""
+    return result_table(title, {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)
+
+
+def span(values: Sequence[float], digits: int = 3) -> str:
+    """The smallest and the largest value, such as "0.912 to 1.034"."""
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def target_text(is_met: bool) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict on a target."""
+    return "met" if is_met else "NOT met"
+
+
+def target_line(name: str, value: float, target: float) -> str:
+    """A line that compares the median of all rounds with the least value wanted."""
+    return f"{name}: {value:.3f} (median of rounds; target {target}, {target_text(value >= target)})"
+
+
 def machine_line(machine: Mapping[str, Any], broker: str | None = None) -> str:
-    """Processor, broker and versions; `machine` as `shared.runtime.machine` tells it."""
+    """Processor, broker and versions of a result; `machine`: as returned by `shared.runtime.machine`."""
     versions = ", ".join(f"{name} {machine[name]}" for name in _LIBRARIES)
     parts = (f"{machine['processor']}, {machine['cores']} cores", broker, versions)
     return "; ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""What processes hold while a scenario plays: memory, file descriptors and threads, looked at once a second."""
+"""Samples memory, file descriptors and threads of processes once per second."""
 
 import csv
 import threading
@@ -10,58 +10,53 @@ from typing import Self
 
 import psutil
 
-from bench.harness.slope import slope
+from bench.harness.samples import slope
 from shared.runtime.threads import ThreadGroup
 
 MEASURES = ("rss_bytes", "fds", "threads")
-_END_S = 10.0
+_JOIN_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
-class Life:
-    """One process from when it is first looked at; one that is started again by the same name is another life."""
+class ProcessHistory:
+    """The samples of one process; a restarted process with the same name has its own history."""
 
     role: str  # Such as "worker".
     name: str
     pid: int
-    times_s: list[float] = field(default_factory=list)  # Of the machine's monotonic clock.
+    times_s: list[float] = field(default_factory=list)  # Times of the machine's monotonic clock.
     rss_bytes: list[int] = field(default_factory=list)
     fds: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """From the first look to the last."""
+        """Time from the first to the last sample."""
         return self.times_s[-1] - self.times_s[0] if self.times_s else 0.0
 
-    def slope(self, measure: str, *, settled_s: float) -> float | None:
-        """What a measure rises a second once the process is `settled_s` old; None where it was gone before."""
-        first = self._first(settled_s)
+    def slope(self, measure: str, *, after_s: float) -> float | None:
+        """The rise of a measure per second, without the first `after_s` seconds; None if too few samples are left."""
+        first = sum(at < self.times_s[0] + after_s for at in self.times_s)
         return slope(self.times_s[first:], getattr(self, measure)[first:])
 
-    def most(self, measure: str, *, since_s: float = 0.0) -> int | None:
-        """The most of a measure that was seen from a moment of the monotonic clock on."""
-        seen = [value for at, value in zip(self.times_s, getattr(self, measure), strict=True) if at >= since_s]
-        return max(seen, default=None)
-
-    def _first(self, settled_s: float) -> int:
-        if not self.times_s:
-            return 0
-        return sum(at < self.times_s[0] + settled_s for at in self.times_s)
+    def peak(self, measure: str, *, since_s: float = 0.0) -> int | None:
+        """The maximum of a measure from a time of the monotonic clock on; None without samples."""
+        samples = [value for at, value in zip(self.times_s, getattr(self, measure), strict=True) if at >= since_s]
+        return max(samples, default=None)
 
 
 class ProcessLog(AbstractContextManager["ProcessLog"]):
-    """Looks at processes in a thread of its own until the block ends, and keeps what it saw in a CSV file as well.
+    """Samples processes on a thread until the block ends, and writes the samples to a CSV file as well.
 
-    A process that is gone is no longer looked at.
+    A process that has ended is not sampled any more.
     """
 
     def __init__(self, path: Path, *, interval_s: float = 1.0) -> None:
-        """`path`: the CSV file; what it held is lost."""
+        """`path`: the CSV file, which is overwritten."""
         self._path = path
         self._interval_s = interval_s
-        self._lives: list[Life] = []
-        self._alive: list[tuple[Life, psutil.Process]] = []
+        self._histories: list[ProcessHistory] = []
+        self._alive: list[tuple[ProcessHistory, psutil.Process]] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._threads = ThreadGroup(self._ended.set)
@@ -71,58 +66,58 @@ class ProcessLog(AbstractContextManager["ProcessLog"]):
         self._file = self._path.open("w", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file, lineterminator="\n")
         self._rows.writerow(("at_s", "role", "name", "pid", *MEASURES))
-        self._threads.start("process-log", self._watch)
+        self._threads.start("process-log", self._run)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         try:
-            self._threads.join(_END_S)
+            self._threads.join(_JOIN_TIMEOUT_S)
         finally:
             self._file.close()
 
     @property
-    def lives(self) -> tuple[Life, ...]:
-        """All that were looked at, in the order in which they were named."""
+    def histories(self) -> tuple[ProcessHistory, ...]:
+        """The histories of all processes, in the order of `watch`."""
         with self._lock:
-            return tuple(self._lives)
+            return tuple(self._histories)
 
-    def watch(self, role: str, name: str, pid: int) -> Life:
-        """Look at a process from now on."""
-        life = Life(role, name, pid)
+    def watch(self, role: str, name: str, pid: int) -> ProcessHistory:
+        """Starts to sample a process."""
+        history = ProcessHistory(role, name, pid)
         with self._lock:
-            self._lives.append(life)
+            self._histories.append(history)
             if psutil.pid_exists(pid):
-                self._alive.append((life, psutil.Process(pid)))
-                self._look_at_all([self._alive[-1]])
-        return life
+                self._alive.append((history, psutil.Process(pid)))
+                self._sample([self._alive[-1]])
+        return history
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._interval_s):
             with self._lock:
-                self._look_at_all(self._alive)
+                self._sample(self._alive)
                 self._file.flush()
 
-    def _look_at_all(self, alive: list[tuple[Life, psutil.Process]]) -> None:
-        for life, process in list(alive):
+    def _sample(self, alive: list[tuple[ProcessHistory, psutil.Process]]) -> None:
+        for history, process in list(alive):
             try:
                 with process.oneshot():
                     if process.status() == psutil.STATUS_ZOMBIE:
                         raise psutil.ZombieProcess(process.pid)
-                    seen = (process.memory_info().rss, process.num_fds(), process.num_threads())
+                    values = (process.memory_info().rss, process.num_fds(), process.num_threads())
             except psutil.Error:
-                self._alive.remove((life, process))
+                self._alive.remove((history, process))
                 continue
-            if not seen[0]:  # It is just ending: its memory is gone before itself is.
+            if not values[0]:  # A process that is ending loses its memory first.
                 continue
-            life.times_s.append(time.monotonic())
-            for measure, value in zip(MEASURES, seen, strict=True):
-                getattr(life, measure).append(value)
-            self._rows.writerow((f"{life.times_s[-1]:.3f}", life.role, life.name, life.pid, *seen))
+            history.times_s.append(time.monotonic())
+            for measure, value in zip(MEASURES, values, strict=True):
+                getattr(history, measure).append(value)
+            self._rows.writerow((f"{history.times_s[-1]:.3f}", history.role, history.name, history.pid, *values))
 
 
 def children(pid: int, module: str) -> set[int]:
-    """The numbers of a process's children that run a module; none where one of them ends while it is looked at."""
+    """The ids of a process's children that run a module; empty if one of them ends during the search."""
     try:
         return {child.pid for child in psutil.Process(pid).children() if module in child.cmdline()}
     except psutil.Error:

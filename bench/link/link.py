@@ -1,4 +1,4 @@
-"""The link between a vehicle and its broker, made as bad as a study wants it: what it is like, and a running one."""
+"""Emulates the link between a vehicle and its broker: the specification of a link, and a running emulator."""
 
 import json
 import select
@@ -17,68 +17,72 @@ from shared.config import Section
 from shared.errors import SkylaneError
 
 LOOPBACK = "127.0.0.1"
-_START_S = 60.0  # A new process imports for seconds where the machine is busy.
-_END_S = 5.0
+_START_TIMEOUT_S = 60.0  # On a busy machine, a new process imports for seconds.
+_STOP_TIMEOUT_S = 5.0
 _READ_BYTES = 1 << 16
 
 
 class LinkError(SkylaneError):
-    """A link cannot be run as asked."""
+    """A link cannot be run as requested."""
 
 
-class LinkSilentError(LinkError):
-    """A link's process is there and does not answer."""
+class LinkTimeoutError(LinkError):
+    """A link's process runs, but does not reply."""
 
 
 class LinkSpec(Section):
-    """What a link is like. "Up" is from whoever connects to it (the vehicle) to where it leads (the broker).
+    """The properties of a link. "Up" is the direction from the client (the vehicle) to the target (the broker).
 
-    Bandwidth is of payload, and shared by all connections: a link is one radio. `bench/link/timing.py` says how the
-    times come about. The default is a link without any fault.
+    Bandwidth counts payload and is shared by all connections, as on one radio. `bench/link/timing.py` describes how the times
+    are computed. The default is a link without faults.
     """
 
-    delay_ms: float = Field(default=0.0, ge=0, le=10_000, description="Least delay one way, in both directions.")
-    delay_up_ms: float | None = Field(default=None, ge=0, le=10_000, description="The same, up only.")
-    delay_down_ms: float | None = Field(default=None, ge=0, le=10_000, description="The same, down only.")
-    jitter_ms: float = Field(default=0.0, ge=0, le=10_000, description="Mean of what comes on top of the delay.")
-    bandwidth_mbps: float | None = Field(default=None, gt=0, le=100_000, description="Mbit/s in both directions.")
-    bandwidth_up_mbps: float | None = Field(default=None, gt=0, le=100_000, description="The same, up only.")
-    bandwidth_down_mbps: float | None = Field(default=None, gt=0, le=100_000, description="The same, down only.")
-    loss_percent: float = Field(
-        default=0.0, ge=0, le=50, description="Of segments; TCP repeats them, which takes time."
+    delay_ms: float = Field(default=0.0, ge=0, le=10_000, description="Minimum one-way delay in both directions.")
+    delay_up_ms: float | None = Field(default=None, ge=0, le=10_000, description="As above, up only.")
+    delay_down_ms: float | None = Field(default=None, ge=0, le=10_000, description="As above, down only.")
+    jitter_ms: float = Field(default=0.0, ge=0, le=10_000, description="Mean time added to the delay.")
+    bandwidth_mbps: float | None = Field(
+        default=None, gt=0, le=100_000, description="Bandwidth in Mbit/s in both directions."
     )
-    slice_bytes: int | None = Field(default=None, ge=1, description="Write in pieces of so many bytes.")
-    corrupt_per_mb: float = Field(default=0.0, ge=0, le=1e6, description="Flipped bits in a million bytes.")
+    bandwidth_up_mbps: float | None = Field(default=None, gt=0, le=100_000, description="As above, up only.")
+    bandwidth_down_mbps: float | None = Field(default=None, gt=0, le=100_000, description="As above, down only.")
+    loss_percent: float = Field(
+        default=0.0, ge=0, le=50, description="Share of TCP segments lost; TCP retransmits them, which takes time."
+    )
+    slice_bytes: int | None = Field(default=None, ge=1, description="Write in pieces of this size.")
+    corrupt_per_mb: float = Field(default=0.0, ge=0, le=1e6, description="Flipped bits per million bytes.")
     half_open_after_s: float | None = Field(
-        default=None, ge=0, le=86_400, description="From then on swallow all bytes and close nothing."
+        default=None,
+        ge=0,
+        le=86_400,
+        description="Time after which all bytes are discarded and no connection is closed.",
     )
     reset_after_s: float | None = Field(
-        default=None, ge=0, le=86_400, description="Reset every connection that is so old."
+        default=None, ge=0, le=86_400, description="Age at which a connection is reset."
     )
-    seed: int = Field(default=0, ge=0, lt=1 << 63, description="Of jitter, loss and corruption.")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="Seed of jitter, loss and corruption.")
 
     def delay_s(self, *, up: bool) -> float:
-        """The least delay of a direction."""
+        """The minimum delay of a direction."""
         own = self.delay_up_ms if up else self.delay_down_ms
         return (self.delay_ms if own is None else own) / 1e3
 
     def bytes_per_s(self, *, up: bool) -> float | None:
-        """The bandwidth of a direction; None: unlimited."""
+        """The bandwidth of a direction; None if unlimited."""
         own = self.bandwidth_up_mbps if up else self.bandwidth_down_mbps
         mbps = self.bandwidth_mbps if own is None else own
         return None if mbps is None else mbps * 1e6 / 8
 
     @property
     def round_trip_s(self) -> float:
-        """The mean time there and back of a byte that waits behind no other."""
+        """The mean round trip of a byte that does not wait for others."""
         return self.delay_s(up=True) + self.delay_s(up=False) + 2 * self.jitter_ms / 1e3
 
 
-# 4G: the mean of a round trip is 53 ms (Ofcom, "Measuring mobile broadband in the UK", 2014: 53.1 ms over four
-# operators); bandwidths after Cellsmart's drive tests of 2022 in 51 countries (20 Mbit/s up) and Ofcom's "Mobile
-# Matters" of 2023 (29.5 Mbit/s down, 44 at the best operator). 5G: 31 up and 242 down in the same drive tests; 16 to
-# 20 ms there and back to a server of the same country (Ofcom, "Mobile Matters", 2024). Means of good coverage: a
-# single place may be far from them.
+# 4G: mean round trip 53 ms (Ofcom, "Measuring mobile broadband in the UK", 2014: 53.1 ms over four operators); bandwidths
+# from Cellsmart's drive tests of 2022 in 51 countries (20 Mbit/s up) and Ofcom's "Mobile Matters" of 2023 (29.5 Mbit/s
+# down, 44 with the best operator). 5G: 31 up and 242 down in the same drive tests; round trip 16 to 20 ms to a server in
+# the same country (Ofcom, "Mobile Matters", 2024). These are means with good coverage; single places differ widely.
 PROFILES = MappingProxyType(
     {
         "none": LinkSpec(),
@@ -92,27 +96,26 @@ PROFILES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LinkCounts:
-    """What a link has done so far."""
+    """Counts of a link since its start."""
 
-    bytes_up: int = 0  # Released to where the link leads.
-    bytes_down: int = 0  # Released to those who connected.
+    bytes_up: int = 0  # Bytes delivered to the target.
+    bytes_down: int = 0  # Bytes delivered to clients.
     connections: int = 0
     connections_open: int = 0
-    refused: int = 0  # Nobody listened at the far end, or there were too many.
+    refused: int = 0  # Connections that failed because the target did not listen, or there were too many.
     resets: int = 0
     segments_lost: int = 0
     bits_flipped: int = 0
     bytes_swallowed: int = 0
-    releases: int = 0  # Pieces that had to wait for their moment.
-    late_p50_ms: float | None = None  # How long after their moment they went, of the last two thousand.
+    releases: int = 0  # Pieces that were delayed.
+    late_p50_ms: float | None = None  # Delivery after the computed time, over the last two thousand pieces.
     late_p99_ms: float | None = None
 
 
 class Link(AbstractContextManager["Link"]):
-    """A TCP proxy in a process of its own, so that it takes no time from the nodes on either side of it.
+    """A TCP proxy in a child process, so that it does not slow down the nodes on either side.
 
-    It listens on IPv4 loopback unless told otherwise, ends with the `with` block, and with this process, however that
-    dies. May be used by several threads.
+    It listens on IPv4 loopback by default, and ends with the `with` block or with this process. Thread-safe.
     """
 
     def __init__(
@@ -123,14 +126,14 @@ class Link(AbstractContextManager["Link"]):
         listen_port: int = 0,
         *,
         listen_host: str = LOOPBACK,
-        answer_s: float = 5.0,
+        reply_timeout_s: float = 5.0,
     ) -> None:
-        """Start a link to `to_host`:`to_port`; `listen_port` 0 takes a free one. It need not be reachable yet.
+        """Starts a link to `to_host`:`to_port`, which need not be reachable yet; `listen_port` 0 selects a free port.
 
-        `answer_s`: how long it is waited for when it is asked or told something: it may stand still.
+        `reply_timeout_s`: timeout of requests to the proxy.
 
         Raises:
-            LinkError: the port is taken, or the address cannot be listened on.
+            LinkError: the port is in use, or the address is not available.
         """
         self.spec = spec
         self._lock = threading.Lock()
@@ -144,103 +147,102 @@ class Link(AbstractContextManager["Link"]):
             stdout=subprocess.PIPE,
             bufsize=0,
         )
-        self._answer_s = answer_s
-        self._heard = b""
-        self._owed = 0  # Answers to questions that were given up on, which come before the next one's.
+        self._reply_timeout_s = reply_timeout_s
+        self._received = b""
+        self._overdue = 0  # Replies to requests that timed out, which precede the next reply.
         try:
-            self.port: int = self._answer(_START_S)["port"]
+            self.port: int = self._read_reply(_START_TIMEOUT_S)["port"]
         except BaseException:
-            self._end()
+            self._stop()
             raise
         self.host = listen_host
 
     @property
     def url(self) -> str:
-        """What a node connects to in the broker's place."""
+        """The URL to which a node connects instead of the broker's."""
         return f"mqtt://{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The proxy's process."""
+        """The id of the proxy's process."""
         return self._process.pid
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that have left the link at its far end."""
+        """Bytes delivered to the target."""
         return self.counts().bytes_up
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that have left the link at its near end."""
+        """Bytes delivered to clients."""
         return self.counts().bytes_down
 
     def counts(self) -> LinkCounts:
-        """What it has done so far; once it has ended, or while it stands still, what was last known."""
+        """Returns the counts since the start; the last known ones if the proxy has ended or does not reply."""
         if self._process.poll() is None:
             with suppress(LinkError):
-                self._last = LinkCounts(**self._ask({"counts": True}))
+                self._last = LinkCounts(**self._request({"counts": True}))
         return self._last
 
     def set(self, spec: LinkSpec) -> None:
-        """Be like `spec` from now on. What is under way keeps its time; `half_open_after_s` counts from now.
+        """Changes the link. Bytes in transit keep their delivery time; `half_open_after_s` counts from now.
 
         Raises:
-            LinkError: the proxy is gone, or stands still; what it was told it does when it goes on.
+            LinkError: the proxy has ended, or does not reply; a stopped proxy applies the change when it continues.
         """
-        self._ask({"set": spec.model_dump()})
+        self._request({"set": spec.model_dump()})
         self.spec = spec
 
     def close(self) -> None:
-        """End it; connections that are open break."""
+        """Ends the proxy; open connections break."""
         self.counts()
-        self._end()
+        self._stop()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         with self._lock:
             try:
-                self._process.stdin.write(json.dumps(question).encode() + b"\n")
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
             except (OSError, ValueError) as error:
-                raise LinkError(f"the link's process {self.pid} is gone: start the link again") from error
+                raise LinkError(f"the link's process {self.pid} has ended: start the link again") from error
             try:
-                while self._owed:
-                    self._line(self._answer_s)
-                    self._owed -= 1
-                return self._answer(self._answer_s)
-            except LinkSilentError:
-                self._owed += 1
+                while self._overdue:
+                    self._read_line(self._reply_timeout_s)
+                    self._overdue -= 1
+                return self._read_reply(self._reply_timeout_s)
+            except LinkTimeoutError:
+                self._overdue += 1
                 raise
 
-    def _answer(self, patience_s: float) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._line(patience_s))
-        if "error" in answer:
-            raise LinkError(answer["error"])
-        return answer
+    def _read_reply(self, timeout_s: float) -> dict[str, Any]:
+        reply: dict[str, Any] = json.loads(self._read_line(timeout_s))
+        if "error" in reply:
+            raise LinkError(reply["error"])
+        return reply
 
-    def _line(self, patience_s: float) -> bytes:
-        """The next line that the proxy says."""
+    def _read_line(self, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
-        until_s = time.monotonic() + patience_s
-        while b"\n" not in self._heard:
-            if not select.select([self._process.stdout], [], [], max(0.0, until_s - time.monotonic()))[0]:
-                raise LinkSilentError(
-                    f"the link's process {self.pid} has not answered for {patience_s:g} s: does it stand still?"
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._received:
+            if not select.select([self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+                raise LinkTimeoutError(
+                    f"the link's process {self.pid} did not reply within {timeout_s:g} s: is it stopped?"
                 )
             piece = self._process.stdout.read(_READ_BYTES)
             if not piece:
-                raise LinkError(f"the link's process {self.pid} is gone: start the link again")
-            self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+                raise LinkError(f"the link's process {self.pid} has ended: start the link again")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.kill()  # It holds nothing that a kill could spoil.
-        self._process.wait(_END_S)
+        self._process.kill()  # A kill is safe, because the process has no state to save.
+        self._process.wait(_STOP_TIMEOUT_S)
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()

@@ -1,4 +1,4 @@
-"""Load for benchmarks: many vehicles or gateway clients in one process, and workers without a model.
+"""Load for benchmarks: playback of bags, many vehicles or gateway clients in one process, workers without a model.
 
-Start with `load_generator` and `null_worker`.
+Start with `playback`, `load_generator` and `null_worker`.
 """

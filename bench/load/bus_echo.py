@@ -1,6 +1,6 @@
-"""A client that answers every frame with a few bytes, so that the bus alone is measured: `python -m bench.load.bus_echo`.
+"""Measures the MQTT broker alone: a client that answers every frame with a few bytes, `python -m bench.load.bus_echo`.
 
-It ends when its standard input does.
+The client ends when its standard input is closed.
 """
 
 import queue
@@ -8,102 +8,101 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Self
 
 import click
 
-from bench.load.playback import BenchError
+from bench.harness.comparison import BenchError
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.network.broker_options import BrokerOptions
 from shared.runtime.processes import terminate
 
 MODEL = "bench"
-ANSWER_BYTES = 6000  # As a mask of classes takes, packed.
+REPLY_BYTES = 6000  # Typical size of a compressed mask of class ids.
 _CAMERA = "bus"
-_STOP_S = 10.0
-_TRIES, _TRY_S, _ANSWER_S = 10, 1.0, 30.0
+_STOP_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 30.0
+_SUBSCRIBE_ATTEMPTS, _SUBSCRIBE_TIMEOUT_S = 10, 1.0
 
 
-class BusEcho(AbstractContextManager["BusEcho"]):
-    """The client in a process of its own; connected when the constructor returns."""
-
-    def __init__(self, broker: str, certs: Path | None, name: str) -> None:
-        """`certs`: the folder with its certificate, `<name>.crt`, where the broker asks for one."""
-        flags = [] if certs is None else ["--certs", str(certs)]
-        self._process = Popen(
-            [sys.executable, "-P", "-m", "bench.load.bus_echo", "--broker", broker, "--name", name, *flags],
-            stdin=PIPE,
-            stdout=PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        terminate(self._process, _STOP_S)
-
-
-class Wire:
-    """The vehicle's end of the bus: frames out, and the echo's answers."""
+class EchoClient:
+    """Publishes frames and waits for the echo's replies."""
 
     def __init__(self, bus: Bus, vehicle: str) -> None:
         self._bus = bus
         self._topic = FRAMES.of(model=MODEL, vehicle=vehicle, camera=_CAMERA)
-        self._answers: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        bus.subscribe(MASKS.of(vehicle=vehicle, camera=_CAMERA), MASKS.qos, self._answers.put)
-        self._settle()
+        self._replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        bus.subscribe(MASKS.of(vehicle=vehicle, camera=_CAMERA), MASKS.qos, self._replies.put)
+        self._wait_for_echo()
 
     def send(self, payload: bytes, count: int, in_flight: int) -> float:
-        """Send `count` frames, so many unanswered at a time; seconds until the last is answered.
+        """Sends `count` frames, `in_flight` unanswered at a time; returns the seconds until the last reply.
 
         Raises:
-            BenchError: one was not.
+            BenchError: a reply is missing.
         """
-        begun_s = time.perf_counter()
+        begin_s = time.perf_counter()
         sent = 0
         for answered in range(count):
             while sent < min(count, answered + in_flight):
                 self._bus.publish(self._topic, payload, qos=FRAMES.qos)
                 sent += 1
-            self._next(_ANSWER_S)
-        return time.perf_counter() - begun_s
+            self._receive(_REPLY_TIMEOUT_S)
+        return time.perf_counter() - begin_s
 
-    def _settle(self) -> None:
-        """The echo's subscription may not be in force yet."""
-        for _ in range(_TRIES):
+    def _wait_for_echo(self) -> None:
+        """Waits until the echo's subscription is in force."""
+        for _ in range(_SUBSCRIBE_ATTEMPTS):
             self._bus.publish(self._topic, b"", qos=FRAMES.qos)
             try:
-                self._next(_TRY_S)
+                self._receive(_SUBSCRIBE_TIMEOUT_S)
             except BenchError:
                 continue
             return
-        raise BenchError(f"nothing came back over the bus in {_TRIES * _TRY_S:g} s")
+        raise BenchError(f"the echo did not reply within {_SUBSCRIBE_ATTEMPTS * _SUBSCRIBE_TIMEOUT_S:g} s")
 
-    def _next(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float) -> None:
         try:
-            self._answers.get(timeout=timeout_s)
+            self._replies.get(timeout=timeout_s)
         except queue.Empty:
-            raise BenchError(f"a frame of the bus alone was not answered within {timeout_s:g} s") from None
+            raise BenchError(f"the echo did not reply to a frame within {timeout_s:g} s") from None
 
 
 @contextmanager
-def wire(broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", name: str = "worker") -> Iterator[Wire]:
-    """An echo behind a broker, and the vehicle's end; each shows its own certificate of `certs`, where there are any."""
+def open_echo(
+    broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", name: str = "worker"
+) -> Iterator[EchoClient]:
+    """Starts an echo in a child process and yields a client of it.
+
+    `certs`: folder with the certificates of both, `<vehicle>.crt` and `<name>.crt`, for a broker that requires them.
+    """
     with (
-        BusEcho(broker, certs, name),
+        _echo_process(broker, certs, name),
         BrokerOptions(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus,
     ):
-        yield Wire(bus, vehicle)
+        yield EchoClient(bus, vehicle)
+
+
+@contextmanager
+def _echo_process(broker: str, certs: Path | None, name: str) -> Iterator[None]:
+    flags = [] if certs is None else ["--certs", str(certs)]
+    with Popen(
+        [sys.executable, "-P", "-m", "bench.load.bus_echo", "--broker", broker, "--name", name, *flags],
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()  # The echo is connected.
+            yield
+        finally:
+            process.stdin.close()
+            end(process, _STOP_TIMEOUT_S)
 
 
 @click.command()
@@ -111,14 +110,14 @@ def wire(broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", na
 @click.option("--certs", type=click.Path(path_type=Path))
 @click.option("--name", required=True)
 def main(broker: str, certs: Path | None, name: str) -> None:
-    """Answer frames until the standard input ends."""
-    answer = bytes(ANSWER_BYTES)
+    """Answer frames until the standard input is closed."""
+    reply = bytes(REPLY_BYTES)
     with BrokerOptions(broker, certs=certs).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
 
         def echo(delivery: Delivery) -> None:
             names = FRAMES.names_in(delivery.topic)
             assert names is not None
-            bus.publish(MASKS.of(vehicle=names["vehicle"], camera=names["camera"]), answer, qos=MASKS.qos)
+            bus.publish(MASKS.of(vehicle=names["vehicle"], camera=names["camera"]), reply, qos=MASKS.qos)
 
         bus.subscribe(FRAMES.filter(model=MODEL), FRAMES.qos, echo)
         click.echo("ready")

@@ -1,4 +1,4 @@
-"""Clients at the doors of one worker, in threads of one light process: pictures encoded before, every answer compared."""
+"""Clients of one worker's endpoints, in threads of one process: images encoded beforehand, every reply compared."""
 
 import queue
 import threading
@@ -21,44 +21,45 @@ from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage, Stamp
 
 _CAMERA = "front"
-_PATIENCE_S = 60.0  # For the answers of the last frames.
+_LAST_REPLIES_TIMEOUT_S = 60.0
+_POLL_S = 0.1
 _LOST = "lost"
 _UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A picture as it is sent, as the worker decodes it, and what the model's direct call gives for it."""
+class ReferenceImage:
+    """An image as it is sent, as the worker decodes it, and the model's mask for it."""
 
     message: FrameMessage
-    picture: npt.NDArray[np.uint8]  # H×W×3, in the model's colour order.
-    mask: npt.NDArray[np.uint8]  # H×W class ids.
+    pixels: npt.NDArray[np.uint8]  # H×W×3, in the model's colour order.
+    mask: npt.NDArray[np.uint8]  # H×W class ids, from a direct call.
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTally:
-    """What became of a client's frames."""
+    """The outcomes of one client's frames."""
 
     name: str
-    door: str
-    answered_ns: tuple[int, ...]  # When each answer came.
-    inferences: tuple[tuple[int, int], ...]  # When each was at the engine, from when to when, by the worker's clock.
-    outcomes: Mapping[str, int]  # By status; `answered` among them.
-    wrong_pixels: int  # Of all masks together.
+    transport: str
+    answered_ns: tuple[int, ...]  # Arrival time of each mask.
+    inferences: tuple[tuple[int, int], ...]  # Begin and end of each inference by the worker's clock, ns.
+    outcomes: Mapping[str, int]  # Frames by status, including `answered`.
+    wrong_pixels: int  # Sum over all masks.
 
 
 @dataclass(slots=True)
 class GatewayClient:
-    """Keeps a window of frames unanswered at a door."""
+    """Keeps a window of frames unanswered at one endpoint."""
 
-    name: str  # The vehicle's.
-    door: str
+    name: str  # Name of the vehicle.
+    transport_name: str
     session: str
     transport: Transport
-    samples: Sequence[Sample]
+    images: Sequence[ReferenceImage]
     window: int
     _sequence: int = 0
-    _open: dict[FrameId, Sample] = field(default_factory=dict)
+    _open: dict[FrameId, ReferenceImage] = field(default_factory=dict)
     _answered_ns: list[int] = field(default_factory=list)
     _inferences: list[tuple[int, int]] = field(default_factory=list)
     _outcomes: Counter[str] = field(default_factory=Counter)
@@ -66,21 +67,21 @@ class GatewayClient:
     _refused: "queue.SimpleQueue[FrameId]" = field(default_factory=queue.SimpleQueue)
 
     def run(self, stop: threading.Event) -> None:
-        """Send until told to stop, then wait for the last answers; the body of a thread."""
+        """Sends until `stop` is set, then waits for the last replies; the body of a thread."""
         while not stop.is_set():
             while len(self._open) < self.window:
                 self._send()
-            self._take(0.1)
-        until_ns = clock.now_ns() + round(_PATIENCE_S * 1e9)
-        while self._open and clock.now_ns() < until_ns:
-            self._take(0.1)
+            self._receive()
+        deadline_ns = clock.now_ns() + round(_LAST_REPLIES_TIMEOUT_S * 1e9)
+        while self._open and clock.now_ns() < deadline_ns:
+            self._receive()
         self._outcomes[_LOST] += len(self._open)
 
     def tally(self) -> ClientTally:
-        """What became of all, once `run` is over."""
+        """Returns the outcomes after `run` has ended."""
         return ClientTally(
             self.name,
-            self.door,
+            self.transport_name,
             tuple(self._answered_ns),
             tuple(self._inferences),
             dict(self._outcomes),
@@ -89,47 +90,47 @@ class GatewayClient:
 
     def _send(self) -> None:
         self._sequence += 1
-        sample = self.samples[self._sequence % len(self.samples)]
+        image = self.images[self._sequence % len(self.images)]
         frame_id = FrameId(self.name, _CAMERA, self.session, self._sequence)
         node, now_ns = f"edge/{self.name}/{self.session}", clock.now_ns()
         stamps = (Stamp(Stage.DUE, node, now_ns), Stamp(Stage.SENT, node, now_ns))
-        message = replace(sample.message, id=frame_id, stamps=stamps)
-        self._open[frame_id] = sample
+        message = replace(image.message, id=frame_id, stamps=stamps)
+        self._open[frame_id] = image
         self.transport.send(message, self.transport.pack(message), lambda _: self._refused.put(frame_id))
 
-    def _take(self, timeout_s: float) -> None:
-        """Wait for an answer, and hold its mask against the direct call's."""
+    def _receive(self) -> None:
+        """Waits shortly for a reply and compares its mask with the expected one."""
         while not self._refused.empty():
             if self._open.pop(self._refused.get(), None) is not None:
                 self._outcomes[_UNREACHABLE] += 1
         try:
-            reply = self.transport.replies.get(timeout=timeout_s)
+            reply = self.transport.replies.get(timeout=_POLL_S)
         except queue.Empty:
             return
         if reply is None:
             return
-        answer = reply.read()
-        sample = self._open.pop(answer.id, None)
-        if sample is None:
+        result = reply.read()
+        image = self._open.pop(result.id, None)
+        if image is None:
             return
-        self._outcomes[answer.status] += 1
-        if answer.status is Status.ANSWERED:
-            mask = results.decode(Task.SEGMENTATION, answer.data, answer.codec, answer.shape)
-            self._wrong_pixels += int(np.count_nonzero(np.asarray(mask) != sample.mask))
+        self._outcomes[result.status] += 1
+        if result.status is Status.ANSWERED:
+            mask = results.decode(Task.SEGMENTATION, result.data, result.codec, result.shape)
+            self._wrong_pixels += int(np.count_nonzero(np.asarray(mask) != image.mask))
             self._answered_ns.append(reply.returned_ns)
-            at_ns = {stamp.stage: stamp.at_ns for stamp in answer.stamps}
-            self._inferences.append((at_ns[Stage.BATCHED], at_ns[Stage.INFERRED]))
+            times_ns = {stamp.stage: stamp.at_ns for stamp in result.stamps}
+            self._inferences.append((times_ns[Stage.BATCHED], times_ns[Stage.INFERRED]))
 
 
 def run_together(clients: Sequence[GatewayClient], seconds: float) -> tuple[int, int]:
-    """Have all clients send for so long; when that began and ended, by `shared.clock`."""
+    """Runs all clients for a time; returns its begin and end by `shared.clock`."""
     stop = threading.Event()
     threads = ThreadGroup(stop.set)
-    begun_ns = clock.now_ns()
+    begin_ns = clock.now_ns()
     for client in clients:
         threads.start(client.name, partial(client.run, stop))
     stop.wait(seconds)
     stop.set()
-    ended_ns = clock.now_ns()
-    threads.join(2 * _PATIENCE_S)
-    return begun_ns, ended_ns
+    end_ns = clock.now_ns()
+    threads.join(2 * _LAST_REPLIES_TIMEOUT_S)
+    return begin_ns, end_ns

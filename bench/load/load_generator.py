@@ -1,4 +1,4 @@
-"""Many vehicles in one light process: frames that were encoded before, sent in open loop, and what became of each."""
+"""Many vehicles in one light process: sends encoded frames in an open loop and counts their outcomes."""
 
 import heapq
 import threading
@@ -21,8 +21,8 @@ from shared.runlog.latency_log import Outcome
 from shared.stages import Stage, Stamp
 
 _CAMERA = "front"
-_GRACE_S = 2.0  # After a deadline a frame is lost, as it is at the vehicle node.
-_LOOK_S = 0.05
+_GRACE_S = 2.0  # Time after the deadline until a frame counts as lost, as in the vehicle node.
+_POLL_S = 0.05
 _OUTCOMES = {
     Status.EXPIRED: Outcome.EXPIRED,
     Status.OVERLOADED: Outcome.OVERLOADED,
@@ -33,29 +33,29 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """What a vehicle offers."""
+    """The load that one vehicle offers."""
 
     name: str
     rate_hz: float
-    window: int  # Unanswered frames; what is due while so many are is dropped.
+    window: int  # Unanswered frames; a frame that is due while the window is full is dropped.
 
 
 @dataclass(frozen=True, slots=True)
 class VehicleTally:
-    """What became of a vehicle's frames. The outcomes sum to those offered."""
+    """The outcomes of one vehicle's frames; they sum to `offered`."""
 
     name: str
     offered: int
     outcomes: Counter[str]  # By `shared.runlog.latency_log.Outcome`.
-    answered_ns: tuple[int, ...]  # By `shared.clock`: when the answer of each that was answered in time was received.
-    latencies_ms: tuple[float, ...]  # Of the same, from due to the answer's receipt.
+    answered_ns: tuple[int, ...]  # Arrival time of each mask that came in time, by `shared.clock`.
+    latencies_ms: tuple[float, ...]  # Time from due to arrival of the same masks.
 
 
 class LoadGenerator:
-    """Offers frames to whatever serves a broker, and counts.
+    """Offers frames to the workers behind a broker, and counts the outcomes.
 
-    Open loop: a frame is due by the schedule whatever became of those before, and its latency counts from then. The
-    vehicles' schedules are spread evenly, so that equal ones take turns.
+    Open loop: frames are due by a schedule that does not depend on earlier replies, and their latency counts from then.
+    The vehicles' schedules are spread evenly, so that vehicles with equal rates take turns.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LoadGenerator:
         deadline_ms: float,
         duration_s: float,
     ) -> None:
-        """`frames` are sent again and again, under each vehicle's own id; an answer counts within `deadline_ms`."""
+        """`frames` are sent in a loop, with new ids for every vehicle; a mask counts as answered within `deadline_ms`."""
         self._address = Address.parse(broker_url)
         self._frames = frames
         self._vehicles = vehicles
@@ -75,10 +75,10 @@ class LoadGenerator:
         self._duration_ns = round(duration_s * 1e9)
 
     def run(self) -> tuple[Sequence[VehicleTally], tuple[int, int]]:
-        """Offer for as long as was asked and wait for the last answers.
+        """Offers frames for the given duration and waits for the last replies.
 
-        Returns what became of the frames, in the order of the vehicles, and the span in which they were offered, ns by
-        `shared.clock`. What waited at its end is answered after it.
+        Returns the tallies in the order of the vehicles, and begin and end of the offer, ns by `shared.clock`. Frames that
+        still wait at its end are answered after it.
 
         Raises:
             SkylaneError: the broker cannot be reached.
@@ -94,29 +94,29 @@ class LoadGenerator:
         return [vehicle.tally() for vehicle in vehicles], span_ns
 
     def _offer(self, vehicles: Sequence["_Vehicle"]) -> tuple[int, int]:
-        begun_ns = clock.now_ns()
-        ended_ns = begun_ns + self._duration_ns
+        begin_ns = clock.now_ns()
+        end_ns = begin_ns + self._duration_ns
         due = [
-            (begun_ns + round(1e9 * place / len(vehicles) / vehicle.load.rate_hz), place)
+            (begin_ns + round(1e9 * place / len(vehicles) / vehicle.load.rate_hz), place)
             for place, vehicle in enumerate(vehicles)
             if vehicle.load.rate_hz > 0
         ]
         heapq.heapify(due)
         pause = threading.Event()
         offered = 0
-        while due and due[0][0] < ended_ns:
+        while due and due[0][0] < end_ns:
             due_ns, place = due[0]
             if (wait_ns := due_ns - clock.now_ns()) > 0:
                 pause.wait(wait_ns / 1e9)
             vehicles[place].offer(self._frames[offered % len(self._frames)], due_ns)
             offered += 1
             heapq.heapreplace(due, (due_ns + round(1e9 / vehicles[place].load.rate_hz), place))
-        return begun_ns, ended_ns
+        return begin_ns, end_ns
 
 
 @dataclass(slots=True)
 class _Vehicle:
-    """One vehicle, its connection and its ledger."""
+    """One vehicle with its connection and its counts."""
 
     load: OfferedLoad
     session: str
@@ -126,16 +126,16 @@ class _Vehicle:
     _outcomes: Counter[str] = field(default_factory=Counter)
     _answered_ns: list[int] = field(default_factory=list)
     _latencies_ms: list[float] = field(default_factory=list)
-    _unanswered: dict[FrameId, int] = field(default_factory=dict)  # When each was due.
+    _unanswered: dict[FrameId, int] = field(default_factory=dict)  # Due time by frame.
     _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def open(self, bus: MqttBus) -> None:
-        """Listen for answers from now on."""
+        """Subscribes to replies."""
         self._bus = bus
         bus.subscribe(topics.MASKS.filter(vehicle=self.load.name), topics.MASKS.qos, self._returned)
 
     def offer(self, frame: FrameMessage, due_ns: int) -> None:
-        """A frame is due: it is sent where the window has a place."""
+        """Sends a frame that is due, or drops it if the window is full."""
         now_ns = clock.now_ns()
         with self._condition:
             self._close_lost(now_ns)
@@ -156,14 +156,14 @@ class _Vehicle:
         )
 
     def wait(self) -> None:
-        """Until every frame is answered, or lost."""
+        """Waits until every frame is answered or lost."""
         with self._condition:
             while self._unanswered:
-                self._condition.wait(_LOOK_S)
+                self._condition.wait(_POLL_S)
                 self._close_lost(clock.now_ns())
 
     def tally(self) -> VehicleTally:
-        """What became of all."""
+        """Returns the outcomes of all frames."""
         answered_ns, latencies_ms = tuple(self._answered_ns), tuple(self._latencies_ms)
         return VehicleTally(self.load.name, self._sequence, self._outcomes, answered_ns, latencies_ms)
 
@@ -188,16 +188,16 @@ class _Vehicle:
         )
 
     def _returned(self, delivery: Delivery) -> None:
-        answer = unpack_result(delivery.payload)
-        due_ns = self._unanswered.get(answer.id)
+        result = unpack_result(delivery.payload)
+        due_ns = self._unanswered.get(result.id)
         if due_ns is None:
-            return  # Of an earlier round, or after it was counted as lost.
+            return  # The frame belongs to an earlier round, or was already counted as lost.
         took_ns = delivery.received_ns - due_ns
-        if answer.status is not Status.ANSWERED:
-            self._close(answer.id, _OUTCOMES[answer.status])
+        if result.status is not Status.ANSWERED:
+            self._close(result.id, _OUTCOMES[result.status])
         elif took_ns > self.deadline_ns:
-            self._close(answer.id, Outcome.EXPIRED)
-        elif self._close(answer.id, Outcome.ANSWERED):
+            self._close(result.id, Outcome.EXPIRED)
+        elif self._close(result.id, Outcome.ANSWERED):
             self._answered_ns.append(delivery.received_ns)
             self._latencies_ms.append(took_ns / 1e6)
 
@@ -210,7 +210,7 @@ class _Vehicle:
         return True
 
     def _close_lost(self, now_ns: int) -> None:
-        until_ns = now_ns - self.deadline_ns - round(_GRACE_S * 1e9)
-        for frame_id in [frame_id for frame_id, due_ns in self._unanswered.items() if due_ns < until_ns]:
+        lost_before_ns = now_ns - self.deadline_ns - round(_GRACE_S * 1e9)
+        for frame_id in [frame_id for frame_id, due_ns in self._unanswered.items() if due_ns < lost_before_ns]:
             del self._unanswered[frame_id]
             self._outcomes[Outcome.LOST] += 1

@@ -1,7 +1,7 @@
-"""A worker that thinks nothing, so that only the journey is measured: in threads of this process, or as its own.
+"""A worker without a model, to measure everything except inference; runs in threads of this process or in a child.
 
-`python -m bench.load.null_worker --broker URL` runs one until SIGTERM, with a clock that is wrong by a known amount where that
-is asked for. When it takes frames it prints one line of JSON: its session and what its clock says.
+`python -m bench.load.null_worker --broker URL` runs one until SIGTERM, optionally with a clock that is wrong by a known
+amount. When it is ready, it prints one line of JSON with its session and a reading of its clock.
 """
 
 import json
@@ -42,18 +42,18 @@ from shared.runtime.processes import terminate
 MODEL = "instant"
 LABELS = shipped("configs") / "labels" / "street12.yaml"
 _READINGS = 100
-LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
-_STOP_S = 30.0
-_LOOK_S = 0.5
+LEVELS_PER_CLASS = 22  # Levels of red, so that 255 is the twelfth class.
+_STOP_TIMEOUT_S = 30.0
+_JOIN_INTERVAL_S = 0.5
 
 
 class NullWorkerError(SkylaneError):
-    """An instant worker did not get ready."""
+    """A null worker did not get ready, or did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What a process's clock says at a moment of the machine's CLOCK_MONOTONIC, which all processes here share."""
+    """A process's clock at a time of CLOCK_MONOTONIC, which all processes of a machine share."""
 
     monotonic_ns: int
     now_ns: int
@@ -61,9 +61,9 @@ class ClockReading:
 
     @classmethod
     def take(cls, drift_ppm: float = 0.0) -> Self:
-        """Read this process's clock, to within the time that reading it takes (less than a microsecond).
+        """Reads this process's clock, with an error below the time of one reading (less than a microsecond).
 
-        `drift_ppm`: what it is known to gain; the wrong clock of a bench, or 0.
+        `drift_ppm`: the known drift of an artificially wrong clock.
         """
         best: tuple[int, int, int] | None = None
         for _ in range(_READINGS):
@@ -74,22 +74,22 @@ class ClockReading:
         return cls(best[1], best[2], drift_ppm)
 
     def monotonic_at(self, stamp_ns: int) -> int:
-        """When it was, by the machine's clock, that this process stamped `stamp_ns`."""
+        """Converts a stamp of this process to CLOCK_MONOTONIC."""
         return self.monotonic_ns + round((stamp_ns - self.now_ns) / (1 + self.drift_ppm / 1e6))
 
     def now_at(self, monotonic_ns: int) -> int:
-        """What this process's clock says at a moment of the machine's."""
+        """Converts a time of CLOCK_MONOTONIC to this process's clock."""
         return self.now_ns + round((monotonic_ns - self.monotonic_ns) * (1 + self.drift_ppm / 1e6))
 
 
-def expected_labels(pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Class ids 0 to 11 that follow from a picture's red alone: uint8 …×H×W×3 in RGB to …×H×W. A wrong one shows."""
-    labels: npt.NDArray[np.uint8] = pictures[..., 0] // LEVELS_PER_CLASS
+def expected_labels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Computes class ids 0 to 11 from an image's red channel, so that masks can be checked: …×H×W×3 RGB to …×H×W."""
+    labels: npt.NDArray[np.uint8] = images[..., 0] // LEVELS_PER_CLASS
     return labels
 
 
 class NullEngine:
-    """An engine that finds road in every pixel, at once or after a wait."""
+    """An engine that returns the class road for every pixel, immediately or after a wait."""
 
     name = "instant"
     device = "cpu"
@@ -97,14 +97,14 @@ class NullEngine:
     batch_size = 1
 
     def __init__(self, think_ms: float = 0.0, *, labels_from_pixels: bool = False) -> None:
-        """`labels_from_pixels`: not road, but `expected_labels` of every picture."""
+        """`labels_from_pixels`: return `expected_labels` of every image instead of road."""
         self._think_s = think_ms / 1e3
         self._labels_from_pixels = labels_from_pixels
 
     def infer(self, batch: Images) -> Outputs:
         """See Engine."""
         if self._think_s:
-            time.sleep(self._think_s)  # It stands for an accelerator: no core of this machine is busy meanwhile.
+            time.sleep(self._think_s)  # Simulates an accelerator: no core of this machine is busy.
         return {"mask": expected_labels(batch) if self._labels_from_pixels else np.zeros(batch.shape[:3], np.uint8)}
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class NullEngine:
 
 @dataclass(frozen=True, slots=True)
 class NullWorkerSettings:
-    """What an instant worker is called and what it expects."""
+    """Settings of a null worker."""
 
     worker: str = "instant"
     model: str = MODEL
@@ -121,28 +121,27 @@ class NullWorkerSettings:
     width: int = 968
     think_ms: float = 0.0
     labels_from_pixels: bool = False
-    certs: Path | None = None  # The folder of its certificate, where the broker wants one.
-    http: str | None = None  # HOST:PORT of its HTTP endpoint, and
-    grpc: str | None = None  # of its gRPC endpoint; None: it has none.
+    certs: Path | None = None  # Folder with its certificate, for a broker that requires one.
+    http: str | None = None  # HOST:PORT of the HTTP endpoint; None: no endpoint.
+    grpc: str | None = None  # HOST:PORT of the gRPC endpoint; None: no endpoint.
 
 
 class NullWorker(AbstractContextManager["NullWorker"]):
-    """A worker with the instant engine in threads of this process, from the constructor to the end of the block."""
+    """A worker with the null engine in threads of this process, from the constructor to the end of the block."""
 
     def __init__(self, broker: str, settings: NullWorkerSettings) -> None:
-        """Start it.
+        """Starts the worker.
 
         Raises:
             SkylaneError: the broker cannot be reached.
         """
         self.session = uuid.uuid4().hex[:12]
-        self.is_ready = False  # Whether it takes frames.
-        self._told = threading.Event()  # That it is ready, or never will be.
-        self._raised: BaseException | None = None
+        self.is_ready = False  # Whether it accepts frames.
+        self._settled = threading.Event()  # Set when it is ready, or has ended.
+        self._error: BaseException | None = None
         gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
         self._node = CloudNode(
-            [null_model(settings)],
-            WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
+            [null_model(settings)], WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway)
         )
         bus = BrokerOptions(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),
@@ -151,29 +150,29 @@ class NullWorker(AbstractContextManager["NullWorker"]):
             on_connected=self._node.announce,
             on_fault=self._node.fault,
         )
-        self._thread = threading.Thread(target=self._serve, args=(bus,), name="instant-worker")
+        self._thread = threading.Thread(target=self._serve, args=(bus,), name="null-worker")
         self._thread.start()
 
     def wait_until_ready(self) -> bool:
-        """Wait until it takes frames; False where it never will."""
-        self._told.wait()
+        """Waits until the worker accepts frames; False if it ended instead."""
+        self._settled.wait()
         return self.is_ready
 
     def stop(self) -> None:
-        """Ask it to drain and end; may be called from a signal handler."""
+        """Tells the worker to drain and end; may be called from a signal handler."""
         self._node.stop()
 
     def join(self) -> None:
-        """Wait until it has ended.
+        """Waits until the worker has ended.
 
         Raises:
-            SkylaneError: why it did before it was asked to; or whatever else went wrong in it.
+            SkylaneError: the reason why it ended by itself; other exceptions of the worker are raised as they are.
         """
-        # Without an end to the wait, a signal that the system gave to another thread would be handled by nobody.
+        # A wait without a timeout would block signal handlers, which only run between waits.
         while self._thread.is_alive():
-            self._thread.join(_LOOK_S)
-        if self._raised is not None:
-            raise self._raised
+            self._thread.join(_JOIN_INTERVAL_S)
+        if self._error is not None:
+            raise self._error
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -182,18 +181,18 @@ class NullWorker(AbstractContextManager["NullWorker"]):
     def _serve(self, bus: Bus) -> None:
         try:
             self._node.serve(bus, lambda: None, self._ready)
-        except BaseException as error:  # noqa: BLE001 (whoever waits for its end raises it again)
-            self._raised = error
+        except BaseException as error:  # noqa: BLE001 (`join` raises it again)
+            self._error = error
         finally:
-            self._told.set()
+            self._settled.set()
 
     def _ready(self) -> None:
         self.is_ready = True
-        self._told.set()
+        self._settled.set()
 
 
 class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
-    """An instant worker in a process of its own; ready when the constructor returns, drained when the block ends."""
+    """A null worker in a child process; ready when the constructor returns, drained when the block ends."""
 
     def __init__(
         self,
@@ -205,15 +204,15 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        """Start it, its clock ahead by so much and gaining so much. `environment`: added to this process's.
+        """Starts the worker with a clock of the given error.
 
-        `log` takes what it says on standard error.
+        `environment`: variables added to this process's environment. `log`: file for its standard error.
 
         Raises:
-            NullWorkerError: it ended before it was ready; it has told why on standard error, or in the log.
+            NullWorkerError: it ended before it was ready; the reason is on standard error, or in `log`.
         """
-        told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
+        options = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
         with log.open("ab") if log else nullcontext() as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "bench.load.null_worker", "--broker", broker, *flags],
@@ -226,10 +225,8 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         line = self._process.stdout.readline()
         if not line:
             self.__exit__()
-            why = f": {log} says why" if log else ""
-            raise NullWorkerError(
-                f"the instant worker {settings.worker} ended with code {self._process.returncode}{why}"
-            )
+            why = f": see {log}" if log else ""
+            raise NullWorkerError(f"the null worker {settings.worker} ended with code {self._process.returncode}{why}")
         ready: dict[str, Any] = json.loads(line)
         self.worker = settings.worker
         self.session: str = ready["session"]
@@ -237,7 +234,7 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -245,8 +242,8 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         """Whether the process still runs."""
         return self._process.poll() is None
 
-    def drain(self, limit_s: float = _STOP_S) -> int:
-        """Ask it to finish what it holds and to end, and wait for that; its exit code.
+    def drain(self, limit_s: float = _STOP_TIMEOUT_S) -> int:
+        """Tells the worker to finish its frames and end, and waits for it; returns the exit code.
 
         Raises:
             NullWorkerError: it still runs after `limit_s`.
@@ -255,17 +252,17 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise NullWorkerError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
+            raise NullWorkerError(f"the null worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
-        terminate(self._process, _STOP_S)
+        terminate(self._process, _STOP_TIMEOUT_S)
         if self._process.stdout is not None:
             with suppress(OSError):
                 self._process.stdout.close()
 
 
 def null_model(settings: NullWorkerSettings) -> Model:
-    """The model that an instant worker serves."""
+    """Returns the model that a null worker serves."""
     labels = read_labels(LABELS)
     manifest = Manifest.model_validate(
         {
@@ -300,15 +297,15 @@ def null_model(settings: NullWorkerSettings) -> Model:
 @click.option("--model", default=MODEL, show_default=True)
 @click.option("--height", type=click.IntRange(1), default=608, show_default=True)
 @click.option("--width", type=click.IntRange(1), default=968, show_default=True)
-@click.option("--think-ms", type=FiniteRange(0), default=0.0, help="What an inference takes: a wait, no work.")
-@click.option("--labels-from-pixels", type=bool, default=False, help="Masks that follow from the pictures.")
-@click.option("--certs", type=click.Path(path_type=Path), help="The folder of its certificate.")
-@click.option("--http", help="HOST:PORT of its HTTP endpoint.")
-@click.option("--grpc", help="HOST:PORT of its gRPC endpoint.")
-@click.option("--clock-offset-s", type=float, default=0.0, help="How far its clock is ahead.")
-@click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
+@click.option("--think-ms", type=FiniteRange(0), default=0.0, help="Duration of an inference (a wait without work).")
+@click.option("--labels-from-pixels", type=bool, default=False, help="Compute masks from the images.")
+@click.option("--certs", type=click.Path(path_type=Path), help="Folder with its certificate.")
+@click.option("--http", help="HOST:PORT of the HTTP endpoint.")
+@click.option("--grpc", help="HOST:PORT of the gRPC endpoint.")
+@click.option("--clock-offset-s", type=float, default=0.0, help="Offset of its clock in seconds.")
+@click.option("--clock-drift-ppm", type=float, default=0.0, help="Drift of its clock in parts per million.")
 def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
-    """Run an instant worker until SIGTERM or Ctrl-C."""
+    """Run a null worker until SIGTERM or Ctrl-C."""
     clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
     worker = NullWorker(broker, NullWorkerSettings(**settings))

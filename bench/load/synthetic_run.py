@@ -1,4 +1,4 @@
-"""Made-up runs, as a vehicle would leave them: for reports of more frames than anybody can wait for."""
+"""Synthetic run folders as a vehicle writes them, for reports of many frames."""
 
 import csv
 from collections import Counter
@@ -23,35 +23,35 @@ BEGAN_NS = 1_790_000_000_000_000_000
 CAMERA = "/sensors/camera/left/image_raw"
 _MS = 1_000_000
 _OFFSET_NS = 3_000 * _MS  # The worker's clock is three seconds ahead.
-_OUT = {Stage.TAKEN: 0.2, Stage.DEMOSAICED: 3.0, Stage.PREPROCESSED: 0.9, Stage.ENCODED: 2.4, Stage.SENT: 0.05}
-_AWAY = {
+_EDGE_MS = {Stage.TAKEN: 0.2, Stage.DEMOSAICED: 3.0, Stage.PREPROCESSED: 0.9, Stage.ENCODED: 2.4, Stage.SENT: 0.05}
+_CLOUD_MS = {
     Stage.DEQUEUED: 0.3, Stage.DECODED: 2.8, Stage.BATCHED: 1.5, Stage.INFERRED: 118.0, Stage.POSTPROCESSED: 0.02,
     Stage.MASK_ENCODED: 0.5, Stage.REPLIED: 0.01,
 }  # fmt: skip
 _CROSSING_MS = 4.0
 _SHARE_UNANSWERED = 0.02
-_SHARE_SLOW = 0.004  # Frames that meet something which has nothing to do with them.
+_SHARE_SLOW = 0.004  # Frames delayed by an unrelated event.
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the run is to look like."""
+class SyntheticRunPlan:
+    """Settings of a synthetic run."""
 
     frames: int = 400
     seed: int = 0
     session: str = "5e551014ab1e"
     vehicle: str = "car"
-    slower_ms: float = 0.0  # In the engine, every frame.
+    slower_ms: float = 0.0  # Added to every inference.
     hz: float = 7.0
     unanswered: float = _SHARE_UNANSWERED
-    overlays: int = 0  # Frames whose picture is kept, from the first on.
+    overlays: int = 0  # Number of frames with an overlay image, from the first on.
 
 
-def write_run(folder: Path, plan: Plan) -> Path:
-    """Write log, manifest and resources of a run; returns its folder."""
+def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
+    """Writes log, manifest and resource samples of a run; returns its folder."""
     noise = np.random.default_rng(plan.seed)
-    # One frame is much like the one before it: that is what makes a log of many frames tell less than it seems to.
-    wave = _follow(noise.normal(size=plan.frames), 0.7)
+    # Consecutive frames are correlated, as in a real log: its effective sample is smaller than its number of rows.
+    wave = _autoregressive(noise.normal(size=plan.frames), 0.7)
     outcomes: Counter[Outcome] = Counter()
     with LogWriter(folder) as log:
         for sequence in range(plan.frames):
@@ -63,24 +63,24 @@ def write_run(folder: Path, plan: Plan) -> Path:
     _write_manifest(folder, plan, outcomes)
     _write_resources(folder, plan, noise)
     for sequence in range(plan.overlays):
-        picture = np.full((120, 192, 3), (40 + 3 * sequence % 200, 90, 60), np.uint8)
-        cv2.putText(picture, f"#{sequence}", (20, 70), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (255, 255, 255), 2)
+        image = np.full((120, 192, 3), (40 + 3 * sequence % 200, 90, 60), np.uint8)
+        cv2.putText(image, f"#{sequence}", (20, 70), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (255, 255, 255), 2)
         (folder / "overlays").mkdir(exist_ok=True)
-        cv2.imwrite(str(folder / "overlays" / f"sensors_camera_left_image_raw_{sequence:06d}.jpg"), picture)
+        cv2.imwrite(str(folder / "overlays" / f"sensors_camera_left_image_raw_{sequence:06d}.jpg"), image)
     return folder
 
 
-def _follow(noise: npt.NDArray[np.float64], memory: float) -> npt.NDArray[np.float64]:
-    """Noise that remembers what it was a frame ago."""
+def _autoregressive(noise: npt.NDArray[np.float64], coefficient: float) -> npt.NDArray[np.float64]:
+    """An AR(1) process driven by `noise`."""
     series = np.empty_like(noise)
     value = 0.0
     for place, step in enumerate(noise):
-        value = memory * value + step
+        value = coefficient * value + step
         series[place] = value
     return series
 
 
-def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> LatencyRow:
+def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Generator) -> LatencyRow:
     due_ns = BEGAN_NS + round(sequence / plan.hz * 1e9)
     facts: dict[str, Any] = {
         "vehicle": plan.vehicle,
@@ -98,7 +98,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
         return LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
     edge = {Stage.DUE: due_ns}
     at_ns = due_ns
-    for stage, mean_ms in _OUT.items():
+    for stage, mean_ms in _EDGE_MS.items():
         at_ns += round(mean_ms * _MS * noise.gamma(8, 1 / 8))
         edge[stage] = at_ns
     sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
@@ -106,13 +106,13 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
         return LatencyRow(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
     spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
     uplink_ns, downlink_ns = (round(_CROSSING_MS / 2 * _MS * noise.gamma(6, 1 / 6)) for _ in range(2))
-    away_ns = at_ns + uplink_ns + _OFFSET_NS
-    cloud = {Stage.RECEIVED: away_ns}
-    for stage, mean_ms in _AWAY.items():
+    cloud_ns = at_ns + uplink_ns + _OFFSET_NS
+    cloud = {Stage.RECEIVED: cloud_ns}
+    for stage, mean_ms in _CLOUD_MS.items():
         extra_ms = 6 * wave + spike_ms + plan.slower_ms if stage is Stage.INFERRED else 0.0
-        away_ns += max(1_000, round((mean_ms * noise.gamma(60, 1 / 60) + extra_ms) * _MS))
-        cloud[stage] = away_ns
-    edge[Stage.RETURNED] = away_ns - _OFFSET_NS + downlink_ns
+        cloud_ns += max(1_000, round((mean_ms * noise.gamma(60, 1 / 60) + extra_ms) * _MS))
+        cloud[stage] = cloud_ns
+    edge[Stage.RETURNED] = cloud_ns - _OFFSET_NS + downlink_ns
     edge[Stage.MASK_DECODED] = edge[Stage.RETURNED] + round(2.9 * _MS * noise.gamma(20, 1 / 20))
     error_ns = round(_MS * (1.6 + 0.004 * (sequence % 64)))
     return LatencyRow(
@@ -130,7 +130,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
     )
 
 
-def _write_manifest(folder: Path, plan: Plan, outcomes: Mapping[Outcome, int]) -> None:
+def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outcome, int]) -> None:
     manifest = {
         "kind": "run",
         "state": "complete",
@@ -150,7 +150,7 @@ def _write_manifest(folder: Path, plan: Plan, outcomes: Mapping[Outcome, int]) -
     write_manifest(folder, manifest)
 
 
-def _write_resources(folder: Path, plan: Plan, noise: np.random.Generator) -> None:
+def _write_resources(folder: Path, plan: SyntheticRunPlan, noise: np.random.Generator) -> None:
     nodes = {"vehicle/car": (35, 180e6), "worker/worker-1": (160, 900e6), "broker": (4, 9e6), "machine": (205, 4e9)}
     with (folder / RESOURCES_NAME).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, RESOURCES, restval="")

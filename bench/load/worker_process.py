@@ -1,4 +1,4 @@
-"""A worker in a process of its own, as an operator would start it."""
+"""Runs a worker in a child process, as an operator starts it."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ from typing import Self
 from shared.errors import SkylaneError
 from shared.log_lines import failure_reason, read_line
 
-_READY_S = 180.0  # Loading TensorFlow and warming a large model up.
-_STOP_S = 60.0
+_START_TIMEOUT_S = 180.0  # Loading TensorFlow and warming up a large model take minutes on a small machine.
+_STOP_TIMEOUT_S = 60.0
 
 
 class WorkerError(SkylaneError):
@@ -31,66 +31,47 @@ class Worker(AbstractContextManager["Worker"]):
         model: str,
         name: str = "worker",
         device: str = "auto",
-        engine: str | None = None,
-        precision: str | None = None,
-        warm_up: int | None = None,
-        max_batch: int | None = None,
         flags: Sequence[str] = (),
         log: Path | None = None,
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`engine`, `precision`, `warm_up` and `max_batch`: as the model's manifest says where they are None.
+        """Starts the worker.
 
-        `flags`: more of `skylane cloud serve`, as a user would write them.
-
-        `on_line` is told every line that the worker says, and `log` takes them all.
+        `flags`: further flags of `skylane cloud serve`, see `engine_flags`. `log`: file for all log lines. `on_line` receives
+        every log line on another thread.
 
         Raises:
-            WorkerError: it ended, or was not ready in time; its last lines are told.
+            WorkerError: the worker ended, or was not ready in time; the message contains the errors it logged.
         """
         self.name = name
         self._on_line = on_line
-        self._said: deque[str] = deque(maxlen=20)
+        self._last_lines: deque[str] = deque(maxlen=20)
         self._is_ready = False
-        self._told = threading.Event()  # That it is ready, or that it has no more to say.
-        arguments = [
-            "--broker",
-            broker,
-            "--models",
-            str(models),
-            "--model",
-            model,
-            "--worker",
-            name,
-            "--device",
-            device,
-        ]
-        chosen = {"--engine": engine, "--precision": precision, "--warm-up": warm_up, "--max-batch": max_batch}
-        for flag, value in chosen.items():
-            arguments += [] if value is None else [flag, str(value)]
-        arguments += flags
+        self._settled = threading.Event()  # Set when the worker is ready, or has closed its log.
+        options = {"--broker": broker, "--models": models, "--model": model, "--worker": name, "--device": device}
+        arguments = [str(word) for option in options.items() for word in option]
         self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments],
+            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments, *flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        self._listener = threading.Thread(target=self._listen, name=f"{name}-lines", daemon=True)
-        self._listener.start()
+        self._reader = threading.Thread(target=self._read_log, name=f"{name}-lines", daemon=True)
+        self._reader.start()
         try:
-            self._told.wait(_READY_S)
+            self._settled.wait(_START_TIMEOUT_S)
         except BaseException:
             self.__exit__()
             raise
         if not self._is_ready:
             self.__exit__()
-            reasons = dict.fromkeys(reason for line in self._said if (reason := failure_reason(line)))
+            reasons = dict.fromkeys(reason for line in self._last_lines if (reason := failure_reason(line)))
             raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -100,8 +81,8 @@ class Worker(AbstractContextManager["Worker"]):
 
     @property
     def log_tail(self) -> str:
-        """The last line that it said."""
-        return self._said[-1] if self._said else "it said nothing"
+        """The last line of the log."""
+        return self._last_lines[-1] if self._last_lines else "it logged nothing"
 
     def __enter__(self) -> Self:
         return self
@@ -109,25 +90,44 @@ class Worker(AbstractContextManager["Worker"]):
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
-            self._process.wait(_STOP_S)
-        except BaseException as error:  # Ctrl-C pressed again: it goes now, and is not left behind.
+            self._process.wait(_STOP_TIMEOUT_S)
+        except BaseException as error:  # A second Ctrl-C must not leave the process behind.
             self._process.kill()
             self._process.wait()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
         finally:
-            self._listener.join()
+            self._reader.join()
 
-    def _listen(self) -> None:
+    def _read_log(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as lines, self._log as log:
             for line in lines:
                 if log is not None:
                     log.write(line)
-                self._said.append(line.rstrip())
+                self._last_lines.append(line.rstrip())
                 self._on_line(line.rstrip())
                 entry = read_line(line)
                 if entry is not None and entry.is_ready_of(self.name):
                     self._is_ready = True
-                    self._told.set()
-        self._told.set()
+                    self._settled.set()
+        self._settled.set()
+
+
+def engine_flags(
+    *,
+    engine: str | None = None,
+    precision: str | None = None,
+    instances: int | None = None,
+    warm_up: int | None = None,
+    max_batch: int | None = None,
+) -> list[str]:
+    """Flags of `skylane cloud serve` for the engine; None leaves a setting to the model's manifest."""
+    options = {
+        "--engine": engine,
+        "--precision": precision,
+        "--instances": instances,
+        "--warm-up": warm_up,
+        "--max-batch": max_batch,
+    }
+    return [word for flag, value in options.items() if value is not None for word in (flag, str(value))]

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench.harness.sample_bag import sample_bag
+from bench.harness.environment import sample_bag
 from bench.peers.clients.client import PeerError
 from bench.peers.load_comparison import comparison as contest
 from bench.peers.load_comparison import result, table

@@ -1,23 +1,22 @@
-"""`skylane bench stamping`: the CPU time that measuring itself takes of a frame.
+"""`skylane bench stamping`: the CPU time per frame that the measurement itself takes.
 
-The real parts do their work without a wire between them: every stage of a frame is stamped on both sides, the ledger
-opens and closes it, the clock is looked up, a line goes to the journal and a row to the CSV on this machine's disk.
-What is not measured is what happens without measuring too: decoding, inference, packing, sending.
+The real components run without a transport between them: every stage is stamped on both sides, the ledger opens and closes
+the frame, the clock offset is looked up, and a journal line and a CSV row are written to this machine's disk. Work that is
+needed anyway (decoding, inference, packing, sending) is not measured.
 """
 
-import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
-from bench.harness.output import machine_line
-from bench.harness.samples import spread, spread_table
+from bench.harness import options
+from bench.harness.output import show, spread_table, target_text
+from bench.harness.samples import spread
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
@@ -32,13 +31,14 @@ from shared.messages.model_card import ModelCard, Task
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.machine import machine
 from shared.stages import CLOUD_STAGES, Stage, Stamp
+from shared.terminal_table import Table
 
 TARGET_US = 200.0
-_SETTLING = 100  # Frames that are not counted: files and caches settle.
+_WARM_UP_FRAMES = 100  # Frames that are not counted, until files and caches have settled.
 _WORKER, _VEHICLE, _MODEL = "worker", "vehicle", "stamping"
 _NODE, _WORKER_NODE = f"edge/{_VEHICLE}/session", f"cloud/{_WORKER}/session"
 _BEFORE_SENT = (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT)
-_PIXELS = np.zeros((1, 1, 3), np.uint8)  # Whatever is in a picture, its stamps are the same.
+_PIXELS = np.zeros((1, 1, 3), np.uint8)  # The content of the image does not matter for its stamps.
 _MASK = np.zeros((1, 1), np.uint8)
 _CARD = ModelCard(
     name=_MODEL,
@@ -54,22 +54,22 @@ _CARD = ModelCard(
 )
 
 
-class _Desk:
-    """A ledger and a worker's replies, each frame handed from one to the other."""
+class _StampingPath:
+    """The vehicle's ledger and the worker's replier, connected directly."""
 
     def __init__(self, log: LogWriter) -> None:
         clocks = WorkerClocks()
         self._ledger = Ledger(log, LedgerSettings(_VEHICLE, "session", _MODEL), clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
-        self._answers: list[ResultMessage] = []
-        for _ in range(_SETTLING):
+        self._replies: list[ResultMessage] = []
+        for _ in range(_WARM_UP_FRAMES):
             now_ns = clock.now_ns()
             clocks.add_probe(_WORKER_NODE, Exchange(now_ns, now_ns, now_ns, now_ns + 1_000_000))
 
     def pass_frame(self, index: int) -> dict[str, float]:
-        """Take one frame through; the CPU time of each part of that, in microseconds."""
+        """Passes one frame through; returns the CPU time of each part in microseconds."""
         frame = Frame(_PIXELS, Layout.RGB8, "/sensors/camera/left", index, index, index, index)
-        began_ns = time.thread_time_ns()
+        begin_ns = time.thread_time_ns()
         journey = self._ledger.begin(frame, clock.now_ns())
         for stage in _BEFORE_SENT:
             journey.times[stage] = clock.now_ns()
@@ -84,18 +84,18 @@ class _Desk:
             request.stamp(stage)
         self._replier.result(request, _CARD, _MASK)
         replied_ns = time.thread_time_ns()
-        answer = self._answers.pop()
-        accepted = self._ledger.accept(answer)
+        reply = self._replies.pop()
+        accepted = self._ledger.accept(reply)
         assert accepted is journey
         journey.times[Stage.RETURNED] = clock.now_ns()
         journey.times[Stage.MASK_DECODED] = clock.now_ns()
-        self._ledger.finish(journey, answer, len(answer.data))
+        self._ledger.finish(journey, reply, len(reply.data))
         closed_ns = time.thread_time_ns()
         parts_ns = {
-            "vehicle: stamps up to sent": stamped_ns - began_ns,
+            "vehicle: stamps up to sent": stamped_ns - begin_ns,
             "vehicle: line in the journal": opened_ns - stamped_ns,
             "worker: stamps and reply": replied_ns - received_ns,
-            "vehicle: answer, clock, row in the CSV": closed_ns - replied_ns,
+            "vehicle: reply, clock, row in the CSV": closed_ns - replied_ns,
         }
         return {name: part_ns / 1e3 for name, part_ns in parts_ns.items()}
 
@@ -112,14 +112,14 @@ class _Desk:
             options=RequestOptions("raw"),
             stamps=journey.stamps,
         )
-        return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message, batch_size=1)
+        return Request(b"", _VEHICLE, "left", _MODEL, self._replies.append, {}, 1 << 20, message=message, batch_size=1)
 
 
 def measure(frames: int) -> dict[str, Any]:
-    """Take so many frames through. Returns what `--json` prints."""
+    """Passes frames through; returns the JSON output."""
     with tempfile.TemporaryDirectory(prefix="skylane-stamping-") as folder, LogWriter(Path(folder) / "run") as log:
-        desk = _Desk(log)
-        parts = [desk.pass_frame(index) for index in range(_SETTLING + frames)][_SETTLING:]
+        path = _StampingPath(log)
+        parts = [path.pass_frame(index) for index in range(_WARM_UP_FRAMES + frames)][_WARM_UP_FRAMES:]
     whole = [sum(part.values()) for part in parts]
     return {
         "frames": frames,
@@ -132,23 +132,16 @@ def measure(frames: int) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--frames", type=click.IntRange(100, 1_000_000), default=5000, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+@options.number("--frames", 5000, 100, 1_000_000, "Number of frames.")
+@options.json_flag
 def stamping(frames: int, *, as_json: bool) -> None:
-    """Measure the CPU time of stamping a frame's whole journey and writing its journal line and its row."""
+    """Measure the CPU time of stamping a frame and writing its journal line and its row."""
     result = measure(frames)
-    if as_json:
-        click.echo(json.dumps(result, indent=2))
-    else:
-        _print(result, Console())
+    show(result, _tables(result), as_json=as_json)
 
 
-def _print(result: Mapping[str, Any], console: Console) -> None:
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     rows = {**result["parts_us"], "whole": result["whole_us"]}
-    console.print(spread_table(f"CPU time of measuring one frame, µs, {result['frames']} frames", rows, digits=1))
-    verdict = "met" if result["is_met"] else "NOT met"
-    console.print(
-        f"mean {result['whole_us']['mean']:.1f} µs; target: at most {result['target_us']:g} µs, {verdict}",
-        highlight=False,
-    )
-    console.print(machine_line(result["machine"]), highlight=False)
+    yield spread_table(f"CPU time of measuring one frame, µs, {result['frames']} frames", rows, digits=1)
+    mean_us, target_us = result["whole_us"]["mean"], result["target_us"]
+    yield f"mean {mean_us:.1f} µs; target: at most {target_us:g} µs, {target_text(result['is_met'])}"

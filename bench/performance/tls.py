@@ -1,16 +1,15 @@
-"""What TLS costs: a secured broker beside a plain one, in alternating rounds of one run.
+"""`skylane bench tls`: compares a broker with TLS with a plain one.
 
-The bus alone first, frames of two sizes there and a few bytes back; then the whole journey with an engine, where what TLS
-takes is to be lost in what the engine takes.
+First the broker alone, with frames of two sizes and replies of a few bytes; then whole round trips with an engine, whose
+time should hide that of TLS.
 """
 
-import json
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,15 +17,15 @@ from typing import Any
 
 import click
 import psutil
-from rich.console import Console
 
-from bench.harness.output import machine_line
-from bench.harness.sample_bag import sample_bag
+from bench.harness import options
+from bench.harness.comparison import Comparison, OnStep, Samples, compare, plan_record
+from bench.harness.environment import sample_bag
+from bench.harness.output import progress, result_table, show, span, target_text
 from bench.harness.samples import spread
-from bench.load import playback
-from bench.load.bus_echo import wire
+from bench.load.bus_echo import EchoClient, open_echo
+from bench.load.playback import PlaybackSettings, answered_hz, play
 from bench.load.worker_process import Worker
-from cloud.models.repository import default_root
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
@@ -35,73 +34,59 @@ from shared.network.tls import create_tls_context
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
-SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG picture of 968×608 pixels, and the same raw.
+SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG image of 968×608 pixels, and the same image raw.
+_PLAIN, _TLS = "plain", "tls"
 _VEHICLE, _WORKER = "vehicle", "worker"
-_IN_FLIGHT = 8  # Frames, where the bus is to carry as many as it can.
-_ANSWER_S = 30.0
-_THROUGHPUT_TARGET = 0.95  # Of the plain journey's.
+_IN_FLIGHT = 8  # Frames while the broker's throughput is measured.
+_CONNECT_TIMEOUT_S = 30.0
+_THROUGHPUT_TARGET = 0.95  # Throughput with TLS divided by that without.
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured and how often."""
+class TlsPlan:
+    """Settings of the comparison."""
 
     models: Path
     model: str = "road-small"
     rounds: int = 5
-    frames: int = 30  # Of a round with an engine; none: the bus alone.
+    frames: int = 30  # Per round with an engine; 0: only the broker is measured.
     window: int = 4
-    messages: int = 60  # Of a round of the bus alone, of each size.
+    messages: int = 60  # Per round and size, with the broker alone.
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """A broker to measure, and the certificates that it asks for."""
+class TestedBroker:
+    """A broker and the certificates that it requires."""
 
-    name: str
     broker: Broker
     certs: Path | None
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a command needs to be let in; by its name it finds its certificate."""
+        """Flags with which a node connects; it finds its certificate by its name."""
         return () if self.certs is None else ("--certs", str(self.certs))
 
 
-@dataclass(slots=True)
-class Rounds:
-    """What one door gave: by size of the bus alone, and with the engine, by round."""
-
-    round_trip_ms: dict[str, list[float]] = field(default_factory=dict)
-    mb_per_s: dict[str, list[float]] = field(default_factory=dict)
-    total_ms: list[float] = field(default_factory=list)  # Medians.
-    answered_hz: list[float] = field(default_factory=list)
-    processor_ms: list[float] = field(default_factory=list)  # Of worker and broker, a frame.
-
-
-def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
-    """Run the rounds; `on_step` is told before each. Returns what `--json` prints.
-
-    Raises:
-        SkylaneError: the model, a broker or a worker cannot be used, or a frame was not answered.
-    """
+def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
+    """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         certs = _certificates(folder / "certs")
-        doors = (
-            Door("plain", stack.enter_context(Broker.start(kind="mosquitto")), None),
-            Door("tls", stack.enter_context(Broker.start(secured=certs)), certs),
-        )
-        rounds = {door.name: Rounds() for door in doors}
-        _measure_bus(plan, doors, rounds, on_step)
-        if plan.frames:
-            _measure_journey(plan, doors, rounds, folder, on_step)
+        brokers = {
+            _PLAIN: TestedBroker(stack.enter_context(Broker.start(kind="mosquitto")), None),
+            _TLS: TestedBroker(stack.enter_context(Broker.start(secured=certs)), certs),
+        }
+        bus = _compare_bus(plan, brokers, on_step)
+        journey = _compare_journey(plan, brokers, folder, on_step) if plan.frames else None
         return {
-            "plan": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()},
-            "bus": {size: _bus_figures(rounds, size) for size in SIZES},
-            "journey": _journey_figures(rounds) if plan.frames else None,
-            "cipher": _cipher(doors[1]),
-            "broker": doors[1].broker.description,
+            "plan": plan_record(plan),
+            "bus": {
+                size: {name: _record(bus, f"{size} {name}") for name in ("round_trip_ms", "mb_per_s")} for size in SIZES
+            },
+            "journey": journey
+            and {name: _record(journey, name) for name in ("total_ms", "answered_hz", "processor_ms")},
+            "cipher": _cipher(brokers[_TLS]),
+            "broker": brokers[_TLS].broker.description,
             "machine": machine(),
         }
 
@@ -114,138 +99,132 @@ def _certificates(folder: Path) -> Path:
     return folder
 
 
-def _alternating(rounds: int, doors: Sequence[Door]) -> Iterator[tuple[int, Door]]:
-    """A B, B A, A B: what drifts on the machine falls on both alike."""
-    for number in range(rounds):
-        for door in doors if number % 2 == 0 else reversed(doors):
-            yield number, door
-
-
-def _measure_bus(
-    plan: Plan, doors: Sequence[Door], rounds: Mapping[str, Rounds], on_step: Callable[[str], None]
-) -> None:
+def _compare_bus(plan: TlsPlan, brokers: Mapping[str, TestedBroker], on_step: OnStep) -> Comparison:
     with ExitStack() as stack:
-        wires = {
-            door.name: stack.enter_context(wire(door.broker.url, certs=door.certs, vehicle=_VEHICLE, name=_WORKER))
-            for door in doors
+        candidates = {
+            name: partial(
+                _send,
+                stack.enter_context(open_echo(tested.broker.url, certs=tested.certs, vehicle=_VEHICLE, name=_WORKER)),
+                plan.messages,
+            )
+            for name, tested in brokers.items()
         }
-        for number, door in _alternating(plan.rounds, doors):
-            on_step(f"bus alone, round {number + 1} of {plan.rounds}, {door.name}")
-            bus, got = wires[door.name], rounds[door.name]
-            for size, size_bytes in SIZES.items():
-                payload = os.urandom(size_bytes)
-                trips_ms = [1e3 * bus.send(payload, 1, 1) for _ in range(plan.messages)]
-                got.round_trip_ms.setdefault(size, []).append(median(trips_ms))
-                took_s = bus.send(payload, plan.messages, _IN_FLIGHT)
-                got.mb_per_s.setdefault(size, []).append(plan.messages * size_bytes / 1e6 / took_s)
+        return compare(candidates, plan.rounds, on_step, step="broker alone, ")
 
 
-def _measure_journey(
-    plan: Plan, doors: Sequence[Door], rounds: Mapping[str, Rounds], folder: Path, on_step: Callable[[str], None]
-) -> None:
-    played = playback.Plan(bag=sample_bag(plan.frames), models=plan.models, model=plan.model, frames=plan.frames)
+def _send(echo: EchoClient, messages: int, _round: int) -> Samples:
+    samples = {}
+    for size, size_bytes in SIZES.items():
+        payload = os.urandom(size_bytes)
+        samples[f"{size} round_trip_ms"] = [median(1e3 * echo.send(payload, 1, 1) for _ in range(messages))]
+        seconds = echo.send(payload, messages, _IN_FLIGHT)
+        samples[f"{size} mb_per_s"] = [messages * size_bytes / 1e6 / seconds]
+    return samples
+
+
+def _compare_journey(plan: TlsPlan, brokers: Mapping[str, TestedBroker], folder: Path, on_step: OnStep) -> Comparison:
+    settings = PlaybackSettings(sample_bag(plan.frames), plan.models, plan.model, frames=plan.frames)
     with ExitStack() as stack:
-        workers = {}
-        for door in doors:
-            on_step(f"starting a worker, {door.name}")
-            worker = partial(Worker, models=plan.models, model=plan.model, name=_WORKER, device="cpu")
-            workers[door.name] = stack.enter_context(worker(door.broker.url, flags=door.flags))
-        for number, door in _alternating(plan.rounds, doors):
-            on_step(f"with an engine, round {number + 1} of {plan.rounds}, {door.name}")
-            flags = ["--vehicle", _VEHICLE, *door.flags]
-            run = folder / f"{door.name}-{number}"
-            pids = (workers[door.name].pid, door.broker.pid)
-            before_s = _processor_s(pids)
-            one = playback.played(played, door.broker.url, run / "latency", window=1, flags=flags)
-            many = playback.played(played, door.broker.url, run / "throughput", window=plan.window, flags=flags)
-            rounds[door.name].total_ms.append(median(float(row["total_ms"]) for row in one))
-            rounds[door.name].answered_hz.append(playback.rate_hz(many))
-            used_ms = 1e3 * (_processor_s(pids) - before_s)
-            rounds[door.name].processor_ms.append(used_ms / (len(one) + len(many)))
+        candidates = {}
+        for name, tested in brokers.items():
+            on_step(f"starting a worker, {name}")
+            worker = stack.enter_context(
+                Worker(
+                    tested.broker.url,
+                    models=plan.models,
+                    model=plan.model,
+                    name=_WORKER,
+                    device="cpu",
+                    flags=tested.flags,
+                )
+            )
+            candidates[name] = partial(_play, plan, settings, tested, worker, folder=folder / name)
+        return compare(candidates, plan.rounds, on_step, step="with an engine, ")
+
+
+def _play(
+    plan: TlsPlan, settings: PlaybackSettings, tested: TestedBroker, worker: Worker, number: int, *, folder: Path
+) -> Samples:
+    flags = ["--vehicle", _VEHICLE, *tested.flags]
+    pids = (worker.pid, tested.broker.pid)
+    before_s = _processor_s(pids)
+    latency = play(settings, tested.broker.url, folder / f"{number}-latency", flags=flags)
+    throughput = play(settings, tested.broker.url, folder / f"{number}-throughput", window=plan.window, flags=flags)
+    used_ms = 1e3 * (_processor_s(pids) - before_s)
+    return {
+        "total_ms": [median(float(row["total_ms"]) for row in latency)],
+        "answered_hz": [answered_hz(throughput)],
+        "processor_ms": [used_ms / (len(latency) + len(throughput))],
+    }
 
 
 def _processor_s(pids: Sequence[int]) -> float:
-    """What processes have used of all cores so far, user and system."""
+    """User and system time of processes so far, over all cores."""
     times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(each.user + each.system for each in times)
 
 
-def _bus_figures(rounds: Mapping[str, Rounds], size: str) -> dict[str, Any]:
-    trips = {name: each.round_trip_ms[size] for name, each in rounds.items()}
-    rates = {name: each.mb_per_s[size] for name, each in rounds.items()}
-    return {"round_trip_ms": _compared(trips), "mb_per_s": _compared(rates)}
-
-
-def _journey_figures(rounds: Mapping[str, Rounds]) -> dict[str, Any]:
+def _record(comparison: Comparison, measure: str) -> dict[str, Any]:
+    """Medians over the rounds, and the ratio of TLS to plain round by round, which cancels drift of the machine."""
+    ratio = comparison.ratio(_TLS, _PLAIN, measure)
     return {
-        "total_ms": _compared({name: each.total_ms for name, each in rounds.items()}),
-        "answered_hz": _compared({name: each.answered_hz for name, each in rounds.items()}),
-        "processor_ms": _compared({name: each.processor_ms for name, each in rounds.items()}),
+        **{name: comparison.median(name, measure) for name in (_PLAIN, _TLS)},
+        "ratio": ratio.median_of_rounds,
+        "ratio_spread": spread(ratio.by_round),
+        "ratio_by_round": list(ratio.by_round),
     }
 
 
-def _compared(by_round: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Both ways' medians over the rounds, and TLS over plain, round by round."""
-    ratios = [tls / plain for plain, tls in zip(by_round["plain"], by_round["tls"], strict=True)]
-    medians = {name: median(values) for name, values in by_round.items()}
-    return {**medians, "ratio": median(ratios), "ratio_spread": spread(ratios), "ratio_by_round": ratios}
-
-
-def _cipher(door: Door) -> str:
-    """What a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
-    address = Address.parse(door.broker.url)
-    context = create_tls_context(address, BrokerOptions(certs=door.certs).certificates(_VEHICLE))
+def _cipher(tested: TestedBroker) -> str:
+    """Protocol and cipher that a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
+    address = Address.parse(tested.broker.url)
+    context = create_tls_context(address, BrokerOptions(certs=tested.certs).certificates(_VEHICLE))
     with (
-        socket.create_connection((address.host, address.port), timeout=_ANSWER_S) as plain,
+        socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,
     ):
         cipher = secured.cipher()
-        return f"{secured.version()} {cipher[0] if cipher else 'no cipher'}"
+        assert cipher is not None
+        return f"{secured.version()} {cipher[0]}"
 
 
 @click.command()
-@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option("--model", default="road-small", show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option("--frames", type=click.IntRange(0), default=30, show_default=True, help="A round; 0: the bus alone.")
-@click.option("--window", type=click.IntRange(1, 64), default=4, show_default=True, help="Of the throughput rounds.")
-@click.option("--messages", type=click.IntRange(8), default=60, show_default=True, help="A round of the bus alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
-def tls(models: Path | None, *, as_json: bool, **plan: Any) -> None:
-    """Compare a secured broker with a plain one: the bus alone, and the whole journey with an engine."""
+@options.models
+@options.model
+@options.rounds(5, 100)
+@options.number("--frames", 30, 0, None, "Frames per round; 0 measures only the broker.")
+@options.throughput_window
+@options.number("--messages", 60, 8, None, "Messages per round with the broker alone.")
+@options.json_flag
+def tls(*, as_json: bool, **plan: Any) -> None:
+    """Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine."""
     if plan["frames"] == 1:
-        raise click.UsageError("--frames 1: a rate takes two frames; give 2 or more, or 0 for the bus alone")
-    with Console(stderr=True).status("preparing") as status:
-        result = measure(Plan(models=models or default_root(), **plan), status.update)
-    if as_json:
-        click.echo(json.dumps(result, indent=2))
-    else:
-        _print(result, Console())
+        raise click.UsageError("--frames 1: a rate needs two frames; give 2 or more, or 0 for the broker alone")
+    with progress() as on_step:
+        result = measure(TlsPlan(**plan), on_step)
+    show(result, _tables(result), as_json=as_json)
 
 
-def _print(result: Mapping[str, Any], console: Console) -> None:
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan, journey = result["plan"], result["journey"]
-    table = Table(title=f"TLS beside plain, {plan['rounds']} alternating rounds")
-    for heading in ("figure", "plain", "tls", "tls / plain", "by round, least to most"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    rows = {}
-    for size, figures in result["bus"].items():
-        rows[f"bus alone, {size}, round trip ms"] = figures["round_trip_ms"]
-        rows[f"bus alone, {size}, MB/s"] = figures["mb_per_s"]
+    records = {}
+    for size, values in result["bus"].items():
+        records[f"broker alone, {size}, round trip ms"] = values["round_trip_ms"]
+        records[f"broker alone, {size}, MB/s"] = values["mb_per_s"]
     if journey:
-        rows[f"{plan['model']}, one in flight, ms"] = journey["total_ms"]
-        rows[f"{plan['model']}, window {plan['window']}, answered /s"] = journey["answered_hz"]
-        rows[f"{plan['model']}, worker's and broker's processor ms a frame"] = journey["processor_ms"]
-    for name, figure in rows.items():
-        by_round = figure["ratio_by_round"]
-        spread_text = f"{min(by_round):.3f} to {max(by_round):.3f}"
-        table.add_row(name, f"{figure['plain']:.2f}", f"{figure['tls']:.2f}", f"{figure['ratio']:.3f}", spread_text)
-    console.print(table)
+        records[f"{plan['model']}, one in flight, ms"] = journey["total_ms"]
+        records[f"{plan['model']}, window {plan['window']}, answered /s"] = journey["answered_hz"]
+        records[f"{plan['model']}, processor ms of worker and broker a frame"] = journey["processor_ms"]
+    yield result_table(
+        f"TLS compared with plain, {plan['rounds']} alternating rounds",
+        {"measure": "<", "plain": ".2f", "tls": ".2f", "tls / plain": ".3f", "by round, least to most": ""},
+        [
+            (name, record["plain"], record["tls"], record["ratio"], span(record["ratio_by_round"]))
+            for name, record in records.items()
+        ],
+    )
     if journey:
         kept = journey["answered_hz"]["ratio"]
-        verdict = "met" if kept >= _THROUGHPUT_TARGET else "NOT met"
-        console.print(
-            f"throughput kept: {kept:.3f} (median of rounds; target {_THROUGHPUT_TARGET}, {verdict})", highlight=False
-        )
-    console.print(f"{result['cipher']}, certificates ECDSA P-256, both sides verified", highlight=False)
-    console.print(machine_line(result["machine"], result["broker"]), highlight=False)
+        verdict = target_text(kept >= _THROUGHPUT_TARGET)
+        yield f"throughput kept: {kept:.3f} (median of rounds; target {_THROUGHPUT_TARGET}, {verdict})"
+    yield f"{result['cipher']}, certificates ECDSA P-256, both sides verified"

@@ -1,4 +1,4 @@
-"""Benchmarks of failures: worker failover, model swap under load, and long runs with random faults.
+"""Measures the effect of worker failures, model swaps and long runs with random faults.
 
 Start with `failover`.
 """

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.faults.hostile.mutations import STRANGE
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.audit import audit
 from bench.logs.run_log import load_run
 from bench.report.data.study_log import load_study
@@ -43,7 +43,7 @@ CELLS = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few frames."""
-    return write_run(tmp_path_factory.mktemp("intact") / "run", Plan(frames=12, unanswered=0.3))
+    return write_run(tmp_path_factory.mktemp("intact") / "run", SyntheticRunPlan(frames=12, unanswered=0.3))
 
 
 @pytest.fixture(scope="module")

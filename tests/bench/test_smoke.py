@@ -1,4 +1,4 @@
-"""Every bench once, from the real command line, as small as it can be made: a bench that cannot run is found here."""
+"""Runs every benchmark once from the command line, with the smallest possible settings."""
 
 import os
 import subprocess
@@ -14,10 +14,10 @@ from tests.pipeline.conftest import models
 __all__ = ["models"]
 
 ROOT = Path(__file__).parents[2]
-_LIMIT_S = 600.0
+_TIMEOUT_S = 600.0
 _MODEL = ("--models", "{models}", "--model", "tiny")
 _BAG = ("--bag", "{bag}")
-_SMOKES = {
+_ARGUMENTS = {
     "baselines": (*_MODEL, *_BAG, "--frames", "2", "--rounds", "1", "--baseline", "mqtt"),
     "clocks": ("--frames", "20"),
     "doors": (*_MODEL, "--seconds", "1", "--rounds", "1", "--clients", "2", "--door", "mqtt", "--door", "grpc"),
@@ -37,45 +37,45 @@ _SMOKES = {
     "transports": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--transport", "mqtt", "--transport", "grpc"),
     "vehicle": (*_BAG, "--frames", "600", "--height", "64", "--width", "96"),
 }
-_PLAIN = {"peers"}  # Its tables are of peers that may not be there.
+_WITHOUT_TABLES = {"peers"}  # The peers may not be installed.
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of all smoke runs: what one renders, the next one finds."""
+    """The working directory of all runs, so that sample bags are rendered once."""
     return tmp_path_factory.mktemp("smoke")
 
 
 @pytest.fixture(scope="module")
 def bag(place: Path) -> Path:
-    """A synthetic drive of small pictures."""
+    """A synthetic drive of small images."""
     record(place / "drive", DrivePlan(seed=1, frames=4, width=256, height=160))
     return place / "drive"
 
 
-def test_every_bench_has_a_smoke_run() -> None:
-    """A new bench is added here, or this fails."""
-    assert set(_SMOKES) == set(bench.commands)
+def test_every_benchmark_has_a_smoke_test() -> None:
+    """A new benchmark must be added to this module."""
+    assert set(_ARGUMENTS) == set(bench.commands)
 
 
 @pytest.mark.mosquitto
-@pytest.mark.parametrize("name", _SMOKES)
-def test_a_bench_runs_to_its_end(name: str, models: Path, bag: Path, place: Path) -> None:
-    """`skylane bench engines` ended with an error for weeks, and no test ran it."""
-    flags = [flag.format(models=models, bag=bag) for flag in _SMOKES[name]]
+@pytest.mark.parametrize("name", _ARGUMENTS)
+def test_a_benchmark_runs_to_its_end(name: str, models: Path, bag: Path, place: Path) -> None:
+    """The command succeeds, and its tables fit a terminal of 80 characters."""
+    flags = [flag.format(models=models, bag=bag) for flag in _ARGUMENTS[name]]
     done = subprocess.run(
         [sys.executable, "-m", "skylane", "bench", name, *flags],
         cwd=place,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         capture_output=True,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=_TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
     assert done.stdout.strip()
     assert "…" not in done.stdout
-    if name not in _PLAIN:
-        drawn = [line for line in done.stdout.splitlines() if "━" in line or "──" in line]
-        assert drawn, done.stdout
-        assert max(map(len, drawn)) <= 80
+    if name not in _WITHOUT_TABLES:
+        rules = [line for line in done.stdout.splitlines() if "━" in line or "──" in line]
+        assert rules, done.stdout
+        assert max(map(len, rules)) <= 80

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.clocks.clock_accuracy import judge
+from bench.clocks.clock_accuracy import clock_errors
 from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared.mqtt.bus import Bus
@@ -52,7 +52,7 @@ def test_workers_of_one_group_have_separate_clock_offsets(
         assert len(own) > 10
         assert {row["worker_session"] for row in own} == {process.session}
         for row in own:
-            judged = judge(row, here, process.clock)
+            judged = clock_errors(row, here, process.clock)
             # Everything is on one machine, so readings of its clocks are exact to microseconds.
             assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
 

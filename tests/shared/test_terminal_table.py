@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench.faults.cli import faults
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.cli import report
 from bench.study.cli import study
 from shared.terminal_table import Table
@@ -84,8 +84,8 @@ def test_no_word_in_the_tables_of_a_command_is_broken(
     """A narrow terminal shows every word that a wide one shows."""
     command, flags = _COMMANDS[name]
     folders = {
-        "run": write_run(tmp_path / "run", Plan(frames=30)),
-        "other": write_run(tmp_path / "other", Plan(frames=30, seed=1, session="1" * 12)),
+        "run": write_run(tmp_path / "run", SyntheticRunPlan(frames=30)),
+        "other": write_run(tmp_path / "other", SyntheticRunPlan(frames=30, seed=1, session="1" * 12)),
         "study": write_study(tmp_path, frames=30),
     }
     outputs = {}

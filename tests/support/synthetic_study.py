@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 
 ENGINES, VEHICLES = ("frozen_graph", "saved_model"), (1, 4)
@@ -26,7 +26,7 @@ def write_study(folder: Path, frames: int = 120) -> Path:
             runs.append(row | {"state": "failed", "reason": "no model 'road-huge': skylane model build road-huge"})
             continue
         slower_ms = _SLOWER_MS.get((engine, vehicles), 0.0)
-        plan = Plan(frames=frames, seed=order, session=f"{order:012x}", slower_ms=slower_ms)
+        plan = SyntheticRunPlan(frames=frames, seed=order, session=f"{order:012x}", slower_ms=slower_ms)
         log = load_run(write_run(folder / "cells" / cell / str(repetition) / "vehicle-1", plan)).frames
         phase = np.where(np.arange(len(log)) < 10, "warm_up", "measured")
         lead = pd.DataFrame({**facts, "vehicle_run": "vehicle-1", "phase": phase})

@@ -1,1 +1,1 @@
-"""Reproduction of an earlier system's MQTT path: its vehicle, its cloud node, and its image and mask encoding."""
+"""Reproduction of the first system's MQTT path: its vehicle, its cloud node, and its image and mask encoding."""

@@ -1,4 +1,4 @@
-"""Pictures as the first system made them (a reproduction): whole frames in colour, cut to the model by OpenCV."""
+"""Reproduction of the first system's images: whole frames in colour, resized and cropped to the model by OpenCV."""
 
 from itertools import islice
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.load.playback import BenchError
+from bench.harness.comparison import BenchError
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.opencv import cv2
 
-Picture = npt.NDArray[np.uint8]  # H×W×3.
+ColourImage = npt.NDArray[np.uint8]  # H×W×3.
 
 
 def read(bag: Path, count: int) -> list[Frame]:
-    """The first frames of a bag. They are read before anything is timed, as the vehicle node reads ahead.
+    """Reads the first frames of a bag before anything is timed, as the vehicle node reads ahead.
 
     Raises:
-        BenchError: it holds none that can be read.
+        BenchError: the bag has no readable frame.
     """
     source = BagSource(bag)
     try:
@@ -27,22 +27,22 @@ def read(bag: Path, count: int) -> list[Frame]:
     finally:
         source.close()
     if not found:
-        raise BenchError(f"{bag} holds no frame that can be read: make one with 'skylane bag make'")
+        raise BenchError(f"{bag} has no readable frame: make a bag with 'skylane bag make'")
     return found
 
 
-def in_colour(frame: Frame, target: Layout) -> Picture:
-    """All of a frame in colour: OpenCV's bilinear demosaicing, as the original did it, by the right constant.
+def to_colour_image(frame: Frame, target: Layout) -> ColourImage:
+    """Converts a whole frame to colour with OpenCV's bilinear demosaicing, as the original did.
 
-    The original took red for blue on one of its paths, which costs accuracy and no time: that is not reproduced.
+    The original swapped red and blue on one of its paths, which costs accuracy but no time; this is not reproduced.
     """
     return to_colour(frame.pixels, frame.layout, target, "bilinear")
 
 
-def fitted(picture: Picture, height: int, width: int) -> Picture:
-    """One axis resized to fit, by cubic interpolation, and the middle of the other cut out: height×width×3."""
-    scale = max(height / picture.shape[0], width / picture.shape[1])
-    size = (max(width, round(picture.shape[1] * scale)), max(height, round(picture.shape[0] * scale)))
-    resized = cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC)
+def fit(image: ColourImage, height: int, width: int) -> ColourImage:
+    """Resizes an image with cubic interpolation so that one axis fits, and crops the other: height×width×3."""
+    scale = max(height / image.shape[0], width / image.shape[1])
+    size = (max(width, round(image.shape[1] * scale)), max(height, round(image.shape[0] * scale)))
+    resized = cv2.resize(image, size, interpolation=cv2.INTER_CUBIC)
     top, left = (resized.shape[0] - height) // 2, (resized.shape[1] - width) // 2
     return np.ascontiguousarray(resized[top : top + height, left : left + width], np.uint8)

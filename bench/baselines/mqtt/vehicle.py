@@ -1,7 +1,6 @@
-"""The first system's vehicle over MQTT (a reproduction of the method): whole pictures as JPEG, coloured JPEGs back.
+"""Child process that reproduces the first system's vehicle over MQTT: whole images as JPEG, coloured JPEG masks back.
 
-Nothing tells which frame an answer belongs to, so it can be timed only with one frame in flight: the next picture that
-comes in is taken for the answer.
+A reply does not contain its frame, so it can only be timed with one frame in flight: the next image is taken as the reply.
 """
 
 import queue
@@ -14,69 +13,69 @@ import click
 import numpy as np
 import paho.mqtt.client as paho
 
-from bench.baselines.child import file_of, serve
+from bench.baselines.child import image_file, serve
 from bench.baselines.mqtt import plain_client
-from bench.baselines.mqtt.images import in_colour, read
-from bench.load.playback import BenchError
+from bench.baselines.mqtt.images import read, to_colour_image
+from bench.harness.comparison import BenchError
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 
 
 class Publisher:
-    """Sends a frame when it is told to, and takes the next picture for its answer."""
+    """Sends one frame per request, and takes the next image as the reply."""
 
-    def __init__(self, port: int, bag: Path, count: int, *, answer_s: float = 120.0) -> None:
-        self._answer_s = answer_s
+    def __init__(self, port: int, bag: Path, count: int, *, reply_timeout_s: float = 120.0) -> None:
+        self._reply_timeout_s = reply_timeout_s
         self._frames = read(bag, count)
-        self._answers: queue.SimpleQueue[tuple[bytes, int, int]] = queue.SimpleQueue()
-        self._client = plain_client.connected(port, plain_client.MASKS, self._answered)
+        self._replies: queue.SimpleQueue[tuple[bytes, int, int]] = queue.SimpleQueue()
+        self._client = plain_client.connect(port, plain_client.MASKS, self._on_image)
 
-    def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
-        """Send frame `frame`, wait for the picture that comes back, and tell what took how long.
+    def send(self, request: Mapping[str, Any]) -> Mapping[str, float]:
+        """Sends frame `frame` and waits for the reply; returns durations in milliseconds and sizes in bytes.
 
-        `keep`: a folder that receives both pictures, or None.
+        `keep`: folder that receives both images, or None.
 
         Raises:
-            BenchError: none comes back.
+            BenchError: no image arrived in time.
         """
-        number = int(errand["frame"])
-        begun_ns = perf_counter_ns()
-        colour = in_colour(self._frames[number % len(self._frames)], Layout.BGR8)
+        number = int(request["frame"])
+        begin_ns = perf_counter_ns()
+        colour = to_colour_image(self._frames[number % len(self._frames)], Layout.BGR8)
         demosaiced_ns = perf_counter_ns()
         _, encoded = cv2.imencode(".jpg", colour)
-        picture = encoded.tobytes()
+        image = encoded.tobytes()
         encoded_ns = perf_counter_ns()
-        self._client.publish(plain_client.FRAMES, picture)
+        self._client.publish(plain_client.FRAMES, image)
         try:
-            answer, returned_ns, decoded_ns = self._answers.get(timeout=self._answer_s)
-        except queue.Empty:  # QoS 0 sends nothing again.
+            reply, returned_ns, decoded_ns = self._replies.get(timeout=self._reply_timeout_s)
+        except queue.Empty:  # QoS 0 does not retransmit.
             raise BenchError(
-                f"no picture came back for frame {number} within {self._answer_s:g} s: run it again"
+                f"no image was returned for frame {number} within {self._reply_timeout_s:g} s: run it again"
             ) from None
-        if errand.get("keep"):
-            folder = Path(errand["keep"])
-            file_of(folder, "sent", number).write_bytes(picture)
-            file_of(folder, "returned", number).write_bytes(answer)
+        if request.get("keep"):
+            folder = Path(request["keep"])
+            image_file(folder, "sent", number).write_bytes(image)
+            image_file(folder, "returned", number).write_bytes(reply)
         return {
-            "demosaiced": (demosaiced_ns - begun_ns) / 1e6,
+            "demosaiced": (demosaiced_ns - begin_ns) / 1e6,
             "encoded": (encoded_ns - demosaiced_ns) / 1e6,
             "away": (returned_ns - encoded_ns) / 1e6,
             "mask_decoded": (decoded_ns - returned_ns) / 1e6,
-            "total": (decoded_ns - begun_ns) / 1e6,
-            "bytes_up": len(picture),
-            "bytes_down": len(answer),
+            "total": (decoded_ns - begin_ns) / 1e6,
+            "bytes_up": len(image),
+            "bytes_down": len(reply),
         }
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnects from the broker."""
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _answered(self, _: paho.Client, answer: bytes) -> None:
-        """A picture came in; runs on the network thread, which decodes it, as the original's did."""
+    def _on_image(self, _: paho.Client, reply: bytes) -> None:
+        """Handles a reply; decodes it on the network thread, as the original did."""
         returned_ns = perf_counter_ns()
-        cv2.imdecode(np.frombuffer(answer, np.uint8), cv2.IMREAD_COLOR)
-        self._answers.put((answer, returned_ns, perf_counter_ns()))
+        cv2.imdecode(np.frombuffer(reply, np.uint8), cv2.IMREAD_COLOR)
+        self._replies.put((reply, returned_ns, perf_counter_ns()))
 
 
 @click.command()
@@ -84,7 +83,7 @@ class Publisher:
 @click.option("--bag", type=click.Path(path_type=Path), required=True)
 @click.option("--count", type=int, required=True)
 def main(port: int, bag: Path, count: int) -> None:
-    """Send frames as told, until the standard input ends."""
+    """Send one frame per request until the standard input is closed."""
     serve(Publisher(port, bag, count).send)
 
 

@@ -1,1 +1,1 @@
-"""Reproduction of an earlier system's clients of TensorFlow Serving."""
+"""Reproduction of the first system's clients of TensorFlow Serving."""

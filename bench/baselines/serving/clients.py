@@ -1,13 +1,12 @@
-"""The first system's clients of TensorFlow Serving (a reproduction of the method): arrays become Python lists, and back.
+"""Reproduction of the first system's clients of TensorFlow Serving, which convert arrays to Python lists and back.
 
-They speak the public protocols with the public libraries, and are pointed at Skylane's own doors, for what they do with
-their arrays is what is measured. The original's took 7 to 9 s a frame over gRPC and 47 to 49 s over REST, of pictures
-3.6 times as large as road-small's, as 32-bit numbers, and with twenty scores for every pixel of the answer: those come where
-the output is `scores`.
+They use the public protocols and libraries with Skylane's own endpoints, because the conversion of arrays is measured. The
+original took 7 to 9 s per frame over gRPC and 47 to 49 s over REST, with images 3.6 times as large as those of road-small, as
+32-bit numbers, and with twenty scores for every pixel of the reply, which the output `scores` reproduces.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from time import perf_counter_ns
@@ -17,73 +16,72 @@ import grpc
 import numpy as np
 import requests
 
-from bench.baselines.mqtt.images import Picture
-from bench.load.playback import BenchError
+from bench.baselines.mqtt.images import ColourImage
+from bench.harness.comparison import BenchError
 from shared.imaging.mask_codecs import Mask
 
-SCORES = "scores"  # For each pixel and class, 32 bits; the highest wins.
+SCORES = "scores"  # One 32-bit value per pixel and class; the highest wins.
+REPLY_TIMEOUT_S = 120.0
 
-_ANSWER_S = 120.0
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 _OK = 200
 
 
 @dataclass(slots=True)
-class LapTimer:
-    """What took how long, milliseconds by name, in order."""
+class Timer:
+    """Durations of consecutive steps, milliseconds by name, in order."""
 
-    took_ms: dict[str, float] = field(default_factory=dict)
+    durations_ms: dict[str, float] = field(default_factory=dict)
     _last_ns: int = field(default_factory=perf_counter_ns)
 
-    def lap(self, name: str) -> None:
-        """What was done since the last lap is called so."""
+    def stop(self, name: str) -> None:
+        """Ends a step; the next one begins."""
         now_ns = perf_counter_ns()
-        self.took_ms[name] = (now_ns - self._last_ns) / 1e6
+        self.durations_ms[name] = (now_ns - self._last_ns) / 1e6
         self._last_ns = now_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A mask, and what the server says that it did for it: milliseconds by stage."""
+class ServingReply:
+    """A mask, and the durations that the server reported, in milliseconds by stage."""
 
     mask: Mask
     served_ms: dict[str, float]
 
 
 class RestClient:
-    """`POST …:predict` in row format, a connection a request, as `requests.post` makes them."""
+    """`POST …:predict` in row format, with a new connection per request, as `requests.post` does."""
 
-    def __init__(self, address: str, model: str, output: str) -> None:  # noqa: ARG002  Of one output JSON has no name.
+    def __init__(self, address: str, model: str, output: str) -> None:  # noqa: ARG002  JSON does not name a single output.
         self._url = f"http://{address}/v1/models/{model}:predict"
 
-    def predict(self, picture: Picture, timer: LapTimer) -> Answer:
-        """The mask of a picture (H×W×3 uint8).
+    def predict(self, image: ColourImage, timer: Timer) -> ServingReply:
+        """Returns the mask of an image, H×W×3 uint8.
 
         Raises:
-            BenchError: the door refused it.
+            BenchError: the endpoint rejected it.
         """
-        instances = [picture.tolist()]
-        timer.lap("to_lists")
+        instances = [image.tolist()]
+        timer.stop("to_lists")
         body = json.dumps({"signature_name": "serving_default", "instances": instances})
-        timer.lap("to_json")
-        response = requests.post(self._url, data=body, timeout=_ANSWER_S)
-        timer.lap("away")
-        if response.status_code != _OK:
-            raise BenchError(f"{self._url} answered {response.status_code}: {response.text[:200]}")
-        answer = response.json()
-        timer.lap("from_json")
-        mask = np.array(answer["predictions"], np.uint8)[0]
-        timer.lap("from_lists")
-        return Answer(mask, served_ms(response.headers.get("Server-Timing", "")))
+        timer.stop("to_json")
+        response = requests.post(self._url, data=body, timeout=REPLY_TIMEOUT_S)
+        timer.stop("away")
+        check_status(response)
+        reply = response.json()
+        timer.stop("from_json")
+        mask = np.array(reply["predictions"], np.uint8)[0]
+        timer.stop("from_lists")
+        return ServingReply(mask, served_ms(response.headers.get("Server-Timing", "")))
 
 
 class GrpcClient:
-    """`PredictionService.Predict` with a tensor of single numbers, each way."""
+    """`PredictionService.Predict` with tensors as lists of numbers in both directions."""
 
     def __init__(self, address: str, model: str, output: str) -> None:
-        """`output`: what is read of the answer, `mask` or `scores`."""
-        # Not above: a REST client has no TensorFlow, whose many objects would make Python's collector slower for it. The
-        # stubs load it too, and it must have been loaded quietly before.
+        """`output`: the output to read, `mask` or `scores`."""
+        # Imported late: TensorFlow's many objects would slow down the garbage collector of a REST client. The library
+        # module silences its log, and must be imported before the stubs.
         self._tf = import_module("cloud.engines.tensorflow.library").tf
         apis = "tensorflow_serving.apis"
         predict = import_module(f"{apis}.predict_pb2")
@@ -94,49 +92,55 @@ class GrpcClient:
         self._model = model
         self._output = output
 
-    def predict(self, picture: Picture, timer: LapTimer) -> Answer:
-        """The mask of a picture (H×W×3 uint8).
+    def predict(self, image: ColourImage, timer: Timer) -> ServingReply:
+        """Returns the mask of an image, H×W×3 uint8.
 
         Raises:
-            BenchError: the door refused it.
+            BenchError: the endpoint rejected it.
         """
-        numbers = picture.reshape(-1).tolist()
-        timer.lap("to_lists")
+        numbers = image.reshape(-1).tolist()
+        timer.stop("to_lists")
         request = self._request()
         request.model_spec.name = self._model
         request.model_spec.signature_name = "serving_default"
         tensor = request.inputs["input"]
         tensor.dtype = self._tf.uint8.as_datatype_enum
-        for side in (1, *picture.shape):
+        for side in (1, *image.shape):
             tensor.tensor_shape.dim.add(size=side)
         tensor.int_val.extend(numbers)
-        timer.lap("to_message")
+        timer.stop("to_message")
         try:
-            response, call = self._predict.with_call(request, timeout=_ANSWER_S)
+            response, call = self._predict.with_call(request, timeout=REPLY_TIMEOUT_S)
         except grpc.RpcError as error:
             raise BenchError(f"Predict of {self._model} failed: {error}") from error
-        timer.lap("away")
+        timer.stop("away")
         output = response.outputs[self._output]
-        answered = list(output.float_val if self._output == SCORES else output.int_val)
-        timer.lap("from_message")
+        values = list(output.float_val if self._output == SCORES else output.int_val)
+        timer.stop("from_message")
         shape = [side.size for side in output.tensor_shape.dim]
-        found = np.array(answered, np.float32 if self._output == SCORES else np.uint8).reshape(shape)[0]
-        timer.lap("from_lists")
+        found = np.array(values, np.float32 if self._output == SCORES else np.uint8).reshape(shape)[0]
+        timer.stop("from_lists")
         mask = found.argmax(axis=-1).astype(np.uint8) if self._output == SCORES else found
-        timer.lap("arg_max")
+        timer.stop("arg_max")
         trailing = {pair[0]: pair[1] for pair in call.trailing_metadata() or ()}
-        return Answer(mask, served_ms(str(trailing.get("server-timing", ""))))
+        return ServingReply(mask, served_ms(str(trailing.get("server-timing", ""))))
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
 
+def check_status(response: requests.Response) -> None:
+    """Raises BenchError if an endpoint rejected a request."""
+    if response.status_code != _OK:
+        raise BenchError(f"{response.url} answered {response.status_code}: {response.text[:200]}")
+
+
 CLIENTS: dict[str, Callable[[str, str, str], RestClient | GrpcClient]] = {"rest": RestClient, "grpc": GrpcClient}
 
 
 def served_ms(header: str) -> dict[str, float]:
-    """The stages in a `Server-Timing`: `inferred;dur=210.5, …` in milliseconds; those without a duration are left out."""
+    """Parses a `Server-Timing` header, `inferred;dur=210.5, …`, to milliseconds by stage; skips stages without a duration."""
     stages: dict[str, float] = {}
     for metric in header.split(","):
         name, *parameters = (part.strip() for part in metric.split(";"))
@@ -146,7 +150,7 @@ def served_ms(header: str) -> dict[str, float]:
     return stages
 
 
-def in_lists(took_ms: dict[str, float], names: Sequence[str] = ("to_lists", "to_json", "to_message")) -> float:
-    """Milliseconds that the conversions into lists and messages, and back, took."""
-    back = [name.replace("to_", "from_") for name in names]
-    return sum(took_ms.get(name, 0.0) for name in (*names, *back))
+def conversion_ms(durations_ms: dict[str, float]) -> float:
+    """The time of the conversions to lists, JSON and messages, and back, in milliseconds."""
+    kinds = ("lists", "json", "message")
+    return sum(durations_ms.get(f"{direction}_{kind}", 0.0) for kind in kinds for direction in ("to", "from"))

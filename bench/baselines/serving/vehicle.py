@@ -1,4 +1,4 @@
-"""The first system's vehicle with TensorFlow Serving (a reproduction of the method): it cuts frames to the model itself."""
+"""Child process that reproduces the first system's vehicle with TensorFlow Serving, which crops frames to the model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,34 +8,34 @@ from typing import Any
 import click
 
 from bench.baselines.child import serve
-from bench.baselines.mqtt.images import fitted, in_colour, read
-from bench.baselines.serving.clients import CLIENTS, GrpcClient, LapTimer, RestClient, in_lists
+from bench.baselines.mqtt.images import fit, read, to_colour_image
+from bench.baselines.serving.clients import CLIENTS, GrpcClient, RestClient, Timer, conversion_ms
 from cloud.models.repository import Repository
 from shared.imaging.frames import Frame
 from shared.messages.model_card import ModelCard
 
 
 class ServingVehicle:
-    """Makes a frame ready, has it answered and reads the mask, one frame after the other."""
+    """Prepares one frame per request, sends it and decodes the mask."""
 
     def __init__(self, client: RestClient | GrpcClient, card: ModelCard, frames: Sequence[Frame]) -> None:
         self._client = client
         self._card = card
         self._frames = frames
 
-    def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
-        """Have frame `frame` answered, and tell what took how long."""
-        begun_ns = perf_counter_ns()
-        timer = LapTimer()
-        colour = in_colour(self._frames[int(errand["frame"]) % len(self._frames)], self._card.layout)
-        timer.lap("demosaiced")
-        picture = fitted(colour, self._card.height, self._card.width)
-        timer.lap("preprocessed")
-        answer = self._client.predict(picture, timer)
-        total_ms = (perf_counter_ns() - begun_ns) / 1e6
-        inferred_ms = answer.served_ms["inferred"]
-        beside_ms = timer.took_ms.pop("away") - inferred_ms  # The link, and the door's own work.
-        parts = {**timer.took_ms, "link_and_door": beside_ms, "in_lists": in_lists(timer.took_ms)}
+    def send(self, request: Mapping[str, Any]) -> Mapping[str, float]:
+        """Sends frame `frame`; returns durations in milliseconds."""
+        begin_ns = perf_counter_ns()
+        timer = Timer()
+        colour = to_colour_image(self._frames[int(request["frame"]) % len(self._frames)], self._card.layout)
+        timer.stop("demosaiced")
+        image = fit(colour, self._card.height, self._card.width)
+        timer.stop("preprocessed")
+        reply = self._client.predict(image, timer)
+        total_ms = (perf_counter_ns() - begin_ns) / 1e6
+        inferred_ms = reply.served_ms["inferred"]
+        link_ms = timer.durations_ms.pop("away") - inferred_ms  # The link, and the endpoint's own work.
+        parts = {**timer.durations_ms, "link_and_door": link_ms, "in_lists": conversion_ms(timer.durations_ms)}
         return {**parts, "inferred": inferred_ms, "total": total_ms}
 
 
@@ -48,7 +48,7 @@ class ServingVehicle:
 @click.option("--bag", type=click.Path(path_type=Path), required=True)
 @click.option("--count", type=int, required=True)
 def main(way: str, address: str, models: Path, model: str, *, output: str, bag: Path, count: int) -> None:
-    """Send frames as told, until the standard input ends."""
+    """Send one frame per request until the standard input is closed."""
     client = CLIENTS[way](address, model, output)
     serve(ServingVehicle(client, Repository(models).card(model), read(bag, count)).send)
 

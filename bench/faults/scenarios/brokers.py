@@ -83,7 +83,7 @@ def frozen_broker(rig: Rig) -> Finding:
     figures = [Figure("answered again after", again_s, "s")]
     for life in lives:
         before = max(value for at, value in zip(life.times_s, life.rss_bytes, strict=True) if at <= before_s)
-        peak = life.most("rss_bytes", since_s=before_s)
+        peak = life.peak("rss_bytes", since_s=before_s)
         figures.append(
             Figure(
                 f"{life.role}'s memory grew by", None if peak is None else (peak - before) / 1e6, "MB", most=_GROWTH_MB

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench.faults.rig.rig import Rig
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario
-from bench.harness.process_log import Life, ProcessLog
+from bench.harness.process_log import ProcessHistory, ProcessLog
 from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome
@@ -60,7 +60,7 @@ def overload(rig: Rig) -> Finding:
             Figure("capacity not used", 100 * (1 - share), "%", most=100 * (1 - _LEAST_SHARE)),
             Figure("age of frames when sent p99", spread(ages_ms)["p99"] if ages_ms else None, "ms", most=_MOST_AGE_MS),
             Figure("dropped by newer ones", 100 * accounts.reasons["dropped(window)"] / accounts.read, "%"),
-            *_memory(log.lives, rig.overload_s),
+            *_memory(log.histories, rig.overload_s),
         ),
         accounts,
         remarks=(f"{_VEHICLES} vehicles offer {_FACTOR:g} × {_CAPACITY_HZ:g} frames/s for {rig.overload_s:g} s",),
@@ -92,16 +92,16 @@ def _ages_ms(vehicles: Sequence[VehicleProcess]) -> list[float]:
     ]
 
 
-def _memory(lives: Sequence[Life], seconds: float) -> list[Figure]:
+def _memory(lives: Sequence[ProcessHistory], seconds: float) -> list[Figure]:
     """Of each role: the worst slope of its processes once they have settled, and the most that one held."""
     settled_s = min(_SETTLED_S, seconds / 3)
     steepest_mb = _SLOPE_MB if seconds - settled_s >= _JUDGED_S else None
     figures = []
     for role, bound_mb in _MOST_MB.items():
         ours = [life for life in lives if life.role == role]
-        slopes = [life.slope("rss_bytes", settled_s=settled_s) for life in ours]
+        slopes = [life.slope("rss_bytes", after_s=settled_s) for life in ours]
         known = [60 * each / 1e6 for each in slopes if each is not None]
-        most = [each for life in ours if (each := life.most("rss_bytes")) is not None]
+        most = [each for life in ours if (each := life.peak("rss_bytes")) is not None]
         figures += [
             Figure(f"{role}'s memory slope", max(known, default=None), "MB/min", most=steepest_mb),
             Figure(f"{role}'s memory", max(most) / 1e6 if most else None, "MB", most=bound_mb),

@@ -11,8 +11,8 @@ import numpy as np
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
 from bench.faults.rig.rig import HEIGHT, WIDTH, Rig, RigError
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.harness.frame_accounting import longest_gap_ms
 from bench.harness.process_log import children
-from bench.harness.recovery_time import longest_gap_ms
 from bench.load.worker_process import Worker
 from shared.imaging.opencv import cv2
 from shared.runlog.latency_log import Outcome

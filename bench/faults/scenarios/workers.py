@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bench.faults.rig.rig import Rig, freeze, kill, resume
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario
-from bench.harness.recovery_time import recovery_ms
+from bench.harness.frame_accounting import recovery_ms
 from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from bench.load.playback import Plan as Pictures
+from bench.load.playback import PlaybackSettings
 from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.load import Taken, many_at_a_time, one_in_flight
 from bench.peers.load_comparison.plan import Plan
@@ -50,7 +50,7 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-peers-")))
         on_step("the pictures and their masks")
-        work = jobs(by_codec(Pictures(plan.bag, plan.models, plan.model, frames=plan.frames), plan.codecs))
+        work = jobs(by_codec(PlaybackSettings(plan.bag, plan.models, plan.model, frames=plan.frames), plan.codecs))
         starter = Starter(plan, work[plan.codecs[0]][0], folder)
         lineup = LineUp(starter, work.values(), plan.turn_s, stack)
         lineup.start(dict.fromkeys(plan.names), on_step)

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
+from bench.load.worker_process import engine_flags
 from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.rig.process_tree import ProcessTree
@@ -105,8 +106,8 @@ def opened(
         SkylaneError: it did not get ready.
     """
     doors = [door for door in ALL_TRANSPORTS if ways is None or any(_door(way) == door for way in ways)]
-    flags = ("--warm-up", "0") if is_cold else ()
-    site = stack.enter_context(GatewayDeployment(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
+    flags = engine_flags(engine=_ENGINE, warm_up=0 if is_cold else None)
+    site = stack.enter_context(GatewayDeployment(models=models, model=model, transports=doors, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = RequestOptions(mask_codec=mask_codec)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.load.playback import Plan, decoded, prepared
+from bench.load.playback import PlaybackSettings, encoded_frames, model_inputs
 from bench.peers.rig.function import MASK
 from cloud.engines.engine import Images, Placement
 from cloud.models.model import Model
@@ -73,12 +73,12 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     path.write_bytes(whole.graph.as_graph_def().SerializeToString())
 
 
-def by_codec(plan: Plan, codecs: Iterable[str] = CODECS) -> dict[str, Plan]:
+def by_codec(plan: PlaybackSettings, codecs: Iterable[str] = CODECS) -> dict[str, PlaybackSettings]:
     """The same pictures in each codec."""
     return {codec: replace(plan, codec=codec) for codec in codecs}
 
 
-def jobs(plans: Mapping[str, Plan]) -> dict[str, Sequence[Job]]:
+def jobs(plans: Mapping[str, PlaybackSettings]) -> dict[str, Sequence[Job]]:
     """The frames of each plan, by its name, with the masks of the direct calls of Skylane's engine.
 
     `plans`: all of one model.
@@ -91,8 +91,8 @@ def jobs(plans: Mapping[str, Plan]) -> dict[str, Sequence[Job]]:
         return {each: _jobs(plan, model) for each, plan in plans.items()}
 
 
-def _jobs(plan: Plan, model: Model) -> list[Job]:
-    pairs = zip(prepared(plan, model), decoded(plan, model), strict=True)
+def _jobs(plan: PlaybackSettings, model: Model) -> list[Job]:
+    pairs = zip(encoded_frames(plan, model), model_inputs(plan, model), strict=True)
     return [Job(frame, _truth(model, np.asarray(picture, np.uint8))) for frame, picture in pairs]
 
 

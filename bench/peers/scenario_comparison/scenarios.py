@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.load.playback import Plan as Pictures
+from bench.load.playback import PlaybackSettings
 from bench.peers.load_comparison.plan import Plan
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import SCENARIOS as STUDIED
@@ -14,13 +14,13 @@ SCENARIOS = {name: STUDIED[name] for name in ("cold_start", "same_image", "diffe
 _CAMERA = "1936x1216"  # Of whose pictures the mixed sizes are made.
 
 
-def pictures(plan: Plan, name: str) -> Pictures:
+def pictures(plan: Plan, name: str) -> PlaybackSettings:
     """What a scenario's frames are made of: JPEGs all.
 
     They are as large as the model's input, but for the mixed sizes: those the server stretches, for that is the one
     way to bring a picture to a size in which no two servers need to agree on what is cut off or padded.
     """
-    drive = Pictures(plan.bag, plan.models, plan.model, frames=plan.frames)
+    drive = PlaybackSettings(plan.bag, plan.models, plan.model, frames=plan.frames)
     match SCENARIOS[name].footage:
         case Footage.ONE:
             return replace(drive, frames=1)

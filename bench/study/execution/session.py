@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from bench.harness.environment import free_ports
 from bench.link.link import Link, LinkSpec
 from bench.load.gateway_deployment import HTTP_TRANSPORTS, MQTT
-from bench.load.worker_process import Worker
+from bench.load.worker_process import Worker, engine_flags
 from bench.study.execution.fleet import Fleet, RunError
 from bench.study.plan.axes import NamedLink, codec_and_quality
 from bench.study.plan.cell import StudyCell, WorkerSetup
@@ -162,6 +162,12 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
         ports = WorkerPorts.free(setup.workers) if needs_gateway(setup, cells(plan)) else []
+        engine = engine_flags(
+            engine=setup.engine,
+            precision=setup.precision,
+            warm_up=0 if setup.cold else None,
+            max_batch=setup.batch,
+        )
         workers = [
             stack.enter_context(
                 Worker(
@@ -170,11 +176,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
                     model=variant.name,
                     name=f"worker-{number + 1}",
                     device=setup.device,
-                    engine=setup.engine,
-                    precision=setup.precision,
-                    warm_up=0 if setup.cold else None,
-                    max_batch=setup.batch,
-                    flags=ports[number].flags if ports else (),
+                    flags=[*engine, *(ports[number].flags if ports else ())],
                     log=logs / f"worker-{number + 1}.log",
                 )
             )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness.sample_bag import SEED, sample_bag
+from bench.harness.environment import SEED, sample_bag
 from bench.study.plan.axes import width_and_height
 from bench.study.plan.scenarios import Footage
 from rosbag_tools.drive.scene import Drive

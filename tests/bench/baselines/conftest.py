@@ -1,4 +1,4 @@
-"""A small bag, and the tiny model of the tests of the whole journey."""
+"""A small bag, and the tiny model of the pipeline tests."""
 
 from pathlib import Path
 

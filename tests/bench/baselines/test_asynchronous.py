@@ -5,28 +5,28 @@ import pytest
 
 from bench.baselines import asynchronous
 from bench.baselines.asynchronous import Stopwatch
-from bench.baselines.mqtt.palette import Palette, painted
+from bench.baselines.mqtt.palette import Palette, encode_mask
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 from shared.imaging.mask_codecs import Mask
 
 
-def test_the_same_mask_is_painted_whether_or_not_work_is_queued(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both stopwatches must time the same work: a queued call whose answer nobody waited for would prove nothing."""
+def test_queued_and_synchronous_execution_compute_the_same_mask(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both measurements must include the whole inference."""
     masks = []
 
     def keep(mask: Mask, palette: Palette) -> bytes:
         masks.append((mask.copy(), tf.config.experimental.get_synchronous_execution()))
-        return painted(mask, palette)
+        return encode_mask(mask, palette)
 
     watch = Stopwatch(models, "tiny")
-    monkeypatch.setattr(asynchronous, "painted", keep)
+    monkeypatch.setattr(asynchronous, "encode_mask", keep)
     for queued in (False, True):
         times = watch.time({"queued": queued})
         assert set(times) == {"prediction", "postprocessing"}
     with Repository(models).load("tiny") as model:
-        truth = model.predict(warmup_images(64, 96, 1))[0]
-    assert [np.array_equal(mask, truth) for mask, _ in masks] == [True, True]
+        expected = model.predict(warmup_images(64, 96, 1))[0]
+    assert [np.array_equal(mask, expected) for mask, _ in masks] == [True, True]
     assert [is_synchronous for _, is_synchronous in masks] == [True, False]
-    assert tf.config.experimental.get_synchronous_execution()  # Whatever runs next in this process is timed rightly.
+    assert tf.config.experimental.get_synchronous_execution()  # Later tests run synchronously.

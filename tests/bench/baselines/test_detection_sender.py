@@ -3,18 +3,18 @@ from pathlib import Path
 import pytest
 
 from bench.baselines.detection_sender import DetectionSender
-from bench.load.playback import BenchError
+from bench.harness.comparison import BenchError
 from cloud.models.repository import Repository
 from tests.support.gateway import open_gateway
 
 
 def test_files_are_uploaded_one_after_the_other(models: Path, bag: Path) -> None:
-    """The baseline must be answered by the model, not refused quickly: it would look fast."""
+    """A baseline that is rejected quickly would look fast."""
     with Repository(models).load("tiny") as model, open_gateway(model) as doors:
         sender = DetectionSender(doors.http, "tiny", bag, 2)
-        for frame in (0, 1, 2):  # The third is the first again.
+        for frame in (0, 1, 2):  # The third file is the first again.
             times = sender.send({"frame": frame})
             assert 0 < times["inferred"] < times["total"]
         with pytest.raises(BenchError, match=r"404.*absent"):
             DetectionSender(doors.http, "absent", bag, 1).send({"frame": 0})
-    assert doors.node.counts["answered"] == 3  # Now: a frame is counted behind its answer.
+    assert doors.node.counts["answered"] == 3  # A frame is counted after its reply.

@@ -3,42 +3,42 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.engines.tensorflow_comparison import Plan, Runner, groups
-from bench.engines.tensorflow_variants import WAYS, opened
-from bench.load.playback import BenchError
+from bench.engines.tensorflow_comparison import TensorFlowPlan, VariantProcess, groups
+from bench.engines.tensorflow_variants import VARIANTS, open_variant
+from bench.harness.comparison import BenchError
 from cloud.models.warmup_images import warmup_images
 
 
-def test_a_way_that_takes_too_long_is_given_up_and_says_so(tmp_path: Path) -> None:
-    """XLA takes seconds a picture: the table of the others must not wait for it."""
-    plan = Plan(Path("models"), limit_s=0.01)
-    shown = tmp_path / "pictures.npy"
-    np.save(shown, warmup_images(608, 968, 1))
-    with Runner("Session.run", plan, shown, tmp_path) as runner:
-        with pytest.raises(BenchError, match=r"Session\.run: given up: .* too few to be warm \(nothing was"):
-            runner.wait()
-        runner.end()
+def test_a_variant_that_takes_too_long_is_stopped_with_a_reason(tmp_path: Path) -> None:
+    """XLA takes seconds per image; the other variants must not wait for it."""
+    plan = TensorFlowPlan(Path("models"), limit_s=0.01)
+    images = tmp_path / "images.npy"
+    np.save(images, warmup_images(608, 968, 1))
+    with VariantProcess("Session.run", plan, images, tmp_path) as process:
+        with pytest.raises(BenchError, match=r"Session\.run: stopped: .* not enough to warm up \(no image was"):
+            process.wait()
+        process.end()
 
 
-def test_a_way_that_ends_tells_its_last_words(tmp_path: Path) -> None:
-    """A way that TensorFlow refuses is a finding, not the end of the bench."""
+def test_a_variant_that_fails_reports_its_last_error(tmp_path: Path) -> None:
+    """The failure of a variant is a result and does not end the benchmark."""
     with (
-        Runner("Session.run", Plan(Path("models")), tmp_path / "missing.npy", tmp_path) as runner,
+        VariantProcess("Session.run", TensorFlowPlan(Path("models")), tmp_path / "missing.npy", tmp_path) as process,
         pytest.raises(BenchError, match=r"Session\.run: .*missing\.npy"),
     ):
-        runner.wait()
+        process.wait()
 
 
-@pytest.mark.parametrize("way", ["tf.function", "arg max by TopK", "means by AvgPool"])
-def test_a_way_gives_the_engines_mask(way: str) -> None:
-    """A way that computes something else would be no way to run this graph."""
-    shown = warmup_images(608, 968, 1)
-    engine = opened(WAYS["Skylane's engine"], Path("models"), "road-small")
-    assert np.mean(opened(WAYS[way], Path("models"), "road-small")(shown) == engine(shown)) > 0.9999
+@pytest.mark.parametrize("name", ["tf.function", "arg max by TopK", "means by AvgPool"])
+def test_a_variant_computes_the_engines_mask(name: str) -> None:
+    """Only variants with the same result can be compared."""
+    images = warmup_images(608, 968, 1)
+    engine = open_variant(VARIANTS["Skylane's engine"], Path("models"), "road-small")
+    assert np.mean(open_variant(VARIANTS[name], Path("models"), "road-small")(images) == engine(images)) > 0.9999
 
 
-def test_compilers_run_apart_from_the_others() -> None:
-    """They take every core for a minute: ways that start beside them would be given up for no fault of theirs."""
-    *others, last = groups(list(WAYS))
+def test_compiled_variants_run_in_a_group_of_their_own() -> None:
+    """The compiler uses every core for a minute, so that other variants would exceed their limit."""
+    *others, last = groups(list(VARIANTS))
     assert last == ["XLA auto-clustering", "XLA, the whole graph"]
-    assert sorted(name for group in (*others, last) for name in group) == sorted(WAYS)
+    assert sorted(name for group in (*others, last) for name in group) == sorted(VARIANTS)

@@ -1,12 +1,13 @@
-"""The accounts of a fault bench: each way in which a promise can break must show, or every scenario would be green."""
+"""Frame accounting: every violation of the guarantee must be reported, or every fault scenario would pass."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.harness.frame_accounting import FrameAccounts
-from shared.runlog.latency_log import CSV_NAME, LogError
-from shared.runlog.run_manifest import read_manifest, write_manifest
+from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
+from shared.runlog.latency_log import LogError
+from tests.support import run_damage
 
 
 def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
@@ -15,8 +16,8 @@ def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
     return accounts
 
 
-def test_a_sound_run_breaks_no_promise(consistent_run: Path) -> None:
-    """Its frames are told as the sum that the promise is."""
+def test_a_consistent_run_has_no_failures(consistent_run: Path) -> None:
+    """Its outcomes sum to the frames read."""
     accounts = _accounts(consistent_run, checked=40)
     assert accounts.failures == []
     assert accounts.read == 40
@@ -25,56 +26,100 @@ def test_a_sound_run_breaks_no_promise(consistent_run: Path) -> None:
     assert set(accounts.reasons) == {"dropped(window)"}
 
 
-def test_what_was_not_sent_when_a_vehicle_was_asked_to_end_is_no_fault() -> None:
-    """A scenario that ends a vehicle would fail by the moment at which it does."""
+def test_frames_dropped_by_the_end_of_a_vehicle_do_not_count_as_unanswered() -> None:
+    """Otherwise a scenario that stops a vehicle would fail, depending on the time of the stop."""
     accounts = FrameAccounts(read=10)
     accounts.outcomes.update(answered=7, dropped=2, lost=1)
     accounts.reasons.update({"dropped(stopped)": 1, "dropped(window)": 1, "lost(no answer)": 1})
     assert accounts.unanswered == 2
 
 
-def test_a_frame_without_a_row_is_unaccounted_for(damaged_run: Path) -> None:
-    """The one thing that must never be."""
-    log = damaged_run / CSV_NAME
-    log.write_text("\n".join(log.read_text(encoding="utf-8").splitlines()[:-1]) + "\n", encoding="utf-8")
-    accounts = _accounts(damaged_run)
-    assert accounts.unaccounted == 1
-    assert any("1 frames unaccounted for: 40 read = " in failure for failure in accounts.failures)
+def _without_last_row(lines: list[str]) -> list[str]:
+    return lines[:-1]
 
 
-def test_a_frame_with_two_answers_is_told(damaged_run: Path) -> None:
-    """Two masks for one frame: a vehicle would act twice."""
-    log = damaged_run / CSV_NAME
-    lines = log.read_text(encoding="utf-8").splitlines()
-    lines.append(next(line for line in lines if ",answered," in line))
-    log.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    accounts = _accounts(damaged_run)
-    assert accounts.accepted_twice == 1
-    assert "1 frames have two accepted masks" in accounts.failures
+def _with_two_masks_for_a_frame(lines: list[str]) -> list[str]:
+    return [*lines, next(line for line in lines if ",answered," in line)]
 
 
-def test_a_wrong_label_is_told(consistent_run: Path) -> None:
-    """A mask that is another frame's is worse than none."""
+@pytest.mark.parametrize(
+    ("damage", "failure"),
+    [
+        (_without_last_row, "1 frames unaccounted for: 40 read = "),
+        (_with_two_masks_for_a_frame, "1 frames have two accepted masks"),
+    ],
+)
+def test_missing_and_duplicate_rows_are_reported(
+    damaged_run: Path, damage: Callable[[list[str]], list[str]], failure: str
+) -> None:
+    """No frame may vanish, and a vehicle must not act twice on the same frame."""
+    run_damage.write(damaged_run, damage(run_damage.lines(damaged_run)))
+    assert any(each.startswith(failure) for each in _accounts(damaged_run).failures)
+
+
+def test_a_wrong_label_is_reported(consistent_run: Path) -> None:
+    """The mask of another frame is worse than a missing mask."""
     assert "1 of 30 masks have a wrong label" in _accounts(consistent_run, checked=30, wrong=1).failures
 
 
-def test_a_run_without_an_end_is_told(damaged_run: Path) -> None:
-    """A vehicle that crashed has written no tally; its rows prove nothing."""
-    manifest = read_manifest(damaged_run)
-    del manifest["frames_read"]
-    write_manifest(damaged_run, manifest)
+def test_a_run_without_a_frame_count_fails(damaged_run: Path) -> None:
+    """A vehicle that crashed has not written how many frames it read."""
+    run_damage.change_manifest(damaged_run, frames_read=None)
     assert _accounts(damaged_run).failures
 
 
 def test_several_runs_are_added_up(consistent_run: Path) -> None:
-    """A scenario has several vehicles, and one sum."""
+    """A scenario has several vehicles."""
     accounts = _accounts(consistent_run)
     accounts.add(consistent_run)
     assert accounts.read == 80
     assert accounts.outcomes.total() == 80
 
 
-def test_a_run_that_is_not_there_is_no_balanced_run(tmp_path: Path) -> None:
-    """A vehicle that never began would otherwise count as one without a fault."""
+def test_a_missing_run_raises(tmp_path: Path) -> None:
+    """Otherwise a vehicle that never started would count as one without failures."""
     with pytest.raises(LogError):
         _accounts(tmp_path / "nothing")
+
+
+_MS = 10**6
+
+
+def _rows(*rows: tuple[str, float, float, float]) -> list[dict[str, str]]:
+    """Rows of a log: outcome, last attempt to send, time since the first attempt, arrival of the mask, all in ms."""
+    return [
+        {
+            "outcome": outcome,
+            "t_sent_ns": str(round(sent_ms * _MS)),
+            "retry_wait_ms": f"{wait_ms:.6f}",
+            "t_mask_decoded_ns": str(round(arrived_ms * _MS)),
+        }
+        for outcome, sent_ms, wait_ms, arrived_ms in rows
+    ]
+
+
+def test_recovery_counts_from_the_later_of_fault_and_first_attempt() -> None:
+    """A frame held by the worker has waited since the fault; a frame sent to a dead worker, since it was sent."""
+    held = ("answered", 1300.0, 400.0, 1350.0)  # First sent at 900, before the fault at 1000.
+    sent_later = ("answered", 1500.0, 300.0, 1580.0)  # First sent at 1200.
+    assert recovery_ms(_rows(held, sent_later), [1000 * _MS]) == pytest.approx([350.0, 380.0])
+
+
+def test_recovery_counts_from_the_last_fault_before_the_mask() -> None:
+    """Three workers are killed one after the other: the frames of the second have not waited since the first fault."""
+    row = ("answered", 5300.0, 900.0, 5400.0)
+    assert recovery_ms(_rows(row), [1000 * _MS, 5000 * _MS, 9000 * _MS]) == pytest.approx([400.0])
+
+
+def test_recovery_ignores_frames_without_a_retry_or_a_mask() -> None:
+    """Frames that were answered at once would lower the 95th percentile."""
+    at_once = ("answered", 1300.0, 0.0, 1350.0)
+    lost = ("lost", 1300.0, 400.0, 0.0)
+    assert recovery_ms(_rows(at_once, lost), [1000 * _MS]) == []
+
+
+def test_the_longest_gap_ignores_frames_without_a_mask() -> None:
+    """Masks count in the order of their arrival."""
+    rows = _rows(("answered", 0, 0, 900.0), ("answered", 0, 0, 100.0), ("lost", 0, 0, 500.0))
+    assert longest_gap_ms(rows) == pytest.approx(800.0)
+    assert longest_gap_ms(rows[:1]) == 0

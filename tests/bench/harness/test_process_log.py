@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.process_log import MEASURES, Life, ProcessLog, children
+from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog, children
 
 WAIT_S = 60.0
 _LEAK = """
@@ -25,12 +25,12 @@ for _ in sys.stdin:
 
 @contextmanager
 def _leaking() -> Iterator[subprocess.Popen[str]]:
-    """A process that takes memory, files and a thread for every line that it is told."""
+    """Runs a process that allocates memory, files and a thread for every line on its standard input."""
     with subprocess.Popen(
         [sys.executable, "-c", _LEAK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
-        _await_done(process)  # Until then it is Python that takes memory.
+        _await_done(process)  # Until then, the interpreter allocates memory.
         yield process
         process.stdin.close()
 
@@ -47,57 +47,59 @@ def _await_done(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "done\n"
 
 
-def _looked(log: ProcessLog, life: Life, times: int) -> None:
-    """Wait until a process was looked at so many more times."""
-    wanted, pause = len(life.times_s) + times, threading.Event()
+def _wait_for_samples(history: ProcessHistory, count: int) -> None:
+    """Waits until a process was sampled `count` more times."""
+    wanted, pause = len(history.times_s) + count, threading.Event()
     for _ in range(round(WAIT_S / 0.01)):
-        if len(life.times_s) >= wanted:
+        if len(history.times_s) >= wanted:
             return
         pause.wait(0.01)
-    pytest.fail(f"{log} looked {len(life.times_s)} times")
+    pytest.fail(f"only {len(history.times_s)} samples")
 
 
-def test_what_a_process_takes_is_seen(tmp_path: Path) -> None:
-    """The slope of a soak is as good as these numbers."""
+def test_samples_show_memory_files_and_threads(tmp_path: Path) -> None:
+    """The slopes of a soak rest on these numbers."""
     with _leaking() as process, ProcessLog(tmp_path / "log.csv", interval_s=0.01) as log:
-        life = log.watch("worker", "worker-1", process.pid)
-        _looked(log, life, 1)
-        before = {measure: getattr(life, measure)[-1] for measure in MEASURES}
+        history = log.watch("worker", "worker-1", process.pid)
+        _wait_for_samples(history, 1)
+        before = {measure: getattr(history, measure)[-1] for measure in MEASURES}
         _leak(process)
-        _looked(log, life, 2)
-        after = {measure: getattr(life, measure)[-1] for measure in MEASURES}
+        _wait_for_samples(history, 2)
+        after = {measure: getattr(history, measure)[-1] for measure in MEASURES}
     assert after["rss_bytes"] - before["rss_bytes"] > 30 << 20
     assert after["fds"] - before["fds"] == 5
     assert after["threads"] - before["threads"] == 1
     with (tmp_path / "log.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == len(life.times_s)
+        assert len(list(csv.DictReader(file))) == len(history.times_s)
 
 
-def test_a_process_that_is_gone_ends_its_life(tmp_path: Path) -> None:
-    """A worker that was killed, and not yet waited for, must not stand in the log with no memory at all."""
+def test_a_killed_process_is_not_sampled_any_more(tmp_path: Path) -> None:
+    """A zombie would appear in the log with a memory of 0."""
     with ProcessLog(tmp_path / "log.csv", interval_s=0.01) as log:
         with _leaking() as process:
-            gone = log.watch("worker", "worker-1", process.pid)
+            killed = log.watch("worker", "worker-1", process.pid)
             process.kill()
             with _leaking() as other:
-                stays = log.watch("worker", "worker-2", other.pid)
-                _looked(log, stays, 3)
-                looks = len(gone.times_s)
-                _looked(log, stays, 3)
-        assert len(gone.times_s) == looks
-        assert all(gone.rss_bytes)
+                running = log.watch("worker", "worker-2", other.pid)
+                _wait_for_samples(running, 3)
+                samples = len(killed.times_s)
+                _wait_for_samples(running, 3)
+        assert len(killed.times_s) == samples
+        assert all(killed.rss_bytes)
 
 
-def test_a_slope_begins_when_a_process_has_settled() -> None:
-    """Every process grows while it imports and warms up; that is no leak."""
-    life = Life("worker", "worker-1", 1, [float(at) for at in range(100)], [min(at, 50) for at in range(100)])
-    assert life.slope("rss_bytes", settled_s=50) == 0.0
-    assert life.slope("rss_bytes", settled_s=0) != 0.0
-    assert life.slope("rss_bytes", settled_s=100) is None
+def test_a_slope_excludes_the_warm_up() -> None:
+    """Every process grows while it imports and warms up, which is not a leak."""
+    history = ProcessHistory(
+        "worker", "worker-1", 1, [float(at) for at in range(100)], [min(at, 50) for at in range(100)]
+    )
+    assert history.slope("rss_bytes", after_s=50) == 0.0
+    assert history.slope("rss_bytes", after_s=0) != 0.0
+    assert history.slope("rss_bytes", after_s=100) is None
 
 
-def test_only_children_of_a_kind_are_found() -> None:
-    """A worker's engines are told from what else it started."""
+def test_only_children_that_run_the_module_are_found() -> None:
+    """The engine processes of a worker are distinguished from its other children."""
     with _leaking() as process:
         found = children(threading.get_native_id(), "-c")
         assert process.pid in found

@@ -4,6 +4,8 @@ import random
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +25,8 @@ WAIT_S = 60.0
 BULK = random.Random(1).randbytes(300_000)
 
 
-class Far:
-    """What a link leads to: it keeps every connection it is given."""
+class Target:
+    """The target of a link; keeps every connection open."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -33,32 +35,32 @@ class Far:
         self._ends: list[socket.socket] = []
 
     def accept(self) -> socket.socket:
-        """The next connection that comes out of the link."""
+        """Accepts the next connection of the link."""
         end, _ = self._listener.accept()
         end.settimeout(WAIT_S)
         self._ends.append(end)
         return end
 
     def close(self) -> None:
-        """Close all."""
+        """Closes all sockets."""
         for end in (self._listener, *self._ends):
             end.close()
 
 
 @pytest.fixture
-def far() -> Iterator[Far]:
-    """A listening socket."""
-    with closing(Far()) as server:
+def target() -> Iterator[Target]:
+    """The target of a link."""
+    with closing(Target()) as server:
         yield server
 
 
 @pytest.fixture
-def linked(far: Far) -> Iterator[Callable[[LinkSpec], Link]]:
-    """Starts links to `far`."""
+def linked(target: Target) -> Iterator[Callable[[LinkSpec], Link]]:
+    """Starts links to `target`."""
     started: list[Link] = []
 
     def start(spec: LinkSpec) -> Link:
-        started.append(Link(spec, "127.0.0.1", far.port, answer_s=WAIT_S))
+        started.append(Link(spec, "127.0.0.1", target.port, reply_timeout_s=WAIT_S))
         return started[-1]
 
     yield start
@@ -85,7 +87,7 @@ Connect = Callable[[Link], socket.socket]
 
 
 def received(end: socket.socket, size: int) -> bytes:
-    """So many bytes, or all until the other side closes."""
+    """Reads `size` bytes, or all until the other side closes."""
     data = bytearray()
     while len(data) < size and (part := end.recv(1 << 16)):
         data += part
@@ -93,7 +95,7 @@ def received(end: socket.socket, size: int) -> bytes:
 
 
 def counted(link: Link, until: Callable[[LinkCounts], bool]) -> LinkCounts:
-    """The counts as soon as they are so; each look waits for the link's own answer."""
+    """Returns the counts as soon as the condition holds."""
     deadline = time.monotonic() + WAIT_S
     while not until(counts := link.counts()):
         assert time.monotonic() < deadline, counts
@@ -101,7 +103,7 @@ def counted(link: Link, until: Callable[[LinkCounts], bool]) -> LinkCounts:
 
 
 def is_silent(end: socket.socket) -> bool:
-    """Whether nothing has come, neither bytes nor an end."""
+    """Whether neither bytes nor an end have arrived."""
     end.settimeout(0)
     try:
         end.recv(1)
@@ -120,181 +122,186 @@ def is_silent(end: socket.socket) -> bool:
     ],
     ids=["no fault", "jitter", "slices", "loss"],
 )
-def test_every_byte_comes_out_once_and_in_order(spec: LinkSpec, far: Far, linked: Start, near: Connect) -> None:
-    """The link takes time and nothing else: MQTT must see the stream it would see without."""
+def test_every_byte_arrives_once_and_in_order(spec: LinkSpec, target: Target, linked: Start, near: Connect) -> None:
+    """A link without corruption only delays bytes."""
     link = linked(spec)
-    here = near(link)
-    there = far.accept()
-    for one, other in ((here, there), (there, here)):
+    client = near(link)
+    server = target.accept()
+    for one, other in ((client, server), (server, client)):
         sender = threading.Thread(target=one.sendall, args=(BULK,))
         sender.start()
         assert received(other, len(BULK)) == BULK
         sender.join(WAIT_S)
-    here.shutdown(socket.SHUT_WR)
-    assert received(there, 1) == b""
-    there.close()
-    assert received(here, 1) == b""
+    client.shutdown(socket.SHUT_WR)
+    assert received(server, 1) == b""
+    server.close()
+    assert received(client, 1) == b""
     counts = counted(link, lambda counts: not counts.connections_open)
     assert (counts.bytes_up, counts.bytes_down) == (link.bytes_up, link.bytes_down) == (len(BULK), len(BULK))
     assert counts.connections == 1
 
 
-def test_a_round_trip_takes_at_least_its_delays(far: Far, linked: Start, near: Connect) -> None:
-    """A released byte is never early: known delays are what the clock bound is tried against."""
+def test_a_round_trip_takes_at_least_its_delays(target: Target, linked: Start, near: Connect) -> None:
+    """Bytes are never early: the check of the clock's error bound relies on these delays."""
     link = linked(LinkSpec(delay_up_ms=30, delay_down_ms=10))
-    here = near(link)
-    there = far.accept()
-    began_ns = time.perf_counter_ns()
-    here.sendall(b"ping")
-    there.sendall(received(there, 4))
-    assert received(here, 4) == b"ping"
-    assert time.perf_counter_ns() - began_ns >= 40_000_000
+    client = near(link)
+    server = target.accept()
+    begin_ns = time.perf_counter_ns()
+    client.sendall(b"ping")
+    server.sendall(received(server, 4))
+    assert received(client, 4) == b"ping"
+    assert time.perf_counter_ns() - begin_ns >= 40_000_000
     counts = link.counts()
     assert counts.releases == 2
     assert counts.late_p50_ms is not None
     assert counts.late_p50_ms >= 0
 
 
-def test_a_half_open_link_swallows_and_tells_nobody(far: Far, linked: Start, near: Connect) -> None:
-    """A vehicle in a tunnel: no end hears of it. What lost bytes stays dead; what connects afterwards is well."""
+def test_a_half_open_link_discards_bytes_silently(target: Target, linked: Start, near: Connect) -> None:
+    """As in a tunnel: a connection that lost bytes stays dead, and a later connection works."""
     link = linked(LinkSpec())
-    here = near(link)
-    there = far.accept()
+    client = near(link)
+    server = target.accept()
     link.set(LinkSpec(half_open_after_s=0))
-    here.sendall(b"lost")
-    there.sendall(b"lost")
+    client.sendall(b"lost")
+    server.sendall(b"lost")
     counted(link, lambda counts: counts.bytes_swallowed == 8)
     link.set(LinkSpec())
-    here.sendall(b"more")
+    client.sendall(b"more")
     counted(link, lambda counts: counts.bytes_swallowed == 12)
-    here.close()
+    client.close()
     fresh = near(link)
     fresh.sendall(b"ping")
-    assert received(far.accept(), 4) == b"ping"
-    assert is_silent(there)
+    assert received(target.accept(), 4) == b"ping"
+    assert is_silent(server)
     assert link.counts().connections_open == 2
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_half_open_link_tells_of_no_end(far: Far, linked: Start, near: Connect, *, reset: bool) -> None:
-    """Not even where the end is all that there is to tell: a broker that dies meanwhile is silent like any other."""
+def test_a_half_open_link_hides_the_end_of_a_connection(
+    target: Target, linked: Start, near: Connect, *, reset: bool
+) -> None:
+    """A broker that dies while the link is half open looks silent."""
     link = linked(LinkSpec())
-    here = near(link)
-    there = far.accept()
+    client = near(link)
+    server = target.accept()
     link.set(LinkSpec(half_open_after_s=0))
     if reset:
-        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    there.close()
-    for _ in range(3):  # It answers after it has looked at what came before.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.close()
+    for _ in range(3):  # The proxy handles earlier events before it replies.
         link.counts()
-    here.sendall(b"lost")
+    client.sendall(b"lost")
     counted(link, lambda counts: counts.bytes_swallowed == 4)
-    assert is_silent(here)
+    assert is_silent(client)
     assert link.counts().connections_open == 1
 
 
-def test_connections_are_reset_at_their_age(far: Far, linked: Start, near: Connect) -> None:
-    """A reset is not a close: what was under way is gone, and both ends are told so."""
+def test_connections_are_reset_at_their_age(target: Target, linked: Start, near: Connect) -> None:
+    """A reset discards bytes in transit, and both ends notice it."""
     link = linked(LinkSpec(delay_ms=1000))
-    here = near(link)
-    there = far.accept()
-    here.sendall(b"under way")
+    client = near(link)
+    server = target.accept()
+    client.sendall(b"under way")
     link.set(LinkSpec(delay_ms=1000, reset_after_s=0))
-    for end in (here, there):
+    for end in (client, server):
         with pytest.raises(ConnectionResetError):
             end.recv(1)
     counted(link, lambda counts: counts.resets == 1 and not counts.connections_open)
 
 
-def test_a_connection_that_breaks_on_one_side_breaks_on_the_other(far: Far, linked: Start, near: Connect) -> None:
-    """A broker that is killed must look killed through the link too."""
+def test_a_connection_that_breaks_on_one_side_breaks_on_the_other(target: Target, linked: Start, near: Connect) -> None:
+    """A killed broker must look killed through the link as well."""
     link = linked(LinkSpec())
-    here = near(link)
-    there = far.accept()
-    there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-    there.close()
+    client = near(link)
+    server = target.accept()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    server.close()
     with pytest.raises(ConnectionResetError):
-        here.recv(1)
+        client.recv(1)
 
 
-def test_the_same_seed_flips_the_same_bits(far: Far, linked: Start, near: Connect) -> None:
-    """What a corrupted message breaks must be broken again by the same command."""
+def test_the_same_seed_flips_the_same_bits(target: Target, linked: Start, near: Connect) -> None:
+    """A bug found with a corrupted message must be reproducible."""
     data = bytes(200_000)
-    came = []
+    outputs = []
     for seed in (3, 3, 4):
         link = linked(LinkSpec(corrupt_per_mb=100, seed=seed))
-        here = near(link)
-        there = far.accept()
-        sender = threading.Thread(target=here.sendall, args=(data,))
+        client = near(link)
+        server = target.accept()
+        sender = threading.Thread(target=client.sendall, args=(data,))
         sender.start()
-        came.append(received(there, len(data)))
+        outputs.append(received(server, len(data)))
         sender.join(WAIT_S)
-        assert link.counts().bits_flipped == int.from_bytes(came[-1]).bit_count() > 0
-    assert came[0] == came[1] != came[2]
+        assert link.counts().bits_flipped == int.from_bytes(outputs[-1]).bit_count() > 0
+    assert outputs[0] == outputs[1] != outputs[2]
 
 
-def test_a_sender_that_nobody_reads_is_kept_waiting(far: Far, linked: Start, near: Connect) -> None:
+def test_a_sender_waits_if_the_target_does_not_read(target: Target, linked: Start, near: Connect) -> None:
     """The proxy's memory stays bounded when the broker is frozen."""
-    here = near(linked(LinkSpec()))
-    far.accept()
-    here.settimeout(1.0)  # Silence for so long: the pipe is full.
-    room = 32 << 20
+    client = near(linked(LinkSpec()))
+    target.accept()
+    client.settimeout(1.0)  # No progress for a second: the pipe is full.
+    size = 32 << 20
     with pytest.raises(TimeoutError):
-        here.sendall(bytes(room))
+        client.sendall(bytes(size))
 
 
-def test_nobody_at_the_far_end_is_a_reset(linked: Start, near: Connect, far: Far) -> None:
-    """A broker that is down must not look like one that is slow."""
+def test_a_target_that_does_not_listen_causes_a_reset(linked: Start, near: Connect, target: Target) -> None:
+    """A broker that is down must not look slow."""
     link = linked(LinkSpec())
-    far.close()
+    target.close()
     with pytest.raises(ConnectionResetError):
         near(link).recv(1)
     counted(link, lambda counts: counts.refused == 1)
 
 
-def test_the_number_of_connections_is_bounded(linked: Start, near: Connect) -> None:
-    """Each may hold some memory; a client that reconnects in a loop must not take all of it."""
+def test_the_number_of_connections_is_limited(linked: Start, near: Connect) -> None:
+    """A client that reconnects in a loop must not exhaust the memory."""
     link = linked(LinkSpec())
     for _ in range(65):
         near(link)
     assert counted(link, lambda counts: counts.connections == 65).refused == 1
 
 
-def test_a_taken_port_is_said(linked: Start) -> None:
-    """`skylane bench link` runs beside brokers and other links."""
+def test_a_port_in_use_is_reported(linked: Start) -> None:
+    """`skylane bench link` may run next to brokers and other links."""
     taken = linked(LinkSpec())
     with pytest.raises(LinkError, match=rf"cannot listen on 127.0.0.1:{taken.port} .*: choose another port"):
         Link(LinkSpec(), "127.0.0.1", 1, taken.port)
 
 
-def test_it_ends_with_its_block_and_keeps_its_counts(far: Far) -> None:
-    """A proxy left over would keep a port and a core; its counts go into the study after it."""
-    with Link(LinkSpec(), "127.0.0.1", far.port) as link, socket.create_connection((link.host, link.port)) as here:
-        here.sendall(b"ping")
-        assert received(far.accept(), 4) == b"ping"
+def test_a_link_ends_with_its_block_and_keeps_its_counts(target: Target) -> None:
+    """A study reads the counts after the end of the link."""
+    with Link(LinkSpec(), "127.0.0.1", target.port) as link, socket.create_connection((link.host, link.port)) as client:
+        client.sendall(b"ping")
+        assert received(target.accept(), 4) == b"ping"
     with pytest.raises(ProcessLookupError):
         os.kill(link.pid, 0)
     assert link.bytes_up == 4
-    with pytest.raises(LinkError, match="is gone"):
+    with pytest.raises(LinkError, match="has ended"):
         link.set(LinkSpec())
 
 
-def test_it_ends_with_whoever_started_it(linked: Start) -> None:
-    """A study that is killed leaves no proxy behind: its end of the pipe closes, whatever it died of."""
-    link = linked(LinkSpec())
-    assert link._process.stdin is not None
-    link._process.stdin.close()
-    assert link._process.wait(WAIT_S) == 0
+def test_the_proxy_ends_with_its_parent() -> None:
+    """The death of the parent closes the standard input of the proxy."""
+    arguments = [LinkSpec().model_dump_json(), "127.0.0.1", "1", "127.0.0.1", "0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.link.proxy", *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
 
 
-def test_an_unknown_fault_is_refused_by_name(tmp_path: Path) -> None:
-    """A study's link is written by hand; a misspelt key must not be a link without fault."""
+def test_an_unknown_key_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
+    """A misspelt key must not result in a link without faults."""
     with pytest.raises(ConfigError, match="did you mean delay_ms"):
         validate(tmp_path / "s.yaml", {"delay_msec": 5}, LinkSpec)
 
 
-def test_profiles_get_better_by_generation() -> None:
-    """The figures stand in studies by their names."""
+def test_the_5g_profile_is_faster_than_the_4g_profile() -> None:
+    """Studies use profiles by name."""
     assert PROFILES["none"] == LinkSpec()
     slow, fast = PROFILES["4g"], PROFILES["5g"]
     assert slow.round_trip_s > fast.round_trip_s > 0
@@ -303,36 +310,36 @@ def test_profiles_get_better_by_generation() -> None:
 
 
 @pytest.mark.mosquitto
-def test_mqtt_goes_through_and_comes_back_after_a_reset(mosquitto_broker: Broker) -> None:
-    """What the link is for: a node takes it for its broker, in pieces that no packet fits, and through a break."""
-    came: queue.Queue[Buffer] = queue.Queue()
+def test_mqtt_passes_through_a_link_and_reconnects_after_a_reset(mosquitto_broker: Broker) -> None:
+    """A node connects to the link instead of the broker; pieces of 7 bytes split every packet."""
+    received_payloads: queue.Queue[Buffer] = queue.Queue()
     connected: queue.Queue[None] = queue.Queue()
     listener = mosquitto_broker.listener
     with Link(LinkSpec(delay_ms=2, jitter_ms=1, slice_bytes=7), listener.host, listener.port) as link:
         with MqttBus(Address.parse(link.url), "linked", on_connected=lambda: connected.put(None)) as bus:
             connected.get(timeout=WAIT_S)
-            bus.subscribe("link/test", 1, lambda delivery: came.put(delivery.payload))
+            bus.subscribe("link/test", 1, lambda delivery: received_payloads.put(delivery.payload))
             bus.publish("link/test", BULK, qos=1)
-            assert came.get(timeout=WAIT_S) == BULK
+            assert received_payloads.get(timeout=WAIT_S) == BULK
             link.set(LinkSpec(reset_after_s=0))
             counted(link, lambda counts: counts.resets > 0)
             link.set(LinkSpec())
             connected.get(timeout=WAIT_S)
             bus.publish("link/test", b"again", qos=1)
-            assert came.get(timeout=WAIT_S) == b"again"
+            assert received_payloads.get(timeout=WAIT_S) == b"again"
         assert link.bytes_up > len(BULK) < link.bytes_down
 
 
-def test_a_link_that_stands_still_holds_nobody_up(far: Far) -> None:
-    """A fault bench stops processes: it must not stop with them, and what it said late is not taken for an answer."""
-    with Link(LinkSpec(), "127.0.0.1", far.port, answer_s=0.2) as link:
+def test_a_stopped_link_times_out_and_recovers(target: Target) -> None:
+    """A fault scenario stops the proxy: requests must time out, and late replies must not be taken for later ones."""
+    with Link(LinkSpec(), "127.0.0.1", target.port, reply_timeout_s=0.2) as link:
         os.kill(link.pid, signal.SIGSTOP)
         try:
             assert link.counts().connections == 0
-            with pytest.raises(LinkError, match=r"has not answered for 0.2 s: does it stand still\?"):
+            with pytest.raises(LinkError, match=r"did not reply within 0.2 s: is it stopped\?"):
                 link.set(LinkSpec(delay_ms=1))
         finally:
             os.kill(link.pid, signal.SIGCONT)
         with closing(socket.create_connection((link.host, link.port), WAIT_S)):
-            far.accept()
+            target.accept()
             counted(link, lambda counts: counts.connections == 1)

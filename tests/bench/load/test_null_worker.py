@@ -21,15 +21,15 @@ WAIT_S = 60.0
     drift_ppm=st.floats(-500, 500),
     later_ns=st.integers(-(10**12), 10**12),
 )
-def test_a_stamp_leads_back_to_its_moment(reading_ns: int, now_ns: int, drift_ppm: float, later_ns: int) -> None:
-    """The bench's truth is as good as this: to the nanosecond over a quarter of an hour."""
+def test_a_stamp_converts_back_to_its_time(reading_ns: int, now_ns: int, drift_ppm: float, later_ns: int) -> None:
+    """The clock benchmark relies on an error of nanoseconds over a quarter of an hour."""
     clock = ClockReading(reading_ns, now_ns, drift_ppm)
-    moment_ns = reading_ns + later_ns
-    assert abs(clock.monotonic_at(clock.now_at(moment_ns)) - moment_ns) <= 2
+    time_ns = reading_ns + later_ns
+    assert abs(clock.monotonic_at(clock.now_at(time_ns)) - time_ns) <= 2
 
 
-def test_it_finds_road_everywhere() -> None:
-    """What answers at once must still answer validly: one class, of the labels."""
+def test_the_null_engine_returns_one_valid_class() -> None:
+    """A mask must contain classes of the labels."""
     images = np.zeros((2, 8, 12, 3), np.uint8)
     classes = NullEngine(think_ms=1).infer(images)["mask"]
     assert classes.shape == (2, 8, 12)
@@ -37,8 +37,8 @@ def test_it_finds_road_everywhere() -> None:
 
 
 @pytest.mark.mosquitto
-def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: str) -> None:
-    """The proof of the clock bound stands on what these workers say of their clocks."""
+def test_a_process_serves_its_model_with_the_given_clock_error(mosquitto_url: str) -> None:
+    """The check of the clock's error bound relies on these readings."""
     settings = NullWorkerSettings(worker="instant-test", model="instant-test", height=16, width=24)
     with NullWorkerProcess(mosquitto_url, settings, clock_offset_s=3600, clock_drift_ppm=50) as worker:
         os.kill(worker.pid, 0)
@@ -56,19 +56,19 @@ def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: s
         os.kill(worker.pid, 0)
 
 
-def test_a_worker_that_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    """A bench without its worker would wait for ever."""
+def test_a_worker_that_cannot_start_raises(capfd: pytest.CaptureFixture[str]) -> None:
+    """A benchmark without its worker would wait endlessly."""
     with pytest.raises(NullWorkerError, match="ended with code 1"):
         NullWorkerProcess("http://127.0.0.1", NullWorkerSettings())
     assert "write mqtt://host:1883" in capfd.readouterr().err
 
 
-def test_a_worker_that_stood_still_ends_when_it_is_asked(mosquitto_url: str) -> None:
-    """Then the system gives the signal to any thread: one that only waits for another never hears of it."""
-    with NullWorkerProcess(mosquitto_url, NullWorkerSettings(worker="stood-still", model="stood-still")) as worker:
+def test_a_worker_that_was_stopped_ends_on_sigterm(mosquitto_url: str) -> None:
+    """The system may deliver the signal to another thread; the main thread must not wait without a timeout."""
+    with NullWorkerProcess(mosquitto_url, NullWorkerSettings(worker="stopped", model="stopped")) as worker:
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
             os.kill(worker.pid, number)
-        until_s = time.monotonic() + WAIT_S
-        while worker.is_running and time.monotonic() < until_s:
+        deadline_s = time.monotonic() + WAIT_S
+        while worker.is_running and time.monotonic() < deadline_s:
             time.sleep(0.05)
         assert not worker.is_running

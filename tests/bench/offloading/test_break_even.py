@@ -31,7 +31,7 @@ def _run(
     unanswered: int = 0,
     manifest: Mapping[str, Any] = _MANIFEST,
 ) -> RunLog:
-    """A run of one frame in flight over such a link; frames of one place hold the same in every run."""
+    """A run with one frame in flight over such a link; frames with the same index have the same content in every run."""
     content = np.random.default_rng(1)
     bytes_up = content.integers(90_000, 110_000, frames)
     infers = infer_ms * content.lognormal(0, 0.05, frames)
@@ -55,9 +55,9 @@ def _run(
 
 
 def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
-    """The plain case: 200 ms at the vehicle, 40 in the cloud, 10 ms away."""
+    """200 ms on the vehicle, 40 ms in the cloud, 10 ms of delay."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=100))
-    assert found.sentence.startswith("Worth it on these 200 frames of one run each: offloaded, a mask came 13")
+    assert found.sentence.startswith("Worth it on these 200 frames of one run each: an offloaded mask arrived 13")
     assert found.local.difference.high < 0
     assert found.local.share_faster == 1.0
     assert found.frames == 200
@@ -65,24 +65,24 @@ def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
 
 
 def test_a_slow_link_is_not_worth_it() -> None:
-    """The same cloud behind 2 Mbit/s: each frame takes 400 ms to get there."""
+    """The same cloud over 2 Mbit/s: the transfer of a frame takes 400 ms."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=2))
-    assert found.sentence.startswith("Not worth it on these 200 frames of one run each: offloaded, a mask came ")
+    assert found.sentence.startswith("Not worth it on these 200 frames of one run each: an offloaded mask arrived ")
     assert " later than from the local worker" in found.sentence
     assert found.local.share_faster == 0.0
     assert found.local.delay_ms is None
     assert "No delay is short enough to make it faster at the link's 2 Mbit/s." in found.local.reason
 
 
-def test_what_cannot_be_told_is_said_to_be_so() -> None:
-    """A cloud exactly as fast as the vehicle."""
+def test_an_insignificant_difference_is_reported_as_such() -> None:
+    """The cloud is exactly as fast as the vehicle, or there are too few frames."""
     found = worth(_run("local", 100), _run("distant", 100))
-    assert found.sentence.startswith("Whether offloading is faster than the local worker cannot be told")
+    assert found.sentence.startswith("These 200 frames do not show whether offloading is faster than the local worker")
     assert "Too few" in worth(_run("local", 100, frames=5), _run("remote", 10, frames=5)).sentence
 
 
-def test_the_link_it_turns_at_is_the_one_that_makes_both_equal() -> None:
-    """Played again over the link that was found, both take as long."""
+def test_both_are_equally_fast_over_the_break_even_link() -> None:
+    """A simulated run over the computed link has the local run's median."""
     local, remote = _run("local", 200), _run("remote", 40, delay_ms=10, mbps=100)
     found = worth(local, remote).local
     assert found.bandwidth_mbps is not None
@@ -93,8 +93,8 @@ def test_the_link_it_turns_at_is_the_one_that_makes_both_equal() -> None:
         assert float(replayed.frames["total_ms"].median()) == pytest.approx(found.p50.value, abs=0.5)
 
 
-def test_the_link_of_the_remote_run_is_told_from_its_frames() -> None:
-    """A turning point is given at the delay, or the bandwidth, that the run had; and the model gives the run back."""
+def test_the_link_of_the_remote_run_is_estimated_from_its_frames() -> None:
+    """The model reproduces the run with the estimated delay and bandwidth."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=100))
     assert found.link_delay_ms == pytest.approx(10)
     assert found.link_bandwidth_mbps == pytest.approx(100, rel=0.01)
@@ -102,30 +102,30 @@ def test_the_link_of_the_remote_run_is_told_from_its_frames() -> None:
     assert found.modelled_p50_ms == pytest.approx(found.remote_p50.value, rel=0.01)
 
 
-def test_inferring_in_the_vehicles_own_process_is_the_harder_rival() -> None:
-    """It needs neither broker nor codec: 8 ms less here, which can turn the answer."""
+def test_inference_in_the_vehicles_process_is_faster_than_a_local_worker() -> None:
+    """It needs neither broker nor codec, 8 ms less here, which can change the verdict."""
     found = worth(_run("local", 50), _run("remote", 44))
     assert found.local.difference.high < 0 < found.in_process.difference.low
     assert found.in_process.p50.value == pytest.approx(found.local.p50.value - _BROKER_MS - sum(_CODEC_MS.values()))
     assert found.in_process.sentence.startswith("Not worth it")
 
 
-def test_a_slower_cloud_is_worth_it_over_no_link() -> None:
-    """Then there is no turning point, and why is said."""
+def test_a_slower_cloud_has_no_break_even_link() -> None:
+    """The reason is stated."""
     found = worth(_run("local", 50), _run("remote", 80, delay_ms=5, mbps=100)).local
     assert (found.bandwidth_mbps, found.delay_ms) == (None, None)
     assert found.reason.startswith("No link makes it faster: without any delay and transfer an offloaded frame takes 8")
 
 
-def test_frames_that_never_came_back_are_said_beside_the_answer() -> None:
-    """Fast masks for half of the frames are not what was asked for."""
+def test_unanswered_frames_are_reported() -> None:
+    """Fast masks for a part of the frames are not sufficient."""
     found = worth(_run("local", 200), _run("remote", 40, unanswered=50))
     assert (found.local_unanswered, found.remote_unanswered, found.frames) == (0.0, 0.25, 150)
     assert found.sentence.endswith("Unanswered: 0.0 % of the frames locally, 25.0 % offloaded.")
 
 
 def test_frames_are_matched_by_their_place_in_the_source() -> None:
-    """Masks come back in any order; a bag that is looped has each frame again."""
+    """Masks may arrive in any order, and a bag in a loop contains every frame several times."""
     local, remote = _run("local", 200), _run("remote", 40)
     shuffled = remote.frames.sample(frac=1, random_state=1)
     again = RunLog(remote.folder, "remote", shuffled, _MANIFEST, remote.resources, ())
@@ -137,32 +137,32 @@ def test_frames_are_matched_by_their_place_in_the_source() -> None:
     assert worth(*looped).frames == 400
 
 
-def test_runs_of_different_sources_are_refused() -> None:
-    """Another drive's frames take other times; nothing could be said of either."""
-    other = dict(_MANIFEST) | {"source": {"sha256": "c" * 64}}
-    with pytest.raises(OffloadingError, match=r"different sources \(aaaaaaaaaaaa and cccccccccccc\)"):
-        worth(_run("local", 200), _run("remote", 40, manifest=other))
+@pytest.mark.parametrize(
+    ("remote", "reason"),
+    [
+        ({"manifest": _MANIFEST | {"source": {"sha256": "c" * 64}}}, r"different sources \(a{12} and c{12}\)"),
+        ({"unanswered": 200}, r"no frame was answered in both local \(200 answered\) and remote \(0\)"),
+    ],
+)
+def test_runs_without_common_frames_are_rejected(remote: dict[str, Any], reason: str) -> None:
+    """Frames of different drives, or of a worker that answered nothing, cannot be compared."""
+    with pytest.raises(OffloadingError, match=reason):
+        worth(_run("local", 200), _run("remote", 40, **remote))
 
 
-def test_runs_without_a_common_answer_are_refused() -> None:
-    """A worker that answered nothing has no speed."""
-    with pytest.raises(OffloadingError, match=r"no frame was answered in both local \(200 answered\) and remote \(0\)"):
-        worth(_run("local", 200), _run("remote", 40, unanswered=200))
-
-
-def test_what_makes_the_runs_unlike_is_told() -> None:
-    """The answer still stands for something, but the reader must know for what."""
+def test_differences_of_the_runs_are_reported_as_caveats() -> None:
+    """Source, model, pace and broker differ, or are unknown."""
     assert worth(_run("local", 200), _run("remote", 40)).caveats == ()
-    unlike = {
+    different = {
         "source": {},
         "model": {"sha256": "d" * 64, "name": "road-large"},
         "configuration": {"broker": "mqtt://cloud.example:1883", "closed_loop": True, "window": 4},
     }
-    told = " ".join(worth(_run("local", 200, manifest=unlike), _run("remote", 40)).caveats)
-    assert "names no source" in told
-    assert "road-large locally, road remotely" in told
-    assert "paced differently (window)" in told
-    assert "cloud.example" in told
+    caveats = " ".join(worth(_run("local", 200, manifest=different), _run("remote", 40)).caveats)
+    assert "contains no source" in caveats
+    assert "road-large locally, road remotely" in caveats
+    assert "paced differently (window)" in caveats
+    assert "cloud.example" in caveats
     assert len(worth(_run("local", 200, manifest={}), _run("remote", 40, manifest={})).caveats) == 2
 
 

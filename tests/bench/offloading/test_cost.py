@@ -9,8 +9,8 @@ from bench.offloading.cost import CostError, footage_cost, throughput_hz
 
 
 @pytest.mark.parametrize(("seconds", "price"), [(409.36, 294.74), (25.40, 18.29)])
-def test_a_day_of_footage_costs_what_the_comparison_of_2022_found(seconds: float, price: float) -> None:
-    """Its prices are ours at its durations: 409 s (TF Serving) and 25 s (Triton) for 1000 images, which it rounded."""
+def test_prices_match_the_comparison_of_2022(seconds: float, price: float) -> None:
+    """It rounded the durations for 1000 images to 409 s (TF Serving) and 25 s (Triton)."""
     cost = footage_cost(1000 / seconds, 1.25)
     assert cost.price == pytest.approx(price, abs=0.01)
     assert cost.frames == 24 * 86_400
@@ -19,8 +19,8 @@ def test_a_day_of_footage_costs_what_the_comparison_of_2022_found(seconds: float
     assert footage_cost(1000 / (whole - 0.5), 1.25).price < price < footage_cost(1000 / (whole + 0.5), 1.25).price
 
 
-def test_footage_of_another_kind_is_priced_in_proportion() -> None:
-    """Half a day at 10 frames a second, in another currency, at twice the price an hour."""
+def test_the_price_is_proportional_to_frames_and_hourly_price() -> None:
+    """Half a day at 10 frames per second, in another currency, at twice the price per hour."""
     cost = footage_cost(5.0, 2.5, currency="USD", footage_hz=10, footage_hours=12)
     assert (cost.frames, cost.hours, cost.price, cost.currency) == (432_000, 24.0, 60.0, "USD")
 
@@ -36,8 +36,8 @@ def test_footage_of_another_kind_is_priced_in_proportion() -> None:
         ({"footage_hours": 0.0}, "footage_hours"),
     ],
 )
-def test_what_cannot_be_priced_is_refused_by_name(wrong: dict[str, float], named: str) -> None:
-    """A price of infinity, or below zero, would be printed like any other."""
+def test_an_invalid_value_is_named_in_the_error(wrong: dict[str, float], named: str) -> None:
+    """Otherwise an infinite or negative price would be printed."""
     given = {"throughput_hz": 1.0, "price_per_hour": 1.0, "footage_hz": 24.0, "footage_hours": 24.0} | wrong
     with pytest.raises(CostError, match=f"{named} is "):
         footage_cost(
@@ -54,8 +54,8 @@ def _run(rows: list[tuple[str, int | None, int | None]]) -> RunLog:
     return RunLog(Path("run"), "run", frames, {}, pd.DataFrame(), ())
 
 
-def test_throughput_is_what_came_back_answered() -> None:
-    """Frames sent and lost cost a vehicle its bandwidth and give it nothing."""
+def test_throughput_counts_answered_frames_only() -> None:
+    """Lost and dropped frames do not count, and do not extend the time."""
     start = 1_700_000_000_000_000_000
     rows: list[tuple[str, int | None, int | None]] = [
         ("answered", start, start + 500_000_000),
@@ -66,7 +66,7 @@ def test_throughput_is_what_came_back_answered() -> None:
     assert throughput_hz(_run(rows)) == pytest.approx(2 / 0.5)
 
 
-def test_nothing_answered_has_no_throughput() -> None:
-    """Not zero: nobody knows what the worker could have done."""
+def test_throughput_without_answered_frames_is_nan() -> None:
+    """The capacity of the worker is unknown, not 0."""
     assert math.isnan(throughput_hz(_run([("lost", 1, None)])))
     assert math.isnan(throughput_hz(_run([])))

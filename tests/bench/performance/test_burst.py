@@ -1,58 +1,58 @@
-"""The split of a burst, held to a burst whose every millisecond is known."""
+"""Splits bursts whose durations are known."""
 
 import pandas as pd
 import pytest
 
-from bench.performance.burst import BurstLatency, middle, speed_up, split
+from bench.performance.burst import BurstLatency, median_burst, speed_up, split_burst
 from shared.runlog.latency_table import PARTS
 
 
 def burst(frames: int, workers: int, inference_ms: float) -> pd.DataFrame:
-    """Frames that fall due at once, on workers that each take one after the other; 2 ms of link, 1 ms to encode.
+    """Frames that are due at once, for workers that infer one at a time; 2 ms of link, 1 ms to encode.
 
     The workers' clocks differ by a second each.
     """
     rows = []
     for place in range(frames):
-        waited_ms = place // workers * inference_ms
+        wait_ms = place // workers * inference_ms
         row = dict.fromkeys((f"{part}_ms" for part in PARTS), 0.0)
-        row |= {"crossing_ms": 2.0, "encoded_ms": 1.0, "dequeued_ms": waited_ms, "inferred_ms": inference_ms}
-        ended_ns = round((waited_ms + inference_ms) * 1e6) + place % workers * 10**9
-        who = {"worker": f"worker-{place % workers}", "t_inferred_ns": ended_ns}
-        rows.append(row | {"total_ms": sum(row.values())} | who)
+        row |= {"crossing_ms": 2.0, "encoded_ms": 1.0, "dequeued_ms": wait_ms, "inferred_ms": inference_ms}
+        end_ns = round((wait_ms + inference_ms) * 1e6) + place % workers * 10**9
+        worker = {"worker": f"worker-{place % workers}", "t_inferred_ns": end_ns}
+        rows.append(row | {"total_ms": sum(row.values())} | worker)
     return pd.DataFrame(rows)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_the_queue_of_even_shares_is_the_formula_s(workers: int) -> None:
-    """Where the workers share evenly and nothing else waits, measurement and formula must meet: else one is wrong."""
-    made = split(burst(20, workers, 50.0), workers)
+def test_the_queue_of_equal_shares_equals_the_formula(workers: int) -> None:
+    """If the workers share equally and nothing else waits, measurement and formula agree."""
+    made = split_burst(burst(20, workers, 50.0), workers)
     assert made.server_queue_ms == made.predicted_queue_ms == (20 - workers) / workers * 50
     assert (made.network_ms, made.client_queue_ms, made.compute_ms) == (2.0, 1.0, 50.0)
     assert made.total_ms == made.predicted_ms + 1.0
 
 
-def test_a_worker_that_infers_two_at_a_time_is_busy_with_each_for_half_as_long() -> None:
-    """A mean of inferences, each slower beside another, would promise a queue twice as long as there can be."""
+def test_concurrent_inferences_share_the_busy_time() -> None:
+    """The mean duration of concurrent inferences would predict a queue that is twice as long."""
     pairs = burst(20, 2, 80.0).assign(worker="one", t_inferred_ns=lambda frames: frames["t_inferred_ns"] % 10**9)
-    made = split(pairs, 1)
+    made = split_burst(pairs, 1)
     assert made.busy_ms == 40
     assert made.predicted_queue_ms == 19 * 40
 
 
-def test_the_four_terms_sum_to_the_latency_of_the_last_answer() -> None:
-    """A stage in no term would be time that nobody accounts for; one in two would be counted twice."""
+def test_the_four_terms_sum_to_the_latency_of_the_last_frame() -> None:
+    """Every stage belongs to exactly one term."""
     frames = burst(5, 1, 10.0)
     frames[[f"{part}_ms" for part in PARTS]] += 0.25
     frames["total_ms"] = frames[[f"{part}_ms" for part in PARTS]].sum(axis=1)
-    assert split(frames, 1).total_ms == pytest.approx(frames["total_ms"].max())
+    assert split_burst(frames, 1).total_ms == pytest.approx(frames["total_ms"].max())
 
 
-def test_a_speed_up_is_that_of_the_runs_shown_which_have_the_median() -> None:
-    """One run in which a neighbour took the machine must not be what a table shows."""
-    alone, two = (
+def test_a_speed_up_is_the_quotient_of_the_median_bursts() -> None:
+    """The median ignores a run that other processes slowed down, and matches the values shown in the table."""
+    one_worker, two_workers = (
         [BurstLatency(10, 1, 0, 0, total, 0, 0) for total in totals] for totals in ((100, 900, 120), (60, 50, 55))
     )
-    assert speed_up(two, alone) == pytest.approx(120 / 55)
-    assert middle(alone).total_ms == 120
-    assert speed_up(two, alone[:2]) == pytest.approx(100 / 55)  # The quotient of what the table shows, not a mean's.
+    assert speed_up(two_workers, one_worker) == pytest.approx(120 / 55)
+    assert median_burst(one_worker).total_ms == 120
+    assert speed_up(two_workers, one_worker[:2]) == pytest.approx(100 / 55)

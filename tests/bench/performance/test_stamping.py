@@ -7,8 +7,8 @@ from bench.performance import stamping as stamping_bench
 from bench.performance.stamping import stamping
 
 
-def test_every_part_of_a_journey_is_measured() -> None:
-    """The whole is the sum of what the table shows; the target stands beside it."""
+def test_every_part_of_the_stamping_is_measured() -> None:
+    """The whole is the sum of the parts in the table."""
     done = CliRunner().invoke(stamping, ["--frames", "100", "--json"], catch_exceptions=False)
     result = json.loads(done.stdout)
     assert result["frames"] == 100
@@ -16,8 +16,8 @@ def test_every_part_of_a_journey_is_measured() -> None:
     assert result["is_met"] == (result["whole_us"]["mean"] <= result["target_us"] == 200)
 
 
-def test_the_table_says_whether_the_target_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the mean, which is what a run of many frames pays."""
+def test_the_output_states_whether_the_target_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean decides, because it determines the cost of a run of many frames."""
     for target_us, verdict in ((0.0, "NOT met"), (1e9, "met")):
         monkeypatch.setattr(stamping_bench, "TARGET_US", target_us)
         printed = CliRunner().invoke(stamping, ["--frames", "100"], catch_exceptions=False).stdout

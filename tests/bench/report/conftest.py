@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.content import ReportContent
 from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of
@@ -11,13 +11,13 @@ from bench.report.document import report_of
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a synthetic run; tests must not change it."""
-    return write_run(tmp_path_factory.mktemp("runs") / "first", Plan(frames=400, overlays=3))
+    return write_run(tmp_path_factory.mktemp("runs") / "first", SyntheticRunPlan(frames=400, overlays=3))
 
 
 @pytest.fixture(scope="session")
 def slower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of the same frames with a slower engine; tests must not change it."""
-    plan = Plan(frames=400, seed=1, session="50e551014ab1", slower_ms=40)
+    plan = SyntheticRunPlan(frames=400, seed=1, session="50e551014ab1", slower_ms=40)
     return write_run(tmp_path_factory.mktemp("runs") / "slower", plan)
 
 

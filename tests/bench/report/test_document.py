@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInputError, load_report_input
@@ -113,7 +113,7 @@ def test_the_page_loads_nothing_from_the_network(report: ReportContent) -> None:
 def test_names_in_a_log_are_escaped(tmp_path: Path) -> None:
     """A worker or model can have any name, including HTML."""
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     for path in (folder / "latency.csv", folder / "manifest.json", folder / "latency.journal"):
         text = path.read_text(encoding="utf-8").replace("worker-1", hostile).replace("road-small", hostile)
         path.write_text(text, encoding="utf-8")
@@ -131,7 +131,7 @@ def test_a_page_that_cannot_be_written_is_an_error(run: Path, tmp_path: Path) ->
 
 def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> None:
     """The report shows outcomes and resources and no latency charts."""
-    made = report_on(write_run(tmp_path / "run", Plan(frames=40, unanswered=1.0)))
+    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=40, unanswered=1.0)))
     assert made.summary.startswith("None of 40 frames was answered (")
     for anchor in ("stages", "distribution", "timeline", "throughput", "clocks", "statistics"):
         assert text_of(chapter_of(made, anchor)).startswith("Not measured: no"), anchor
@@ -141,7 +141,7 @@ def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> No
 
 def test_a_run_of_one_frame_is_reported(tmp_path: Path) -> None:
     """Intervals, trends and histograms of a single value must not fail."""
-    made = report_on(write_run(tmp_path / "run", Plan(frames=1, unanswered=0.0)))
+    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=1, unanswered=0.0)))
     assert made.summary.startswith("1 of 1 frames were answered")
     assert render(made)
 
@@ -177,7 +177,7 @@ def _with(log: str, column: str, text: str) -> str:
 @pytest.mark.parametrize("damage", [truncated, empty_cell, text_in_number, decreasing_timestamp])
 def test_the_readable_part_of_a_damaged_log_is_reported(tmp_path: Path, damage: Callable[[str], str]) -> None:
     """The problems are listed with file and row, and nothing is estimated."""
-    folder = write_run(tmp_path / "run", Plan(frames=60, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, unanswered=0.0))
     path = folder / "latency.csv"
     path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     made = report_on(folder)
@@ -190,7 +190,7 @@ def test_the_readable_part_of_a_damaged_log_is_reported(tmp_path: Path, damage: 
 
 def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> None:
     """A stalled worker causes unanswered frames, which the percentiles of the answered ones do not show."""
-    made = report_on(write_run(tmp_path / "stalled", Plan(frames=200, unanswered=0.5)))
+    made = report_on(write_run(tmp_path / "stalled", SyntheticRunPlan(frames=200, unanswered=0.5)))
     for anchor in ("distribution", "statistics"):
         captions = [part.caption for part in chapter_of(made, anchor).parts if isinstance(part, Chart | ReportTable)]
         assert any(re.search(r"The other \d+ of 200 frames \(\d\d %\) have no total", text) for text in captions)
@@ -203,7 +203,7 @@ def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> Non
 
 def test_few_frames_have_no_high_percentiles(tmp_path: Path) -> None:
     """The slowest 5 % of 15 frames are less than one frame."""
-    made = report_on(write_run(tmp_path / "run", Plan(frames=15, unanswered=0.0)))
+    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=15, unanswered=0.0)))
     assert ", all within " in made.summary
     (statistics,) = (table for table in made.tables() if table.name == "statistics")
     assert NOTE in statistics.caption
@@ -219,7 +219,7 @@ def test_few_frames_have_no_high_percentiles(tmp_path: Path) -> None:
 
 def test_the_final_sample_does_not_appear_as_a_pause_of_the_traffic(tmp_path: Path) -> None:
     """A run ends with a sample a few milliseconds after the previous one, with no traffic in between."""
-    folder = write_run(tmp_path / "run", Plan(frames=60))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60))
     path = folder / "resources.csv"
     last = [line for line in path.read_text(encoding="utf-8").splitlines() if ",broker," in line][-1]
     at_ns, rest = last.split(",", 1)
@@ -231,7 +231,7 @@ def test_the_final_sample_does_not_appear_as_a_pause_of_the_traffic(tmp_path: Pa
 
 def test_missing_resources_and_manifest_are_mentioned(tmp_path: Path) -> None:
     """An empty chapter would look like a run that used no resources."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     (folder / "resources.csv").unlink()
     (folder / "manifest.json").unlink()
     made = report_on(folder)
@@ -241,7 +241,7 @@ def test_missing_resources_and_manifest_are_mentioned(tmp_path: Path) -> None:
 
 def test_untrained_weights_are_mentioned(tmp_path: Path) -> None:
     """The times of an untrained model are realistic, but its results are meaningless."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["model"]["trained"] = False
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
@@ -255,7 +255,7 @@ def test_workers_with_several_versions_of_the_model_are_mentioned(tmp_path: Path
         (table,) = (part for part in chapter.parts if isinstance(part, ReportTable))
         return next(str(value) for what, value in table.rows if what == "answered by")
 
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0))
     assert (
         answered_by(chapter_of(report_on(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
     )
@@ -267,7 +267,7 @@ def test_workers_with_several_versions_of_the_model_are_mentioned(tmp_path: Path
 
 def test_different_models_with_the_same_version_are_mentioned(tmp_path: Path) -> None:
     """A model was retrained without a new version number; the columns of the log cannot show it."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for hashes, is_mentioned in ((["a"], False), (["a", "b"], True)):
         manifest["answered_by"] = [{"worker": "w", "model_version": "1", "sha256": each} for each in hashes]
@@ -351,7 +351,7 @@ def test_folders_that_cannot_be_reported_are_errors(run: Path, tmp_path: Path) -
 
 def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
     """A page of 100,000 frames must stay below 15 MB, including Plotly, the other charts and the images."""
-    made = report_on(write_run(tmp_path / "run", Plan(frames=10_000)))
+    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=10_000)))
     (timeline,) = (chart for chart in made.charts() if chart.name == "timeline")
     growing = len(to_json(timeline)) + len(json.dumps(made.frames))
     library, others, images = 4_900_000, 700_000, 1_000_000

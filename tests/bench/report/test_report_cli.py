@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.cli import report
 from shared.runlog.latency_log import LogError
 from tests.support.synthetic_study import write_study
@@ -27,8 +27,8 @@ def test_a_run_is_shown_on_the_terminal_and_as_a_page(run: Path, tmp_path: Path)
 
 def test_the_page_is_written_into_the_run_by_default(tmp_path: Path) -> None:
     """A comparison is written into the first of several runs."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
-    other = write_run(tmp_path / "other", Plan(frames=30, seed=1, session="1" * 12))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
+    other = write_run(tmp_path / "other", SyntheticRunPlan(frames=30, seed=1, session="1" * 12))
     assert run_report(folder).exit_code == 0
     assert (folder / "report.html").exists()
     ended = run_report(folder, other)
@@ -45,7 +45,7 @@ def test_a_consistent_run_passes_the_check(run: Path) -> None:
 
 def test_a_missing_row_fails_the_check(tmp_path: Path) -> None:
     """The output names the file, and the exit code is 1."""
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:10] + lines[11:]), encoding="utf-8")
@@ -100,7 +100,7 @@ def test_tables_are_written_without_a_browser(run: Path, tmp_path: Path, monkeyp
 
 def test_a_killed_run_is_repaired(tmp_path: Path) -> None:
     """Open frames are closed by the first repair; the second one finds none."""
-    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0.0))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0.0))
     path = folder / "latency.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:-3]), encoding="utf-8")

@@ -9,68 +9,69 @@ import pytest
 from bench.faults import chaos as chaos_module
 from bench.faults.chaos import Chaos
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
-from bench.harness.process_log import Life
-from bench.resilience.soak import MOST_PER_HOUR, Plan, Soaked, growth
+from bench.harness.process_log import ProcessHistory
+from bench.resilience.soak import GROWTH_LIMITS, SoakPlan, SoakResult, measure_growth
 
 HALF_HOUR_S = 1800.0
 
 
-def _life(seconds: int, rss: Callable[[int], float], role: str = "vehicle") -> Life:
+def _history(seconds: int, rss: Callable[[int], float], role: str = "vehicle") -> ProcessHistory:
     at = range(0, seconds, 10)
     samples = [round(rss(each)) for each in at]
-    return Life(role, "one", 1, [float(each) for each in at], samples, [9] * len(at), [14] * len(at))
+    return ProcessHistory(role, "one", 1, [float(each) for each in at], samples, [9] * len(at), [14] * len(at))
 
 
 def test_a_leak_fails_a_soak() -> None:
-    """What the soak is for: a process that takes twice of what it may in an hour."""
-    leak_per_s = 2 * MOST_PER_HOUR["rss_bytes"] / 3600
-    leaking = growth("vehicle", [_life(1800, lambda at: 9e7 + leak_per_s * at)], HALF_HOUR_S)
-    flat = growth("vehicle", [_life(1800, lambda _: 9e7)], HALF_HOUR_S)
+    """The memory of a process grows by twice the limit per hour."""
+    leak_per_s = 2 * GROWTH_LIMITS["rss_bytes"] / 3600
+    leaking = measure_growth("vehicle", [_history(1800, lambda at: 9e7 + leak_per_s * at)], HALF_HOUR_S)
+    flat = measure_growth("vehicle", [_history(1800, lambda _: 9e7)], HALF_HOUR_S)
     assert len(leaking.failures) == 1
     assert "vehicle" in leaking.failures[0]
     assert "rss_bytes" in leaking.failures[0]
     assert not flat.failures
-    soaked = Soaked(Plan(HALF_HOUR_S, 1), FrameAccounts(masks_checked=1), (), (flat, leaking), ())
-    assert soaked.failures == leaking.failures
-    assert soaked.told()["verdict"] == "FAILS"
+    result = SoakResult(SoakPlan(HALF_HOUR_S, 1), FrameAccounts(masks_checked=1), (), (flat, leaking), ())
+    assert result.failures == leaking.failures
+    assert result.record()["verdict"] == "FAILS"
 
 
-def test_a_short_life_says_nothing_of_an_hour() -> None:
-    """A worker that was killed after a minute of warming up is no leak; its peak is told all the same."""
-    lives = [_life(60, lambda at: 1e6 * at), _life(1700, lambda _: 5e7)]
-    told = growth("vehicle", lives, HALF_HOUR_S)
-    assert (told.processes, told.long_lived) == (2, 1)
-    assert told.most_rss_bytes == 50_000_000
-    assert not told.failures
+def test_the_growth_of_a_short_lived_process_is_not_judged() -> None:
+    """A worker killed during its warm-up does not leak; its peak still counts."""
+    histories = [_history(60, lambda at: 1e6 * at), _history(1700, lambda _: 5e7)]
+    found = measure_growth("vehicle", histories, HALF_HOUR_S)
+    assert (found.processes, found.long_lived) == (2, 1)
+    assert found.most_rss_bytes == 50_000_000
+    assert not found.failures
 
 
-def test_where_nobody_lived_long_enough_nothing_is_promised() -> None:
-    """A soak that killed everybody all the time must not pass for want of a slope."""
-    assert len(growth("worker", [_life(60, lambda _: 5e7, "worker")], HALF_HOUR_S).failures) == len(MOST_PER_HOUR)
+def test_a_role_without_long_lived_processes_fails() -> None:
+    """A soak that kills all processes of a role must not pass because slopes are missing."""
+    growth = measure_growth("worker", [_history(60, lambda _: 5e7, "worker")], HALF_HOUR_S)
+    assert len(growth.failures) == len(GROWTH_LIMITS)
 
 
-def test_a_short_soak_judges_no_slope() -> None:
-    """Three minutes told of an hour would be twenty times what an allocator took last."""
-    short = growth("vehicle", [_life(180, lambda at: 1e5 * at)], 180.0)
+def test_a_short_soak_does_not_judge_slopes() -> None:
+    """Extrapolating three minutes to an hour would multiply the last step of an allocator by twenty."""
+    short = measure_growth("vehicle", [_history(180, lambda at: 1e5 * at)], 180.0)
     assert not short.judged
     assert not short.failures
 
 
-def test_who_ends_by_itself_fails_a_soak() -> None:
-    """A vehicle that gave up and was started again has lost no frame, and yet it must not pass."""
-    seen = FrameAccounts(masks_checked=1)
-    assert Soaked(Plan(HALF_HOUR_S, 1), seen, (), (), ("vehicle-2 ended by itself",)).failures
-    assert not Soaked(Plan(HALF_HOUR_S, 1), seen, (), (), ()).failures
-
-
-def test_a_soak_without_a_mask_proves_no_label() -> None:
-    """Nobody was answered, so nobody was answered wrongly."""
-    assert Soaked(Plan(HALF_HOUR_S, 1), FrameAccounts(), (), (), ()).failures == [NO_MASKS]
+@pytest.mark.parametrize(
+    ("masks_checked", "broken", "failures"),
+    [(1, (), []), (1, ("vehicle-2 ended by itself",), ["vehicle-2 ended by itself"]), (0, (), [NO_MASKS])],
+)
+def test_a_soak_fails_if_a_process_ended_or_no_mask_was_checked(
+    masks_checked: int, broken: tuple[str, ...], failures: list[str]
+) -> None:
+    """A vehicle that ended and was restarted may have lost no frame; without masks, no label was checked."""
+    accounts = FrameAccounts(masks_checked=masks_checked)
+    assert SoakResult(SoakPlan(HALF_HOUR_S, 1), accounts, (), (), broken).failures == failures
 
 
 @dataclass
 class _Site:
-    """What chaos is done to, which only notes it."""
+    """A site that records the faults."""
 
     rig: Any
     worker_names: tuple[str, ...] = ("worker-1", "worker-2", "worker-3")
@@ -80,13 +81,13 @@ class _Site:
 
 @pytest.fixture
 def strikes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str, float]]]:
-    """Strikes a site that only notes what is done to it."""
+    """Causes faults at a site that only records them."""
 
-    def noting(name: str) -> Callable[[Any, str, float], None]:
+    def recording(name: str) -> Callable[[Any, str, float], None]:
         return lambda site, to, seconds: site.done.append((name, to, seconds))
 
     faults = {
-        name: chaos_module.Fault(noting(name), fault.among, fault.between_s, fault.weight)
+        name: chaos_module.Fault(recording(name), fault.among, fault.between_s, fault.weight)
         for name, fault in chaos_module.FAULTS.items()
     }
     monkeypatch.setattr(chaos_module, "FAULTS", faults)
@@ -103,24 +104,24 @@ def strikes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, st
 
 
 def test_a_seed_draws_the_same_faults(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
-    """A soak that failed can be played again by its printed seed."""
+    """A failed soak can be repeated with its printed seed."""
     assert strikes(7, 100) == strikes(7, 100)
     assert strikes(7, 100) != strikes(8, 100)
 
 
-def test_every_fault_comes(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
-    """One that is never drawn is never survived."""
+def test_every_fault_occurs(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
+    """A fault that is never drawn would not be tested."""
     assert {name for name, _, _ in strikes(1, 600)} == set(chaos_module.FAULTS)
 
 
-def test_those_whose_memory_is_told_live_through_it(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
-    """A slope needs processes that last: the first of each role, and from some time on the broker."""
+def test_the_first_node_of_each_role_is_never_ended(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
+    """Slopes need long-lived processes: the first of each role, and after some time the broker."""
     done = strikes(1, 600, may_kill_broker=False)
     assert not any(name == "kill broker" for name, _, _ in done)
     ended = {to for name, to, _ in done if name.startswith(("kill", "drain"))}
     assert ended == {"worker-2", "worker-3", "vehicle-2"}
 
 
-def test_a_fault_lasts_no_longer_than_is_left(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
-    """A link that is still dark at the end would leave vehicles without answers."""
+def test_a_fault_ends_within_the_remaining_time(strikes: Callable[..., list[tuple[str, str, float]]]) -> None:
+    """A link that is down at the end would leave frames unanswered."""
     assert all(seconds <= 0.5 for _, _, seconds in strikes(1, 100, most_s=0.5))

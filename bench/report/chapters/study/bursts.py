@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.burst import BurstLatency, latency_deviation_ms, middle, speed_up, split
+from bench.performance.burst import BurstLatency, latency_deviation_ms, median_burst, speed_up, split_burst
 from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
 from bench.report.data.study_log import ReportedCell, StudyLog
 
@@ -22,7 +22,7 @@ def chapter(study: StudyLog) -> Chapter | None:
         if cell.key not in splits:
             continue
         runs = splits[cell.key]
-        shown = middle(runs)
+        shown = median_burst(runs)
         single_worker = _single_worker_splits(study, cell, splits)
         rows.append((
             cell.name, shown.workers, shown.frames, len(runs), shown.network_ms, shown.client_queue_ms,
@@ -59,7 +59,7 @@ def _splits(study: StudyLog, cell: ReportedCell) -> list[BurstLatency]:
     if not has_columns or runs["scenario"].iloc[0] != _OFFLINE or study.frames.empty:
         return []
     workers = int(runs["workers"].iloc[0])
-    return [split(run_frames, workers) for _, run_frames in study.group(cell).frames.groupby("repetition")]
+    return [split_burst(run_frames, workers) for _, run_frames in study.group(cell).frames.groupby("repetition")]
 
 
 def _single_worker_splits(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.sample_bag import SEED
+from bench.harness.environment import SEED
 from bench.peers.clients.client import PeerError
 from bench.peers.load_comparison.comparison import run
 from bench.peers.load_comparison.plan import Plan

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.load.playback import Plan
+from bench.load.playback import PlaybackSettings
 from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
 from cloud.models.repository import default_root
@@ -25,7 +25,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Job]
     """A frame by codec, with the mask of the direct call."""
     bag = tmp_path_factory.mktemp("bag") / "drive"
     record(bag, Recording(seed=7, frames=1, width=968, height=608))
-    return jobs(by_codec(Plan(bag, default_root(), MODEL, frames=1)))
+    return jobs(by_codec(PlaybackSettings(bag, default_root(), MODEL, frames=1)))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_picture_of_another_size_is_stretched_as_the_worker_stretches_it(size:
 def test_a_classifiers_scores_take_the_masks_place(tmp_path: Path) -> None:
     """Bit by bit: the comparison of 2022 was of classifiers."""
     record(tmp_path / "drive", Recording(seed=7, frames=1, width=484, height=304))
-    made = jobs(by_codec(Plan(tmp_path / "drive", default_root(), CLASSIFIER, frames=1)))
+    made = jobs(by_codec(PlaybackSettings(tmp_path / "drive", default_root(), CLASSIFIER, frames=1)))
     write_graph(default_root(), CLASSIFIER, tmp_path / "graph.pb")
     function = Function(tmp_path / "graph.pb")
     for (job,) in made.values():

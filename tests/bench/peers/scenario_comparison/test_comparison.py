@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.harness.sample_bag import SEED
+from bench.harness.environment import SEED
 from bench.peers.cli import peers
 from bench.peers.load_comparison.plan import NAMES, OURS, Plan
 from bench.peers.scenario_comparison import result

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
@@ -33,7 +33,7 @@ def _study(
     for name, axes in cells.items():
         for repetition in (1, 2, 3):
             facts: dict[str, Any] = {"study": "tiny", "cell": name, "repetition": repetition}
-            plan = Plan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0))
+            plan = SyntheticRunPlan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0))
             log = load_run(write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)).frames
             is_early = log["sequence"] < warm_up
             log.loc[is_early, "total_ms"] *= 10

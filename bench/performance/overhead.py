@@ -1,0 +1,175 @@
+"""`skylane bench overhead`: compares the round trip through broker and worker with direct calls of the same engine.
+
+Rounds alternate: the frames through broker and worker, the same frames directly into the engine, as the worker's decoder
+would pass them. Nothing else runs during a turn.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import click
+
+from bench.harness import options
+from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, OnStep, Samples, compare, frame_samples
+from bench.harness.environment import sample_bag
+from bench.harness.output import progress, result_table, show, span, spread_table
+from bench.load.playback import (
+    PlaybackSettings,
+    answered_hz,
+    frame_parts,
+    inference_hz,
+    inference_ms,
+    model_inputs,
+    play,
+)
+from bench.load.worker_process import Worker
+from cloud.models.model import Model
+from cloud.models.repository import Repository
+from shared.broker.broker import Broker
+from shared.imaging.frames import Pixels
+from shared.runlog.latency_table import PARTS
+from shared.runtime.machine import machine
+from shared.terminal_table import Table
+
+_BARE = "bare inference"
+_REMOTE, _ISOLATED = "round trip", "round trip, isolated engine"
+_RATE = "rate_hz"
+_VEHICLE = "vehicle"
+_VEHICLE_PARTS = ("read", "demosaiced", "preprocessed", "encoded")
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadPlan:
+    """Settings of the comparison."""
+
+    bag: Path
+    models: Path
+    model: str
+    codec: str = "jpeg"
+    quality: int = 85
+    rounds: int = 5
+    frames: int = 20  # Per round.
+    window: int = 4  # Unanswered frames while throughput is measured.
+    device: str = "auto"
+    broker_kind: str = "auto"
+    isolate: bool = False  # Also measure a worker with its engine in a separate process.
+
+
+def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
+    """Runs the rounds; returns the JSON output."""
+    settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, plan.quality, plan.frames)
+    with ExitStack() as stack:
+        model = stack.enter_context(Repository(plan.models).load(plan.model))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
+        candidates = {}
+        for name, flags in {_REMOTE: (), **({_ISOLATED: ("--isolate",)} if plan.isolate else {})}.items():
+            # One broker per worker: workers of one broker would share the frames.
+            broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
+            stack.enter_context(
+                Worker(broker.url, models=plan.models, model=plan.model, device=plan.device, flags=flags)
+            )
+            candidates[name] = partial(_play, settings, broker.url, folder / name, plan.window)
+        model.warm_up()
+        candidates[_BARE] = partial(_infer, model, model_inputs(settings, model), plan.frames)
+        comparison = compare(candidates, plan.rounds, on_step)
+        return {
+            **_record(comparison, _REMOTE),
+            "model": plan.model,
+            "codec": plan.codec,
+            "quality": plan.quality if plan.codec == "jpeg" else None,
+            "window": plan.window,
+            "broker": broker.description,
+            "engine": model.describe(),
+            "machine": machine(),
+            **({"isolated": _record(comparison, _ISOLATED)} if plan.isolate else {}),
+        }
+
+
+def _play(settings: PlaybackSettings, broker: str, folder: Path, window: int, number: int) -> Samples:
+    rows = play(settings, broker, folder / f"{number}-latency")
+    throughput_rows = play(settings, broker, folder / f"{number}-throughput", window=window)
+    return {
+        **frame_samples([frame_parts(row) for row in rows]),
+        _VEHICLE: [sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows],
+        _RATE: [answered_hz(throughput_rows)],
+    }
+
+
+def _infer(model: Model, images: list[Pixels], frames: int, _round: int) -> Samples:
+    return {TOTAL: inference_ms(model, images, frames), _RATE: [inference_hz(model, images, frames)]}
+
+
+def _record(comparison: Comparison, name: str) -> dict[str, Any]:
+    overhead = comparison.ratio(name, _BARE, TOTAL)
+    throughput = comparison.ratio(name, _BARE, _RATE, fmean)
+    return {
+        "overhead_ratio": overhead.value,
+        "throughput_ratio": throughput.value,
+        "samples": {
+            "rounds": len(overhead.by_round),
+            "remote": len(comparison.samples(name, TOTAL)),
+            "bare": len(comparison.samples(_BARE, TOTAL)),
+        },
+        "spread": {
+            "overhead_ratio_by_round": list(overhead.by_round),
+            "throughput_ratio_by_round": list(throughput.by_round),
+            "remote_ms": comparison.spread(name, TOTAL),
+            "bare_ms": comparison.spread(_BARE, TOTAL),
+            "remote_hz": comparison.samples(name, _RATE),
+            "bare_hz": comparison.samples(_BARE, _RATE),
+        },
+        "overhead_ms": comparison.spread(name, OVERHEAD),
+        "vehicle_ms": comparison.spread(name, _VEHICLE),
+        "breakdown_ms": {str(part): comparison.spread(name, part) for part in PARTS},
+    }
+
+
+@click.command()
+@options.bag
+@options.models
+@options.model
+@options.codec
+@options.number("--quality", 85, 1, 100, "JPEG quality.")
+@options.rounds(5)
+@options.frames(20)
+@options.throughput_window
+@click.option("--device", default="auto", show_default=True, help="Device of the engine.")
+@options.broker
+@click.option("--isolate", is_flag=True, help="Also measure a worker with its engine in a separate process.")
+@options.json_flag
+def overhead(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
+    """Compare the whole round trip with direct inference, in alternating rounds of the same frames."""
+    with progress() as on_step:
+        result = measure(OverheadPlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step)
+    show(result, _tables(result), as_json=as_json)
+
+
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    rows = []
+    for suffix, values in (("", result), (", isolated", result.get("isolated"))):
+        if values is None:
+            continue
+        samples = values["samples"]
+        for name, source in (
+            ("overhead_ratio", f"{samples['remote']} frames, {samples['bare']} bare"),
+            ("throughput_ratio", f"window {result['window']}"),
+        ):
+            rows.append((f"{name}{suffix}", values[name], span(values["spread"][f"{name}_by_round"]), source))
+    yield result_table(
+        f"{result['model']}, {result['codec']}, {result['samples']['rounds']} alternating rounds",
+        {"ratio": "<", "value": ".3f", "by round, least to most": "<", "from": "<"},
+        rows,
+    )
+    totals = {
+        "whole round trip": result["spread"]["remote_ms"],
+        "bare inference": result["spread"]["bare_ms"],
+        "round trip without inference": result["overhead_ms"],
+        "vehicle: read to encoded": result["vehicle_ms"],
+    }
+    yield spread_table("Milliseconds", {**totals, **result["breakdown_ms"]})
