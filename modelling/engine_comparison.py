@@ -15,10 +15,10 @@ from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.classification import ClassEvaluation
-from modelling.evaluation.detection import ObjectEvaluation
-from modelling.evaluation.dispatch import judged
-from modelling.evaluation.segmentation import Evaluation, EvaluationError, prepared
+from modelling.evaluation.classification import ClassificationEvaluation
+from modelling.evaluation.detection import DetectionEvaluation
+from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
@@ -30,7 +30,7 @@ _DEMOSAIC = "binning"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ModelBenchPlan:
     """What is measured."""
 
     model: str
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class EngineVariant:
     """A way to run the model."""
 
     candidate: Candidate
@@ -55,10 +55,10 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VariantTiming:
     """What a cell gave."""
 
-    cell: Cell
+    cell: EngineVariant
     took_ms: tuple[float, ...]  # A run, of the whole batch.
     ratio: float  # Frames a second, over the reference's in the same rounds, by the medians.
     ratio_of_least: float  # The same by the least of each: what a busy machine blurs less.
@@ -74,12 +74,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ModelBenchResult:
     """The table."""
 
-    plan: Plan
+    plan: ModelBenchPlan
     reference: str
-    rows: tuple[Row, ...]  # The reference is the first.
+    rows: tuple[VariantTiming, ...]  # The reference is the first.
     refused: tuple[str, ...]  # What could not be run, with the reason.
     task: Task
     unjudged: str | None  # Why no figure by the bag's truth stands in it.
@@ -101,7 +101,7 @@ class Result:
         }
 
 
-def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str], None]) -> Result:
+def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, int, str], None]) -> ModelBenchResult:
     """Measure; `on_step` is told the steps done, of how many, and what is being done.
 
     Every cell runs once a round, in an order that turns. Labels are held against the reference's, unbatched.
@@ -109,7 +109,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
     Raises:
         SkylaneError: there is no such model, its reference cannot be run, or the bag holds no frame.
     """
-    held = Cell(reference(repository, plan.model, plan.version), 0, 1)
+    held = EngineVariant(reference(repository, plan.model, plan.version), 0, 1)
     asked = _cells(repository, plan)
     cells = [held, *(cell for cell in asked if cell != held)]
     steps = len(cells) + plan.rounds + _WARM_UP
@@ -118,7 +118,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
         for engine in plan.engines
         if engine not in {cell.candidate.engine for cell in asked}
     ]
-    answers: dict[Cell, Outputs] = {}
+    answers: dict[EngineVariant, Outputs] = {}
     accuracies: dict[Candidate, float | None] = {}
     unjudged: str | None = None
     with ExitStack() as opened:
@@ -156,7 +156,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
         manifest = own.manifest
     whole, least = float(np.median(took_ms[held])), min(took_ms[held])
     rows = tuple(
-        Row(
+        VariantTiming(
             cell,
             tuple(took_ms[cell]),
             whole * cell.batch / float(np.median(took_ms[cell])),
@@ -167,22 +167,24 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
         )
         for cell in models
     )
-    return Result(plan, held.candidate.beside(plan.model), rows, tuple(refused), manifest.task, unjudged)
+    return ModelBenchResult(plan, held.candidate.beside(plan.model), rows, tuple(refused), manifest.task, unjudged)
 
 
-def _cells(repository: Repository, plan: Plan) -> list[Cell]:
+def _cells(repository: Repository, plan: ModelBenchPlan) -> list[EngineVariant]:
     found = candidates(repository, plan.model, plan.version)
     chosen = [each for each in found if not plan.engines or each.engine in plan.engines]
-    return [Cell(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches]
+    return [
+        EngineVariant(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches
+    ]
 
 
-def _load(repository: Repository, cell: Cell, plan: Plan) -> Model:
+def _load(repository: Repository, cell: EngineVariant, plan: ModelBenchPlan) -> Model:
     candidate = cell.candidate
     where = Placement(device=plan.device, intra_threads=cell.threads, precision=candidate.precision)
     return repository.load(candidate.model, where, cell.batch, version=candidate.version, engine=candidate.engine)
 
 
-def _pictures(plan: Plan, card: ModelCard) -> Images:
+def _pictures(plan: ModelBenchPlan, card: ModelCard) -> Images:
     """The bag's first frames as the model takes them, uint8 N×H×W×3."""
     source = BagSource(plan.bag)
     try:
@@ -200,11 +202,11 @@ def _batch(shown: Images, size: int) -> Images:
     return np.ascontiguousarray(shown[np.arange(size) % len(shown)])
 
 
-def _judged(model: Model, plan: Plan) -> tuple[float | None, str | None]:
+def _judged(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | None]:
     """A figure by the bag's truth, or why there is none."""
     truth = plan.truth if model.card.task is Task.CLASSIFICATION else None
     try:
-        found = judged(
+        found = evaluate_model(
             model,
             plan.bag,
             truth=truth,
@@ -219,28 +221,28 @@ def _judged(model: Model, plan: Plan) -> tuple[float | None, str | None]:
     if figure is None or np.isnan(figure):
         return (
             None,
-            f"{plan.bag} holds nothing in these frames that {model.card.name} could be judged by: give --frames",
+            f"{plan.bag} holds nothing in these frames that {model.card.name} could be evaluate_model by: give --frames",
         )
     return figure, None
 
 
-def _figure(found: Evaluation | ObjectEvaluation | ClassEvaluation) -> float | None:
+def _figure(found: SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation) -> float | None:
     match found:
-        case Evaluation():
+        case SegmentationEvaluation():
             return found.mean_iou
-        case ObjectEvaluation():
+        case DetectionEvaluation():
             return found.mean_average_precision
-        case ClassEvaluation():
+        case ClassificationEvaluation():
             return found.accuracy
 
 
-def _told(cell: Cell, name: str) -> str:
+def _told(cell: EngineVariant, name: str) -> str:
     told = cell.candidate.beside(name)
     told += f", {cell.threads} threads" if cell.threads else ""
     return told + (f", batches of {cell.batch}" if cell.batch > 1 else "")
 
 
-def _row_json(row: Row, name: str) -> dict[str, Any]:
+def _row_json(row: VariantTiming, name: str) -> dict[str, Any]:
     low, middle, high = (float(value) for value in np.percentile(row.took_ms, (0, 50, 95)))
     candidate = row.cell.candidate
     return {
@@ -265,7 +267,7 @@ def _row_json(row: Row, name: str) -> dict[str, Any]:
     }
 
 
-def columns(result: Result) -> Sequence[tuple[str, ...]]:
+def columns(result: ModelBenchResult) -> Sequence[tuple[str, ...]]:
     """The table's heading and its lines, as words."""
     labelled = any(row.accuracy is not None for row in result.rows)
     numbered = result.task is not Task.SEGMENTATION  # Of class ids the difference says nothing.

@@ -22,7 +22,7 @@ from bench.performance.overhead import Plan, bare, decoded, played, rate_hz
 from cloud.engines.engine import DeviceError, Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.segmentation import EvaluationError, evaluate
+from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation
 from shared.broker.broker import Broker
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
@@ -150,7 +150,7 @@ def _quantised(plan: Plan, folder: Path, called: str) -> Path:
     repository = Repository(folder / "models")
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
-    frames = calibration_frames.drawn(repository.card(plan.model), _CALIBRATION, _UNSEEN)
+    frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION, _UNSEEN)
     quantization.quantise(repository, plan.model, Precision.INT8, frames, called=called)
     return repository.root
 
@@ -216,7 +216,7 @@ def _mean_ious(plan: Plan, ring: Ring, on_step: Callable[[str], None]) -> dict[s
         found = {}
         for name, model in ring.models.items():
             on_step(f"{name}: mean IoU")
-            found[name] = evaluate(model, plan.bag, frames=plan.frames).mean_iou
+            found[name] = evaluate_segmentation(model, plan.bag, frames=plan.frames).mean_iou
     except EvaluationError:
         return None
     return found

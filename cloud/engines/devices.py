@@ -7,7 +7,7 @@ from cloud.engines.engine import DeviceError
 _NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
 
 
-def choose(device: str, gpus: int, library: str, remedy: str) -> str:
+def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     """The device to run on, "cpu" or "gpu:N", for one asked for, where `library` sees so many GPUs.
 
     `remedy`: what to install where it sees none.

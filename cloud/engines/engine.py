@@ -129,5 +129,5 @@ class InferenceError(SkylaneError):
     """A model failed on a batch. The vehicle is told the text: no path of this host stands in it."""
 
 
-class UnavailableError(InferenceError):
+class ModelUnavailableError(InferenceError):
     """A model could not be asked, whatever the pictures: none of them need be tried alone."""

@@ -29,7 +29,7 @@ _CORNERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class Preprocessor:
     """How pixels become a model's input."""
 
     section: InputSection
@@ -57,7 +57,7 @@ class Feed:
         return values
 
 
-def feed_of(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Feed:
+def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Preprocessor:
     """How to feed an input of this shape and type; of one that tells neither, N×H×W×3 of the manifest's is believed.
 
     Raises:
@@ -67,13 +67,13 @@ def feed_of(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Pa
     if dtype is not None and dtype != section.dtype:
         raise EngineError(path, f"input {section.tensor!r} is {dtype}, the manifest's dtype {section.dtype}")
     if shape is None:
-        return Feed(section, planar=False, batch_size=None)
+        return Preprocessor(section, planar=False, batch_size=None)
     for planar, sides in (
         (False, (section.height, section.width, _RGB)),
         (True, (_RGB, section.height, section.width)),
     ):
         if _fits(shape, (None, *sides)):
-            return Feed(section, planar, shape[0])
+            return Preprocessor(section, planar, shape[0])
     wanted = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
     raise EngineError(path, f"input {section.tensor!r} is {_told(shape)}, the manifest's {wanted}: correct it")
 
@@ -89,7 +89,7 @@ def named(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
     return tensors[name]
 
 
-def only_input(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
+def check_other_inputs(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
     """Check that a file asks for nothing but the picture and what the manifest's constants give.
 
     Raises:
@@ -100,7 +100,7 @@ def only_input(names: Sequence[str], constants: Sequence[str], path: Path) -> No
         raise EngineError(path, f"also wants {', '.join(unfed[:5])}: give each a value in input.constants")
 
 
-def own_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
+def file_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
     """The precision of the file, which is what an engine that rewrites no numbers computes in.
 
     Raises:
@@ -115,7 +115,7 @@ def own_precision(manifest: Manifest, placement: Placement, engine: str, path: P
     return manifest.precision
 
 
-def check_head(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
+def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
     """Check that an output of this shape, None where it tells none, is what the manifest says of a head.
 
     Raises:
@@ -146,7 +146,7 @@ def check_head(head: str, shape: Shape | None, manifest: Manifest, path: Path) -
         raise EngineError(path, f"gives {channels} scores where the manifest has {labels} labels: name all")
 
 
-def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path) -> Array:
+def answer(head: str, values: Array, feed: Preprocessor, manifest: Manifest, path: Path) -> Array:
     """What `Engine.infer` gives for a head, from what the model gave.
 
     Raises:
@@ -156,7 +156,7 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise InferenceError(f"the model returned NaN in {head!r}")
     try:
-        check_head(head, values.shape, manifest, path)
+        check_output(head, values.shape, manifest, path)
     except EngineError as error:
         raise InferenceError(error.problem) from error
     match manifest.task:
@@ -177,7 +177,7 @@ def first_line(error: Exception) -> str:
     return printable(text.splitlines()[0][:300]) if text else type(error).__name__
 
 
-def _class_ids(values: Array, section: OutputSection, feed: Feed, manifest: Manifest) -> npt.NDArray[np.uint8]:
+def _class_ids(values: Array, section: OutputSection, feed: Preprocessor, manifest: Manifest) -> npt.NDArray[np.uint8]:
     """uint8 N×H×W of the input's size; the lowest class where scores are equal."""
     if section.kind is OutputKind.SCORES:
         labels = len(manifest.labels)

@@ -1,7 +1,7 @@
 """The classifiers of whole pictures: a trunk, its mean over the picture, dense layers."""
 
 from modelling.architectures import mobilenet_v3
-from modelling.architectures.blocks import Blocks
+from modelling.architectures.blocks import BlockBuilder
 from modelling.architectures.networks import Network
 from modelling.frameworks import keras
 
@@ -12,7 +12,7 @@ def road_weather(classes: int, *, folded: bool) -> Network:
     Gives logits N×classes.
     """
     picture = keras.Input((None, None, 3), name="picture")
-    features = mobilenet_v3.trunk(Blocks(folded), picture, mobilenet_v3.SMALL, output_stride=32, last=576)
+    features = mobilenet_v3.trunk(BlockBuilder(folded), picture, mobilenet_v3.SMALL, output_stride=32, last=576)
     means = keras.layers.GlobalAveragePooling2D(name="pool")(features.last)
     return keras.Model(picture, keras.layers.Dense(classes, name="logits")(means), name="network")
 
@@ -24,7 +24,7 @@ def mobilenet_v3_large(classes: int, *, folded: bool) -> Network:
     """
     picture = keras.Input((None, None, 3), name="picture")
     features = mobilenet_v3.trunk(
-        Blocks(folded),
+        BlockBuilder(folded),
         picture,
         mobilenet_v3.LARGE,
         output_stride=32,

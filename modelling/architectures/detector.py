@@ -7,7 +7,7 @@ Points"), and, from wherever near the middle it is, where the thing's own middle
 import math
 
 from modelling.architectures import heads, mobilenet_v3
-from modelling.architectures.blocks import Blocks, Tensor
+from modelling.architectures.blocks import BlockBuilder, Tensor
 from modelling.architectures.networks import Network
 from modelling.frameworks import keras, tf
 
@@ -26,7 +26,7 @@ def road_objects(classes: int, *, folded: bool) -> Network:
     Gives two maps: logits N×⌈H/4⌉×⌈W/4⌉×classes, and shapes N×⌈H/4⌉×⌈W/4⌉×4, which `boxes` reads. Up to the quarter its
     layers have the names and shapes of road-small's, so that it can start from what that has learnt.
     """
-    blocks = Blocks(folded)
+    blocks = BlockBuilder(folded)
     picture = keras.Input((None, None, 3), name="picture")
     features = mobilenet_v3.trunk(blocks, picture, mobilenet_v3.SMALL, output_stride=16, last=576)
     quarter = heads.quartered(blocks, features, width=128, sixteenth=True)

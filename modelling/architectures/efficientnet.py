@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, Tensor, rounded
+from modelling.architectures.blocks import BlockBuilder, Tensor, rounded
 from modelling.architectures.networks import Network
 from modelling.frameworks import keras
 
@@ -11,7 +11,7 @@ SWISH = "silu"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class EfficientNetStage:
     """A row of the paper's table 1, of B0: `repeats` blocks, of which the first one has the stride."""
 
     expansion: int
@@ -22,20 +22,20 @@ class Stage:
 
 
 STAGES = (
-    Stage(1, 16, 1, 1, 3),
-    Stage(6, 24, 2, 2, 3),
-    Stage(6, 40, 2, 2, 5),
-    Stage(6, 80, 3, 2, 3),
-    Stage(6, 112, 3, 1, 5),
-    Stage(6, 192, 4, 2, 5),
-    Stage(6, 320, 1, 1, 3),
+    EfficientNetStage(1, 16, 1, 1, 3),
+    EfficientNetStage(6, 24, 2, 2, 3),
+    EfficientNetStage(6, 40, 2, 2, 5),
+    EfficientNetStage(6, 80, 3, 2, 3),
+    EfficientNetStage(6, 112, 3, 1, 5),
+    EfficientNetStage(6, 192, 4, 2, 5),
+    EfficientNetStage(6, 320, 1, 1, 3),
 )
 _STEM, _LAST = 32, 1280
 
 
 def efficientnet(classes: int, *, width: float, depth: float, folded: bool) -> Network:
     """B0 scaled by `width` and `depth`; the resolution is whatever picture it is given. Logits N×classes."""
-    blocks = Blocks(folded)
+    blocks = BlockBuilder(folded)
     picture = keras.Input((None, None, 3), name="picture")
     features = blocks.convolution(picture, rounded(_STEM * width), "stem", kernel=3, stride=2, activation=SWISH)
     number = 0
@@ -56,7 +56,9 @@ def b7(classes: int, *, folded: bool) -> Network:
     return efficientnet(classes, width=2.0, depth=3.1, folded=folded)
 
 
-def _block(blocks: Blocks, entering: Tensor, stage: Stage, name: str, *, channels: int, stride: int) -> Tensor:
+def _block(
+    blocks: BlockBuilder, entering: Tensor, stage: EfficientNetStage, name: str, *, channels: int, stride: int
+) -> Tensor:
     """An inverted residual with squeeze and excitation: its gate narrows to a quarter of what enters the block."""
     features, enters = entering, entering.shape[-1]
     if stage.expansion > 1:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, JoinPhases, OnePhase, SplitPhases, Tensor, rounded
+from modelling.architectures.blocks import BatchToSpace, BlockBuilder, RandomPhase, SpaceToBatch, Tensor, rounded
 from modelling.frameworks import keras
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BlockSpec:
     """One inverted residual: a row of the paper's tables 1 and 2."""
 
     kernel: int
@@ -32,41 +32,41 @@ class Features:
 RELU, SWISH = "relu", "hard_silu"
 
 SMALL = (
-    Row(3, 16, 16, squeeze_excite=True, activation=RELU, stride=2),
-    Row(3, 72, 24, squeeze_excite=False, activation=RELU, stride=2),
-    Row(3, 88, 24, squeeze_excite=False, activation=RELU, stride=1),
-    Row(5, 96, 40, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 120, 48, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 144, 48, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 288, 96, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 16, 16, squeeze_excite=True, activation=RELU, stride=2),
+    BlockSpec(3, 72, 24, squeeze_excite=False, activation=RELU, stride=2),
+    BlockSpec(3, 88, 24, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(5, 96, 40, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 120, 48, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 144, 48, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 288, 96, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
 )
 LARGE = (
-    Row(3, 16, 16, squeeze_excite=False, activation=RELU, stride=1),
-    Row(3, 64, 24, squeeze_excite=False, activation=RELU, stride=2),
-    Row(3, 72, 24, squeeze_excite=False, activation=RELU, stride=1),
-    Row(5, 72, 40, squeeze_excite=True, activation=RELU, stride=2),
-    Row(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
-    Row(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
-    Row(3, 240, 80, squeeze_excite=False, activation=SWISH, stride=2),
-    Row(3, 200, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 480, 112, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(3, 672, 112, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 672, 160, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 16, 16, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(3, 64, 24, squeeze_excite=False, activation=RELU, stride=2),
+    BlockSpec(3, 72, 24, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(5, 72, 40, squeeze_excite=True, activation=RELU, stride=2),
+    BlockSpec(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
+    BlockSpec(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
+    BlockSpec(3, 240, 80, squeeze_excite=False, activation=SWISH, stride=2),
+    BlockSpec(3, 200, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 480, 112, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 672, 112, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 672, 160, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
 )
 
 
-def halved_tail(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def halved_tail(rows: tuple[BlockSpec, ...]) -> tuple[BlockSpec, ...]:
     """The rows with the last stage at half width, which the paper finds as good for segmentation (its table 7, RF2)."""
     return rows[:-3] + tuple(
-        Row(row.kernel, expansion, row.channels // 2, row.squeeze_excite, row.activation, row.stride)
+        BlockSpec(row.kernel, expansion, row.channels // 2, row.squeeze_excite, row.activation, row.stride)
         for row, expansion in zip(
             rows[-3:], (rows[-3].expansion, rows[-2].expansion // 2, rows[-1].expansion // 2), strict=True
         )
@@ -84,9 +84,9 @@ def rounded_quarter(channels: int) -> int:
 
 
 def trunk(
-    blocks: Blocks,
+    blocks: BlockBuilder,
     picture: Tensor,
-    rows: tuple[Row, ...],
+    rows: tuple[BlockSpec, ...],
     *,
     output_stride: int,
     last: int,
@@ -111,9 +111,9 @@ def trunk(
             if stride == output_stride:
                 step = 1
                 if thinned and chosen is None:
-                    features = chosen = OnePhase(name=f"block{number}.choose")(features)
+                    features = chosen = RandomPhase(name=f"block{number}.choose")(features)
                 else:
-                    features = SplitPhases(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
+                    features = SpaceToBatch(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
                     splits += 1
         narrowed = narrowing(row.expansion) if row.squeeze_excite else None
         features = _inverted_residual(
@@ -124,12 +124,12 @@ def trunk(
             finest[stride] = features
     features = blocks.convolution(features, last, "last", activation=SWISH)
     if splits:
-        features = JoinPhases(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
+        features = BatchToSpace(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
     return Features(finest[2], finest[4], finest[8], features)
 
 
 def _inverted_residual(
-    blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int, narrowed: int | None
+    blocks: BlockBuilder, features: Tensor, row: BlockSpec, name: str, *, stride: int, splits: int, narrowed: int | None
 ) -> Tensor:
     """Widen, filter each channel, narrow; add the input where its shape allows."""
     entering = features

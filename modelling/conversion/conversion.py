@@ -13,7 +13,7 @@ from cloud.engines.engine import FORMATS, Images, Placement, Precision
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, Manifest
 from cloud.models.repository import Repository
-from modelling.conversion.derivation import derived, finished, made_in
+from modelling.conversion.derived_manifest import derived, finished, made_in
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.targets import TARGETS, check
 from shared.errors import MissingExtraError, SkylaneError
@@ -25,7 +25,7 @@ _MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedModel:
     """A model's new folder, and how it compares."""
 
     folder: Path
@@ -56,7 +56,7 @@ def convert(
     precision: Precision = Precision.FP32,
     replace: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Converted:
+) -> ConvertedModel:
     """Write model `called` into the repository: `name` in the format `target`, a key of TARGETS.
 
     `frames`: uint8 N×H×W×3 in the model's layout, for the comparison of labels. A model appears whole or not at all.
@@ -69,7 +69,9 @@ def convert(
     check(manifest, name, target, precision)
     final = repository.root / called
     if final.exists() and (not replace or called == name):
-        raise ConversionError(target, f"{final} is there already: choose another --name, or give --force to replace it")
+        raise ConversionError(
+            target, f"{final} is there already: choose another --name, or give --force to replace it"
+        )
     labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
     try:
         repository.root.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ def convert(
     except OSError as error:
         raise ConversionError(target, f"{error.filename or final}: {error.strerror}") from error
     sizes = [_megabytes(each) for each in (path, final / made.file)]
-    return Converted(final, made, reference, len(frames), *sizes)
+    return ConvertedModel(final, made, reference, len(frames), *sizes)
 
 
 def _written(path: Path, manifest: Manifest, target: str, file: Path, precision: Precision) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _written(path: Path, manifest: Manifest, target: str, file: Path, precision:
 
 def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
     import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
-    plain = import_module("modelling.conversion.plain_graph").plain_graph(path, manifest)
+    plain = import_module("modelling.conversion.conversion_graph").plain_graph(path, manifest)
     tensors = {head: head for head in plain.heads}
     if target == "onnx":
         onnx_file = import_module("modelling.conversion.onnx_file")

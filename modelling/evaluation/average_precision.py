@@ -15,7 +15,7 @@ _INSIDE = 0.5  # The share of a found box in a thing that does not count from wh
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectionMetrics:
     """The figures of one class and size; NaN where there is nothing to divide by."""
 
     truths: int
@@ -25,7 +25,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class BoxCount:
+class BoxMatcher:
     """Counts, frame by frame, which found boxes are true ones.
 
     `smallest`: pixels, the root of the area from which a true box counts. What is smaller may be found or missed.
@@ -55,14 +55,14 @@ class BoxCount:
                 boxes[~counts],
             )
 
-    def figures(self, class_id: int, threshold: float) -> Found:
+    def figures(self, class_id: int, threshold: float) -> DetectionMetrics:
         """The figures of a class; recall and precision are those of boxes that score at least `threshold`."""
         scores = np.array(self._scores[class_id], np.float64)
         hits = np.array(self._hits[class_id], bool)
         truths = self.truths[class_id]
         told = scores >= threshold
         right = int(hits[told].sum())
-        return Found(
+        return DetectionMetrics(
             truths,
             average_precision(scores, hits, truths),
             right / truths if truths else float("nan"),

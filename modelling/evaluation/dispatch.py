@@ -1,16 +1,16 @@
-"""Evaluation of a model on a bag, whatever its task is."""
+"""SegmentationEvaluation of a model on a bag, whatever its task is."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from cloud.models.model import Model
-from modelling.evaluation.classification import ClassEvaluation, evaluate_classes
-from modelling.evaluation.detection import ObjectEvaluation, evaluate_objects
-from modelling.evaluation.segmentation import Evaluation, EvaluationError, evaluate
+from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
+from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
+from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, evaluate_segmentation
 from shared.messages.model_card import Task
 
 
-def judged(
+def evaluate_model(
     model: Model,
     bag: Path,
     *,
@@ -19,15 +19,15 @@ def judged(
     frames: int | None,
     demosaic: str,
     on_frame: Callable[[int, int | None], None],
-) -> Evaluation | ObjectEvaluation | ClassEvaluation:
-    """The figures of a model on a bag; `truth`: what all frames are, for a classifier; the rest as in `evaluate`.
+) -> SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation:
+    """The figures of a model on a bag; `truth`: what all frames are, for a classifier; the rest as in `evaluate_segmentation`.
 
     Raises:
         SkylaneError: the bag has nothing to judge such a model by.
     """
     match model.card.task:
         case Task.CLASSIFICATION:
-            return evaluate_classes(
+            return evaluate_classification(
                 model, bag, truth, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame
             )
         case Task.TENSORS:
@@ -37,6 +37,6 @@ def judged(
         case task if truth is not None:
             raise EvaluationError(f"--truth is for a classifier, and {model.card.name} is a {task}: leave it out")
         case Task.DETECTION:
-            return evaluate_objects(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
+            return evaluate_detection(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
         case _:
-            return evaluate(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
+            return evaluate_segmentation(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)

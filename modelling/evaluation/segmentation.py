@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cloud.models.model import Model
 from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.time_sync import Pairing
+from modelling.evaluation.time_sync import TimestampMatcher
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, suggestion
@@ -30,7 +30,7 @@ class EvaluationError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class SegmentationEvaluation:
     """The figures of a model on a bag."""
 
     card: ModelCard
@@ -92,7 +92,7 @@ def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> 
     return apply(to_colour(pixels, layout, card.layout, demosaic), geometry), geometry
 
 
-def evaluate(
+def evaluate_segmentation(
     model: Model,
     bag: Path,
     *,
@@ -100,7 +100,7 @@ def evaluate(
     frames: int | None = None,
     demosaic: str = "binning",
     on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> Evaluation:
+) -> SegmentationEvaluation:
     """Run a model over a bag's pictures and compare with the true labels of the same stamp, at the pictures' own size.
 
     `camera`: an image topic; the first one that has labels beside it where none is given. `frames`: at most so many.
@@ -113,7 +113,7 @@ def evaluate(
     total = count if frames is None else min(frames, count)
     judge = _Judge(model, demosaic)
     source = BagSource(bag, topics=[camera, truth])
-    pairing: Pairing[Frame, Frame] = Pairing()
+    pairing: TimestampMatcher[Frame, Frame] = TimestampMatcher()
     try:
         for frame in source.frames():
             if isinstance(frame, UnreadableFrame):
@@ -133,7 +133,7 @@ def evaluate(
         source.close()
     if not judge.frames:
         raise EvaluationError(f"{bag}: no picture on {camera} has labels of the same stamp on {truth}")
-    return Evaluation(
+    return SegmentationEvaluation(
         model.card, sha256, camera, judge.frames, pairing.unmatched, judge.foreign_pixels, judge.confusion
     )
 

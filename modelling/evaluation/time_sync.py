@@ -8,7 +8,7 @@ Picture = TypeVar("Picture")
 Truth = TypeVar("Truth")
 
 
-class Pairing(Generic[Picture, Truth]):
+class TimestampMatcher(Generic[Picture, Truth]):
     """Holds what came first of a pair, and counts the pictures whose truth never came."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cloud.engines.engine import EngineError
 from cloud.models.manifest import OutputKind
-from modelling.inspection.graph_analysis import Ends, Tensor
+from modelling.inspection.graph_analysis import ModelInterface, Tensor
 
 Tensors = tuple[list[Tensor], list[Tensor]]  # Inputs, outputs.
 
@@ -27,7 +27,7 @@ class FileAnalysis:
         self._path = path
         self._inputs, self._outputs = list(inputs), list(outputs)
 
-    def ends(self) -> Ends:
+    def ends(self) -> ModelInterface:
         """Find the input and the output.
 
         Raises:
@@ -54,7 +54,7 @@ class FileAnalysis:
             guesses.append(f"{ranked[0].name} is taken for logits: where they are probabilities, set kind")
         if spare:
             guesses.append(f"also wants {_listed(spare)}: set input.constants by hand")
-        return Ends(
+        return ModelInterface(
             picture=picture,
             answer=ranked[0],
             boxes=boxes,

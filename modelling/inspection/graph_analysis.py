@@ -37,7 +37,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class ModelInterface:
     """The input and output that were found, and what else the output depends on."""
 
     picture: Tensor
@@ -79,7 +79,7 @@ class GraphAnalysis:
         self.placeholders = [self._tensor(name, node) for name, node in (inputs or _full(placeholders)).items()]
         self._named_outputs = [self._tensor(name, node) for name, node in (outputs or {}).items()]
 
-    def ends(self) -> Ends:
+    def ends(self) -> ModelInterface:
         """Find the input and the output.
 
         Raises:
@@ -112,7 +112,7 @@ class GraphAnalysis:
             notes.append(f"{len(used)} inputs look like a picture ({_listed(used)}): took {picture.name}")
         if len(ranked) > 1:
             notes.append(f"other outputs are possible: {_listed(ranked[1:4])}; took {answer.name}")
-        return Ends(
+        return ModelInterface(
             picture=picture,
             answer=answer,
             boxes=boxes,

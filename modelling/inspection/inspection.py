@@ -12,7 +12,7 @@ from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
 from cloud.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
-from modelling.inspection.graph_analysis import Ends, GraphAnalysis
+from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
@@ -37,7 +37,7 @@ class Inspection:
 
     path: Path
     manifest: Manifest
-    ends: Ends
+    ends: ModelInterface
     notes: tuple[str, ...]  # Every guess, and whatever is unusual, a line each.
 
 
@@ -153,13 +153,13 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
 
 
-def _task(ends: Ends) -> Task:
+def _task(ends: ModelInterface) -> Task:
     if ends.boxes is not None:
         return Task.DETECTION
     return Task.CLASSIFICATION if ends.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES) else Task.SEGMENTATION
 
 
-def _size(path: Path, ends: Ends, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
+def _size(path: Path, ends: ModelInterface, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
     """Height and width of the input: the graph's, where it has them."""
     shape = ends.picture.shape or (None, None, None, None)
     if shape[0] is not None:
@@ -173,7 +173,7 @@ def _size(path: Path, ends: Ends, size: tuple[int, int] | None, notes: list[str]
     return found
 
 
-def _labels(ends: Ends, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
+def _labels(ends: ModelInterface, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
     if labels is None:
         count = min(ends.classes or GUESSED_CLASSES, MAX_LABELS)
         known = "" if ends.classes else ", and the graph does not tell how many they are"

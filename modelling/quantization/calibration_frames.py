@@ -12,7 +12,7 @@ from modelling.evaluation.segmentation import prepared
 from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
-    View,
+    TrainingView,
     generator,
     seen,
     training_views,
@@ -34,7 +34,7 @@ class CalibrationError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class HoldoutFrame:
     """A picture that was not calibrated with. `truth`: uint8 class ids of the camera's size, where they are known."""
 
     picture: Picture
@@ -47,10 +47,10 @@ class CalibrationFrames:
     """`calibration` H×W×3 each, and `judged`."""
 
     calibration: Sequence[Picture]
-    judged: Sequence[Judged]
+    judged: Sequence[HoldoutFrame]
 
 
-def drawn(card: ModelCard, count: int, unseen: int) -> CalibrationFrames:
+def synthetic_frames(card: ModelCard, count: int, unseen: int) -> CalibrationFrames:
     """`count` frames of training drives in all training weathers; `unseen` of drives that nothing was trained on."""
     weathers = (*TRAINING_WEATHERS, HELD_OUT_WEATHER)
     return CalibrationFrames(
@@ -59,7 +59,7 @@ def drawn(card: ModelCard, count: int, unseen: int) -> CalibrationFrames:
     )
 
 
-def recorded(card: ModelCard, bag: Path, count: int, unseen: int) -> CalibrationFrames:
+def bag_frames(card: ModelCard, bag: Path, count: int, unseen: int) -> CalibrationFrames:
     """The first `count` frames of a bag, and at most `unseen` of those after them.
 
     Raises:
@@ -77,13 +77,13 @@ def recorded(card: ModelCard, bag: Path, count: int, unseen: int) -> Calibration
             f"{bag} holds {len(pictures)} frames that can be read: more than --frames {count} are needed, "
             "as what the model lost is seen on others"
         )
-    return CalibrationFrames(pictures[:count], [Judged(picture) for picture in pictures[count:]])
+    return CalibrationFrames(pictures[:count], [HoldoutFrame(picture) for picture in pictures[count:]])
 
 
-def _rendered(card: ModelCard, views: Sequence[View]) -> Iterator[Judged]:
+def _rendered(card: ModelCard, views: Sequence[TrainingView]) -> Iterator[HoldoutFrame]:
     for view in views:
         scene, picture = seen(view, card.height, card.width, generator(view))
         rows, columns = scene.class_ids.shape
         geometry = plan(Resize.CROP, rows, columns, card.height, card.width)
         ours = picture if card.layout is Layout.RGB8 else np.ascontiguousarray(picture[..., ::-1])
-        yield Judged(ours, scene.class_ids, geometry)
+        yield HoldoutFrame(ours, scene.class_ids, geometry)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.openvino.graph import IMAGES, IR_NAME, batch_of, read_whole, rewritten
+from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, read_end_to_end, rewritten
 from cloud.engines.openvino.library import core, ov
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
@@ -21,7 +21,7 @@ from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import UNLABELLED, UNSEEN
-from modelling.quantization.calibration_frames import CalibrationFrames, Judged
+from modelling.quantization.calibration_frames import CalibrationFrames, HoldoutFrame
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
@@ -43,7 +43,7 @@ class QuantisationError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
+class QuantisedModel:
     """A model's new folder and what was measured on frames that it was not calibrated with."""
 
     folder: Path
@@ -64,7 +64,7 @@ def quantise(
     called: str,
     replace: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Quantised:
+) -> QuantisedModel:
     """Write model `called` into the repository: `name` with its numbers in `precision`, as OpenVINO's files.
 
     fp16 rounds the weights; int8 also finds, on the frames to calibrate with, in which steps activations are counted.
@@ -74,17 +74,21 @@ def quantise(
     """
     folder = repository.root / called
     if folder.exists() and not replace:
-        raise QuantisationError(f"{folder} is there already: choose another --name, or give --force to replace it")
+        raise QuantisationError(
+            f"{folder} is there already: choose another --name, or give --force to replace it"
+        )
     manifest, path = repository.manifest(name), repository.file(name)
     if manifest.remote is not None:
         raise QuantisationError(f"{name} is on another server, {manifest.remote.address}: quantise it there")
     if manifest.precision is not Precision.FP32:
         raise QuantisationError(f"{name} holds {manifest.precision} numbers already: quantise the model that it is of")
-    whole = read_whole(core(), path, manifest)
+    whole = read_end_to_end(core(), path, manifest)
     on_step(f"{name}: {precision}")
     if precision is Precision.INT8:
-        if batch_of(whole) not in (None, 1):
-            raise QuantisationError(f"{name} has a batch of {batch_of(whole)} baked into its graph: export it with one")
+        if model_batch_size(whole) not in (None, 1):
+            raise QuantisationError(
+                f"{name} has a batch of {model_batch_size(whole)} baked into its graph: export it with one"
+            )
         whole = _in_int8(rewritten(whole, 1), frames)
     rmtree(folder, ignore_errors=True)
     (folder / _FILE).mkdir(parents=True)
@@ -96,7 +100,7 @@ def quantise(
         called,
         precision=precision,
         labels=labels,
-        batch=batch_of(whole),
+        batch=model_batch_size(whole),
         sha256=tree_sha256(folder / _FILE),
     )
     _write(written, folder)
@@ -106,7 +110,7 @@ def quantise(
         agreed, before, after = _compared(source, model, frames.judged)
     _write(written.model_copy(update={"agreement": agreed}), folder)
     sizes = [_megabytes(each) for each in (path, folder / _FILE)]
-    return Quantised(folder, len(frames.judged), agreed, before, after, *sizes)
+    return QuantisedModel(folder, len(frames.judged), agreed, before, after, *sizes)
 
 
 def _in_int8(model: Any, frames: CalibrationFrames) -> Any:
@@ -168,7 +172,7 @@ def _write(manifest: Manifest, folder: Path) -> None:
     (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
 
 
-def _compared(source: Model, model: Model, judged: Sequence[Judged]) -> tuple[float, float | None, float | None]:
+def _compared(source: Model, model: Model, judged: Sequence[HoldoutFrame]) -> tuple[float, float | None, float | None]:
     """The share of equal labels, and both models' mean IoU where what is true is known in the model's own classes."""
     names = source.card.labels.names
     knows = source.card.task is Task.SEGMENTATION and names == tuple(CLASSES)

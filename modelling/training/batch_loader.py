@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Loader(ABC, Generic[T]):
+class BatchLoader(ABC, Generic[T]):
     """Gives batches by `next`, for ever, while it is entered; `ahead`: at most so many wait to be taken."""
 
     def __init__(self, name: str, ahead: int = 4) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.training.augmentation import augmented
-from modelling.training.batch_loader import Loader
+from modelling.training.batch_loader import BatchLoader
 from modelling.training.frame_store import FrameStore
 from shared.imaging.opencv import cv2
 
@@ -14,7 +14,7 @@ _TRIES = 6  # Places looked at for a crop; the one with most of what is rare is 
 _THINNING = 4  # Rows and columns between the pixels looked at for it.
 
 
-class CropLoader(Loader[Batch]):
+class CropLoader(BatchLoader[Batch]):
     """Gives batches by `next`, for ever; `value`: of each class, how much its pixels are worth to a crop.
 
     `halved`: the share of crops that show twice the height and width at half the resolution: more of the street and the

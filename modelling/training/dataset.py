@@ -28,7 +28,7 @@ _SECONDS_APART = 7.0  # Far enough that the street has changed.
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TrainingView:
     """One frame of one drive."""
 
     seed: int
@@ -36,18 +36,20 @@ class View:
     time_s: float
 
 
-def training_views(count: int, views_a_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS) -> list[View]:
+def training_views(
+    count: int, views_a_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS
+) -> list[TrainingView]:
     """`count` views of as many drives as that takes, the weathers in turn."""
     return _views(count, views_a_drive, 1, weathers)
 
 
-def validation_views(count: int, weathers: tuple[str, ...], views_a_drive: int = 2) -> list[View]:
+def validation_views(count: int, weathers: tuple[str, ...], views_a_drive: int = 2) -> list[TrainingView]:
     """`count` views of drives that no training frame comes from."""
     return _views(count, views_a_drive, FIRST_VALIDATION_SEED, weathers)
 
 
 @contextmanager
-def rendering(views: Sequence[View], folder: Path, processes: int = 2) -> Iterator["Rendering"]:
+def rendering(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Iterator["Rendering"]:
     """Render the views into a frame store in `folder`, in processes of their own, while the caller goes on."""
     store = FrameStore.create(folder, len(views), HEIGHT, WIDTH)
     # Spawned, not forked: a fork would carry TensorFlow's threads' locks along.
@@ -72,12 +74,12 @@ class Rendering:
             job.result()
 
 
-def generator(view: View) -> Random:
+def generator(view: TrainingView) -> Random:
     """What draws all that chance decides about a view's picture: the same view gives the same bytes."""
     return Random(f"training/{view.seed}/{view.time_s}")
 
 
-def seen(view: View, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
+def seen(view: TrainingView, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
     """The true scene of a view, and its picture height×width×3 RGB as the vehicle's preprocessing gives it to a model.
 
     `rng` draws the camera's noise and the demosaicing.
@@ -91,7 +93,7 @@ def seen(view: View, height: int, width: int, rng: Random) -> tuple[SceneFrame, 
     return frame, apply(picture, plan(Resize.CROP, rows, columns, height, width))
 
 
-def _render(folder: Path, index: int, view: View) -> None:
+def _render(folder: Path, index: int, view: TrainingView) -> None:
     rng = generator(view)
     frame, picture = seen(view, HEIGHT, WIDTH, rng)
     # One of the four pixels that a smaller one stands for, at random: always the same would shift all edges by a half.
@@ -113,11 +115,11 @@ def _drive(seed: int, weather: str) -> tuple[Drive, Sensor]:
     return Drive(seed, weather=weather), sensor
 
 
-def _views(count: int, views_a_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[View]:
+def _views(count: int, views_a_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[TrainingView]:
     views = []
     for index in range(count):
         drive, place = divmod(index, views_a_drive)
         seed = first_seed + drive
         # The offset by seed keeps one weather's drives from always being seen at the same times.
-        views.append(View(seed, weathers[drive % len(weathers)], place * _SECONDS_APART + seed % 13 * 0.5))
+        views.append(TrainingView(seed, weathers[drive % len(weathers)], place * _SECONDS_APART + seed % 13 * 0.5))
     return views

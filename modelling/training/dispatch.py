@@ -8,7 +8,7 @@ from typing import Any
 from modelling.building import shipped_weights
 from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
-from modelling.training.scenes import training as scene_training
+from modelling.training.scenes import scene_training
 from modelling.training.weights import Weights, fold
 from shared.imaging.labels import Labels
 
@@ -26,9 +26,9 @@ def train(
     Raises:
         SkylaneError: the recipe cannot be trained, or the donor's weights are not there.
     """
-    if recipe.output in scene_training.COURSES:
+    if recipe.output in scene_training.DEFAULT_SETTINGS:
         donor = shipped_weights(RECIPES[scene_training.DONOR], source)
-        course = replace(scene_training.COURSES[recipe.output], **figures)
+        course = replace(scene_training.DEFAULT_SETTINGS[recipe.output], **figures)
         return scene_training.train(
             recipe,
             folder,
@@ -41,7 +41,7 @@ def train(
         segmentation.train(
             recipe,
             folder,
-            segmentation.Course(**figures),
+            segmentation.SegmentationSettings(**figures),
             lambda report: tell(report.progress, _told(recipe, report.step, report.loss) + _judged(report)),
         )
     )

@@ -27,7 +27,7 @@ from modelling.training.dataset import (
     validation_views,
 )
 from modelling.training.frame_store import FrameStore
-from modelling.training.trainer import Schedule, Trainer, evaluate, segmentation_loss
+from modelling.training.trainer import LearningRateSchedule, Trainer, evaluate, segmentation_loss
 from modelling.training.weights import Weights, assign, write_weights
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
@@ -45,7 +45,7 @@ class TrainingError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrainingStage:
     """A part of a training. `until`: the share of the training that is done at its end."""
 
     until: float
@@ -58,16 +58,16 @@ class Stage:
 
 STAGES = (
     # From random weights: finds the statistics.
-    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4, weighted=True, whole=False),
+    TrainingStage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4, weighted=True, whole=False),
     # Crops differ so much that a batch's own statistics blur what they show; and a thinned step costs 0.4 of a full one.
-    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4, weighted=True, whole=False),
-    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0, weighted=False, whole=True),
-    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
+    TrainingStage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4, weighted=True, whole=False),
+    TrainingStage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0, weighted=False, whole=True),
+    TrainingStage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SegmentationSettings:
     """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
 
     `minutes`: where the machine is too slow for all the steps by then, the rate falls faster and the training ends.
@@ -83,7 +83,7 @@ class Course:
     crop_width: int = 416
     peak_rate: float = 1.5e-3
     steps_between_validations: int = 800
-    stages: tuple[Stage, ...] = STAGES
+    stages: tuple[TrainingStage, ...] = STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def mean_iou(confusion: Confusion) -> float:
 def train(
     recipe: Recipe,
     folder: Path,
-    course: Course,
+    course: SegmentationSettings,
     progress: Callable[[Report], None],
     *,
     start: Weights | None = None,
@@ -144,7 +144,7 @@ def train_on(
     recipe: Recipe,
     frames: Frames,
     folder: Path,
-    course: Course,
+    course: SegmentationSettings,
     progress: Callable[[Report], None],
     *,
     start: Weights | None = None,
@@ -152,7 +152,7 @@ def train_on(
     """Train on frames that are rendered, or being rendered; otherwise as `train`. `start`: weights to go on from."""
     keras.utils.set_random_seed(course.seed)
     judge = Judge(recipe, frames.validation, folder, course)
-    schedule = Schedule(course.peak_rate)
+    schedule = LearningRateSchedule(course.peak_rate)
     weights = start
     step, done = 0, 0.0
     for number, stage in enumerate(course.stages):
@@ -175,7 +175,7 @@ def train_on(
     return judge.best_weights
 
 
-def _loader(store: FrameStore, course: Course, stage: Stage, seed: int) -> CropLoader:
+def _loader(store: FrameStore, course: SegmentationSettings, stage: TrainingStage, seed: int) -> CropLoader:
     rows, columns = store.labels.shape[1:]
     return CropLoader(
         store,
@@ -192,7 +192,7 @@ def _loader(store: FrameStore, course: Course, stage: Stage, seed: int) -> CropL
 class Judge:
     """Validates weights and keeps the best, in memory and in the training's folder."""
 
-    def __init__(self, recipe: Recipe, validation: FrameStore, folder: Path, course: Course) -> None:
+    def __init__(self, recipe: Recipe, validation: FrameStore, folder: Path, course: SegmentationSettings) -> None:
         self.last = Confusion.empty(len(CLASSES))
         self.best_weights: Weights = {}
         self._best = -1.0

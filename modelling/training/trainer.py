@@ -20,7 +20,7 @@ _LARGEST_GRADIENT = 5.0  # Norm over all weights; a larger one is scaled down to
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LearningRateSchedule:
     """How fast to learn. The rate rises to its peak, then falls along a cosine to nothing."""
 
     peak_rate: float
@@ -40,7 +40,7 @@ class Trainer:
     def __init__(
         self,
         network: Network,
-        schedule: Schedule,
+        schedule: LearningRateSchedule,
         loss: Loss,
         *,
         normalise_by_batch: bool = True,

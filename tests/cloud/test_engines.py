@@ -325,7 +325,7 @@ def test_a_keras_file_is_bit_exact_with_the_model_in_inference_mode(
 
 def test_tensorflow_says_nothing_of_its_own() -> None:
     """Its greetings would bury the one line that a user must read."""
-    script = "from cloud.engines.tensorflow.library import choose, tf; choose('auto'); print(tf.zeros(1).numpy())"
+    script = "from cloud.engines.tensorflow.library import choose_device, tf; choose_device('auto'); print(tf.zeros(1).numpy())"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout == "[0.]\n"

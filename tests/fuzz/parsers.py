@@ -15,7 +15,7 @@ _OWN = "reads what this package wrote or ships"
 PARSERS = {
     "cloud/models/engine_cache.py": f"({_OWN}: a cache of the worker's own user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
-    "cloud/engines/tensorflow/keras_bounds.py": f"({_MODEL})",
+    "cloud/engines/tensorflow/keras_limits.py": f"({_MODEL})",
     "cloud/engines/onnxruntime.py": f"({_MODEL})",
     "cloud/engines/remote/channel.py": "servers",
     "cloud/engines/tensorflow/saved_model.py": f"({_MODEL})",

@@ -6,7 +6,7 @@ import pytest
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
-from modelling.training.dataset import View, generator, seen
+from modelling.training.dataset import TrainingView, generator, seen
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
 
@@ -26,7 +26,7 @@ def test_a_shipped_model_is_small_and_its_batch_is_free(name: str) -> None:
 def test_the_classifier_tells_each_weather() -> None:
     """In training.json 199 of 200 frames are right; five easy ones must be."""
     made = recipe("road-weather")
-    views = [View(SEED, weather, 3.0) for weather in WEATHERS]
+    views = [TrainingView(SEED, weather, 3.0) for weather in WEATHERS]
     pictures = np.stack([seen(view, made.height, made.width, generator(view))[1] for view in views])
     with Repository(default_root()).load("road-weather", Placement(device="cpu")) as model:
         scores = model.infer(pictures)["scores"]
@@ -36,7 +36,7 @@ def test_the_classifier_tells_each_weather() -> None:
 
 def test_the_detector_is_surest_where_something_is() -> None:
     """The best box of a frame lies on a true one: their middles are nearer than half its size."""
-    view = View(SEED, "overcast", 3.0)
+    view = TrainingView(SEED, "overcast", 3.0)
     frame, picture = seen(view, HEIGHT, WIDTH, generator(view))
     with Repository(default_root()).load("road-objects", Placement(device="cpu")) as model:
         outputs = model.infer(picture[np.newaxis])

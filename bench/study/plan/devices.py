@@ -7,10 +7,10 @@ from collections.abc import Iterable
 _ASK = """
 import sys
 from cloud.engines.engine import DeviceError
-from cloud.engines.tensorflow.library import choose
+from cloud.engines.tensorflow.library import choose_device
 for device in sys.argv[1:]:
     try:
-        choose(device)
+        choose_device(device)
         print()
     except DeviceError as error:
         print(" ".join(str(error).split()))

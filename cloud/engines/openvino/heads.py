@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.library import ops
-from cloud.engines.pre_postprocess import Feed, Shape, check_head
+from cloud.engines.pre_postprocess import Preprocessor, Shape, check_output
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind
 from shared.messages.model_card import Task
 
@@ -24,7 +24,7 @@ def shape_of(output: Any) -> Shape | None:
     return [side.get_length() if side.is_static else None for side in shape]
 
 
-def fed(images: Any, feed: Feed) -> Any:
+def fed(images: Any, feed: Preprocessor) -> Any:
     """The model's input from `images`, uint8 N×H×W×3: `(pixel * scale - mean) / std` in the model's own type."""
     section = feed.section
     values = ops.transpose(images, np.array([0, 3, 1, 2])) if feed.planar else images
@@ -42,14 +42,14 @@ def fed(images: Any, feed: Feed) -> Any:
     return values
 
 
-def head_of(head: str, output: Any, feed: Feed, manifest: Manifest, path: Path) -> Any:
+def head_of(head: str, output: Any, feed: Preprocessor, manifest: Manifest, path: Path) -> Any:
     """The tensor that `Engine.infer` gives for a head, from what the model gives.
 
     Raises:
         EngineError: it is not what the manifest says.
     """
     shape = shape_of(output)
-    check_head(head, shape, manifest, path)
+    check_output(head, shape, manifest, path)
     kind = manifest.heads[head].kind
     match manifest.task:
         case Task.SEGMENTATION:
@@ -65,7 +65,7 @@ def head_of(head: str, output: Any, feed: Feed, manifest: Manifest, path: Path) 
     return output
 
 
-def _class_ids(output: Any, shape: Shape | None, kind: OutputKind, feed: Feed, manifest: Manifest) -> Any:
+def _class_ids(output: Any, shape: Shape | None, kind: OutputKind, feed: Preprocessor, manifest: Manifest) -> Any:
     """uint8 N×H×W of the input's size; the lowest class where scores are equal."""
     height, width = manifest.input.height, manifest.input.width
     if shape is None:

@@ -38,7 +38,7 @@ class RemoteError(SkylaneError):
         super().__init__(problem)
 
 
-class Line:
+class RemoteChannel:
     """A gRPC channel, which connects anew by itself. Used by one thread at a time; close it."""
 
     def __init__(self, address: str) -> None:

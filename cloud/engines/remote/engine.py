@@ -12,10 +12,18 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cloud.engines.devices import choose
-from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement, UnavailableError
-from cloud.engines.pre_postprocess import Array, answer, check_head, feed_of, named, only_input, own_precision
-from cloud.engines.remote.channel import Line, RemoteError
+from cloud.engines.devices import choose_device
+from cloud.engines.engine import EngineError, Images, InferenceError, ModelUnavailableError, Outputs, Placement
+from cloud.engines.pre_postprocess import (
+    Array,
+    answer,
+    check_other_inputs,
+    check_output,
+    file_precision,
+    named,
+    preprocessor_for,
+)
+from cloud.engines.remote.channel import RemoteChannel, RemoteError
 from cloud.models.manifest import Manifest
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
 from shared.sanitize import printable
@@ -36,7 +44,7 @@ class RemoteTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class RemoteModelMetadata:
     """What a server says of a model."""
 
     model: str
@@ -51,7 +59,7 @@ class Description:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-class Answered(NamedTuple):
+class ServerReply(NamedTuple):
     """A batch's answer: the version that gave it, empty where that is not told, and arrays by the tensor's name."""
 
     version: str
@@ -74,13 +82,13 @@ def gathered(arrays: Iterable[tuple[str, Array]]) -> dict[str, Array]:
     return found
 
 
-class Dialect(Protocol):
+class ModelServerClient(Protocol):
     """What a kind of server speaks, on a line. Its errors are RemoteError, and TensorsError where a tensor is none."""
 
-    def describe(self, timeout_s: float, *, waits: bool = False) -> Description:
+    def describe(self, timeout_s: float, *, waits: bool = False) -> RemoteModelMetadata:
         """What the model takes and gives; `waits`: for a server that is not there yet."""
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
         """The outputs of these names."""
 
 
@@ -93,7 +101,7 @@ class RemoteEngine:
     name: str
 
     @staticmethod
-    def speak(line: Line, manifest: Manifest) -> Dialect:
+    def speak(line: RemoteChannel, manifest: Manifest) -> ModelServerClient:
         """What servers of this kind speak."""
         raise NotImplementedError
 
@@ -107,14 +115,14 @@ class RemoteEngine:
         assert manifest.remote is not None
         remote = manifest.remote
         self._path, self._manifest = path, manifest
-        self.precision = own_precision(manifest, placement, self.name, path)
-        choose(placement.device, 0, self.name, "have the server use its own")
+        self.precision = file_precision(manifest, placement, self.name, path)
+        choose_device(placement.device, 0, self.name, "have the server use its own")
         self.device = remote.address
         self._timeout_s = remote.timeout_ms / 1000
         self._sure_until_s = 0.0  # By time.monotonic.
         with ExitStack() as opened:
             try:
-                self._line = opened.enter_context(closing(Line(remote.address)))
+                self._line = opened.enter_context(closing(RemoteChannel(remote.address)))
                 self._dialect = self.speak(self._line, manifest)
                 self._held = self._dialect.describe(remote.connect_timeout_s, waits=True)
             except RemoteError as error:
@@ -131,7 +139,7 @@ class RemoteEngine:
     def infer(self, batch: Images) -> Outputs:
         """As `cloud.engines.engine.Engine.infer`.
 
-        Raises UnavailableError where the server is away, slow or another one by now; the next call asks it again.
+        Raises ModelUnavailableError where the server is away, slow or another one by now; the next call asks it again.
         """
         section = self._manifest.input
         size = len(batch)
@@ -142,7 +150,7 @@ class RemoteEngine:
             self._same_version(answered.version)
         except RemoteError as error:
             self._sure_until_s = 0.0
-            raise (UnavailableError if error.is_lost else InferenceError)(str(error)) from error
+            raise (ModelUnavailableError if error.is_lost else InferenceError)(str(error)) from error
         except TensorsError as error:
             raise InferenceError(f"the model's server answers with a tensor that {error}") from error
         self._sure_until_s = time.monotonic() + _SURE_S
@@ -152,7 +160,7 @@ class RemoteEngine:
         """Hang up."""
         self._line.close()
 
-    def _fit(self, told: Description) -> None:
+    def _fit(self, told: RemoteModelMetadata) -> None:
         """Take what the server says, and check it against the manifest."""
         manifest, path = self._manifest, self._path
         if manifest.sha256 not in ("", told.sha256):
@@ -162,10 +170,12 @@ class RemoteEngine:
         outputs = {tensor.name: tensor for tensor in told.outputs}
         _check_told(told, path)
         picture = named(inputs, manifest.input.tensor, "input", path)
-        self._feed = feed_of(picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path)
+        self._feed = preprocessor_for(
+            picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path
+        )
         self.batch_size = self._feed.batch_size
         if told.needs_all:
-            only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
+            check_other_inputs([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._rest = {name: (inputs[name], value) for name, value in manifest.input.constants.items() if name in inputs}
         for tensor, _ in self._rest.values():
             _check_constant(tensor, path)
@@ -174,7 +184,7 @@ class RemoteEngine:
             tensor = named(outputs, section.tensor, "output", path)
             if tensor.dtype == "bytes":
                 raise EngineError(path, f"output {tensor.name!r} holds strings: a head holds numbers")
-            check_head(head, tensor.shape, manifest, path)
+            check_output(head, tensor.shape, manifest, path)
             self._outputs[tensor.name] = tensor
 
     def _be_sure(self) -> None:
@@ -205,7 +215,7 @@ class RemoteEngine:
         return answer(head, values, self._feed, self._manifest, self._path)
 
 
-def _check_told(told: Description, path: Path) -> None:
+def _check_told(told: RemoteModelMetadata, path: Path) -> None:
     """Check that what a server says of a model can be said of one.
 
     Raises:

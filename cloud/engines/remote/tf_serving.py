@@ -1,11 +1,11 @@
-"""The engine of TensorFlow Serving: a model on a server that speaks its PredictionService over gRPC."""
+"""The engine of TensorFlow TfServingClient: a model on a server that speaks its PredictionService over gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.pre_postprocess import Array
-from cloud.engines.remote.channel import Line, RemoteError, parsed
-from cloud.engines.remote.engine import Answered, Description, RemoteEngine, RemoteTensor, gathered
+from cloud.engines.remote.channel import RemoteChannel, RemoteError, parsed
+from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, RemoteTensor, ServerReply, gathered
 from cloud.models.manifest import Manifest
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_proto
@@ -13,7 +13,7 @@ from shared.errors import suggestion
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _SIGNATURES = "signature_def"
-_RAW = (("skylane-tensors", "content"),)  # A worker of ours answers so; TensorFlow Serving does not know it.
+_RAW = (("skylane-tensors", "content"),)  # A worker of ours answers so; TensorFlow TfServingClient does not know it.
 
 
 class TfServingEngine(RemoteEngine):
@@ -22,20 +22,20 @@ class TfServingEngine(RemoteEngine):
     name = "tf_serving"
 
     @staticmethod
-    def speak(line: Line, manifest: Manifest) -> "Serving":
+    def speak(line: RemoteChannel, manifest: Manifest) -> "TfServingClient":
         """See RemoteEngine."""
-        return Serving(line, manifest)
+        return TfServingClient(line, manifest)
 
 
-class Serving:
-    """TensorFlow Serving's PredictionService."""
+class TfServingClient:
+    """TensorFlow TfServingClient's PredictionService."""
 
-    def __init__(self, line: Line, manifest: Manifest) -> None:
+    def __init__(self, line: RemoteChannel, manifest: Manifest) -> None:
         assert manifest.remote is not None
         self._line, self._remote, self._signature = line, manifest.remote, manifest.signature
 
-    def describe(self, timeout_s: float, *, waits: bool = False) -> Description:
-        """See Dialect.
+    def describe(self, timeout_s: float, *, waits: bool = False) -> RemoteModelMetadata:
+        """See ModelServerClient.
 
         Raises:
             RemoteError: the model has no such signature.
@@ -49,10 +49,10 @@ class Serving:
             raise RemoteError(f"the server's model has no signature {self._signature!r}{near}", is_lost=True)
         signature = signatures.signature_def[self._signature]
         ends = (_tensors(signature.inputs), _tensors(signature.outputs))
-        return Description(self._remote.model, _version(told.model_spec), *ends, needs_all=True)
+        return RemoteModelMetadata(self._remote.model, _version(told.model_spec), *ends, needs_all=True)
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
-        """See Dialect."""
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
+        """See ModelServerClient."""
         request = message_class("tensorflow.serving.PredictRequest")(output_filter=outputs)
         self._name(request.model_spec)
         request.model_spec.signature_name = self._signature
@@ -60,7 +60,7 @@ class Serving:
             to_tensor_proto(values, request.inputs[name])
         told = self._line.call(_SERVICE, "Predict", request, timeout_s, beside=_RAW)
         asked = ((name, from_tensor_proto(told.outputs[name])) for name in outputs if name in told.outputs)
-        return Answered(_version(told.model_spec), gathered(asked))
+        return ServerReply(_version(told.model_spec), gathered(asked))
 
     def _name(self, spec: Any) -> None:
         """Name the model; a version that is no number is one of the server's labels."""

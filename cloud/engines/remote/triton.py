@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.pre_postprocess import Array
-from cloud.engines.remote.channel import Line
-from cloud.engines.remote.engine import Answered, Description, RemoteEngine, RemoteTensor, gathered
+from cloud.engines.remote.channel import RemoteChannel
+from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, RemoteTensor, ServerReply, gathered
 from cloud.models.manifest import Manifest
 from shared.encoding.open_inference_tensors import datatype_of, dtype_name, from_contents, from_raw, to_raw
 from shared.encoding.protobuf import message_class
@@ -19,28 +19,28 @@ class TritonEngine(RemoteEngine):
     name = "triton"
 
     @staticmethod
-    def speak(line: Line, manifest: Manifest) -> "OpenInference":
+    def speak(line: RemoteChannel, manifest: Manifest) -> "OpenInferenceClient":
         """See RemoteEngine."""
-        return OpenInference(line, manifest)
+        return OpenInferenceClient(line, manifest)
 
 
-class OpenInference:
+class OpenInferenceClient:
     """The Open Inference Protocol, version 2."""
 
-    def __init__(self, line: Line, manifest: Manifest) -> None:
+    def __init__(self, line: RemoteChannel, manifest: Manifest) -> None:
         assert manifest.remote is not None
         self._line = line
         self._model, self._version = manifest.remote.model, manifest.remote.version or ""
 
-    def describe(self, timeout_s: float, *, waits: bool = False) -> Description:
-        """See Dialect."""
+    def describe(self, timeout_s: float, *, waits: bool = False) -> RemoteModelMetadata:
+        """See ModelServerClient."""
         request = message_class("inference.ModelMetadataRequest")(name=self._model, version=self._version)
         told = self._line.call(_SERVICE, "ModelMetadata", request, timeout_s, waits=waits)
         version = told.versions[0] if len(told.versions) == 1 else self._version
-        return Description(self._model, version, _tensors(told.inputs), _tensors(told.outputs), needs_all=False)
+        return RemoteModelMetadata(self._model, version, _tensors(told.inputs), _tensors(told.outputs), needs_all=False)
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
-        """See Dialect."""
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
+        """See ModelServerClient."""
         request = message_class("inference.ModelInferRequest")(model_name=self._model, model_version=self._version)
         for name, values in inputs.items():
             request.inputs.add(name=name, datatype=datatype_of(values), shape=values.shape)
@@ -59,7 +59,7 @@ class OpenInference:
             for place, output in enumerate(told.outputs)
             if output.name in outputs
         )
-        return Answered(told.model_version, gathered(arrays))
+        return ServerReply(told.model_version, gathered(arrays))
 
 
 def _tensors(told: Sequence[Any]) -> tuple[RemoteTensor, ...]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from cloud.engines.engine import EngineError, InferenceError, Outputs, Placement
 from cloud.engines.tensorflow.frozen_graph import read_frozen_graph
-from cloud.engines.tensorflow.graph_rewriting import freed
+from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import GraphSession
 from cloud.engines.tensorflow.graphdef import FrozenModel
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
-from cloud.engines.tensorflow.library import choose
+from cloud.engines.tensorflow.library import choose_device
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
 from cloud.models.agreement import AgreementError, agreement
 from cloud.models.manifest import Manifest
@@ -34,7 +34,7 @@ class TensorFlowEngine(GraphSession):
     """
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        choose(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
+        choose_device(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
         frozen = READERS[manifest.format](path, manifest)
         super().__init__(frozen, manifest, placement)
         if self.batch_size is not None and self.batch_size < manifest.batching.max_size:
@@ -47,7 +47,7 @@ class TensorFlowEngine(GraphSession):
         alone = [self.infer(np.repeat(picture[np.newaxis], self.batch_size, axis=0)) for picture in given]
         wanted = {head: np.stack([each[head][0] for each in alone]) for head in alone[0]}
         for reshapes in (False, True):
-            graph = freed(frozen.graph, frozen.input_tensor, reshapes=reshapes)
+            graph = with_free_batch(frozen.graph, frozen.input_tensor, reshapes=reshapes)
             try:
                 free = GraphSession(replace(frozen, graph=graph), manifest, placement)
             except EngineError:

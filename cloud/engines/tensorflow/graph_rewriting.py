@@ -15,7 +15,7 @@ _ONES = (1, 1, 1, 1)
 _PLACES = 0b1001  # Batch and channels, as bits of a StridedSlice's masks.
 
 
-def freed(graph: Any, input_tensor: str, *, reshapes: bool = False) -> Any:
+def with_free_batch(graph: Any, input_tensor: str, *, reshapes: bool = False) -> Any:
     """The graph with any batch size at its input, instead of the one baked into the placeholder.
 
     `reshapes`: also where a constant tells a Reshape that its first side is the baked batch. Whether the rest of the
@@ -44,7 +44,7 @@ def freed(graph: Any, input_tensor: str, *, reshapes: bool = False) -> Any:
     return free
 
 
-def joined_early(graph: Any, outputs: Iterable[str]) -> Any:
+def defer_widening_layers(graph: Any, outputs: Iterable[str]) -> Any:
     """The graph with a pointwise layer moved behind the BatchToSpaceND that it stands before.
 
     A dilated stage works on the phases of a map and joins them at its end. A 1×1 convolution with its activation

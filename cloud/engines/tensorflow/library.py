@@ -43,7 +43,7 @@ convert_variables_to_constants: Any = import_module(
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def choose(device: str) -> str:
+def choose_device(device: str) -> str:
     """The device to run on, "cpu" or "gpu:N", for one asked for as "auto", "cpu", "gpu" or "gpu:N".
 
     Raises:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from modelling.architectures.detector import STRIDE, cells
 from modelling.recipes import OBJECTS
 from modelling.training.augmentation import relit
-from modelling.training.batch_loader import Loader
+from modelling.training.batch_loader import BatchLoader
 from modelling.training.scenes.scene_store import SceneStore
 from shared.imaging.opencv import cv2
 
@@ -45,7 +45,7 @@ class Crop:
     unjudged: Floats
 
 
-class ObjectLoader(Loader[Batch]):
+class ObjectLoader(BatchLoader[Batch]):
     """Gives batches of augmented crops; `places`: of the pictures that may be taken."""
 
     def __init__(

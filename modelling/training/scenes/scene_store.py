@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.recipes import OBJECTS
-from modelling.training.dataset import View, generator, seen
+from modelling.training.dataset import TrainingView, generator, seen
 from rosbag_tools.drive.scene import WEATHERS, Box
 
 HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's, and half of what road-small takes.
@@ -42,7 +42,7 @@ class SceneStore:
         return cls(**arrays)
 
     @classmethod
-    def render(cls, views: Sequence[View], folder: Path, processes: int = 2) -> Self:
+    def render(cls, views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Self:
         """Render the views into `folder`, in processes of their own; what was there is lost."""
         folder.mkdir(parents=True, exist_ok=True)
         count = len(views)
@@ -69,7 +69,7 @@ def box_rows(boxes: Sequence[Box], scale: float) -> npt.NDArray[np.float32]:
     return np.array(rows, np.float32).reshape(-1, 5)
 
 
-def _render(folder: Path, index: int, view: View) -> None:
+def _render(folder: Path, index: int, view: TrainingView) -> None:
     frame, picture = seen(view, HEIGHT, WIDTH, generator(view))
     store = SceneStore.open(folder)
     store.pictures[index] = picture

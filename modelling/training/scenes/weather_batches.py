@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from modelling.training.batch_loader import Loader
+from modelling.training.batch_loader import BatchLoader
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from shared.imaging.opencv import cv2
 
@@ -19,7 +19,7 @@ def halved(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return np.asarray(cv2.resize(picture, (SMALL_WIDTH, SMALL_HEIGHT), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-class WeatherLoader(Loader[Batch]):
+class WeatherLoader(BatchLoader[Batch]):
     """Gives batches in which each picture is cut, mirrored and made a little lighter or noisier.
 
     No veil and no cast: those are what the weathers differ in.

@@ -21,7 +21,7 @@ from bench.study.plan.variants import ModelMissingError, Variant, Variants
 from bench.study.results.folder import StudyFolder
 from bench.study.results.provenance import begun
 from cloud.models.repository import MODELS_VARIABLE, Repository
-from modelling.quantization.cli import quantize
+from modelling.quantization.quantize_cli import quantize
 from shared.config import ConfigError
 from shared.imaging.image_files import read_picture
 from tests.bench.study.rig import plan_file, plan_of

@@ -14,7 +14,7 @@ from bench.harness.ports import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
-from cloud.engines.engine import EngineError, InferenceError, UnavailableError
+from cloud.engines.engine import EngineError, InferenceError, ModelUnavailableError
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from tests.cloud.engines.remote_servers import await_line
@@ -74,7 +74,7 @@ def test_a_real_triton_answers_is_lost_and_is_found_again(start: Callable[[], Se
             with pytest.raises((EngineError, InferenceError), match=told):
                 _load(tmp_path, server.address, **changes).warm_up(1)  # type: ignore[attr-defined]  # Told beside the server.
         server.__exit__()
-        with pytest.raises(UnavailableError, match="cannot be reached"):
+        with pytest.raises(ModelUnavailableError, match="cannot be reached"):
             model.infer(white)
         with start():
             await_line(model)

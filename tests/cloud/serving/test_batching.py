@@ -1,4 +1,4 @@
-from cloud.engines.engine import InferenceError, UnavailableError
+from cloud.engines.engine import InferenceError, ModelUnavailableError
 from cloud.serving.latency_estimator import Estimate
 from cloud.serving.request import Request
 from shared import clock
@@ -205,7 +205,7 @@ def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
 
 def test_a_model_that_cannot_be_asked_is_asked_once() -> None:
     """Its server is away or slow: each frame alone would wait for it once more, and none of them is to blame."""
-    line = Line(Gated(error=UnavailableError("the model's server cannot be reached")), max_size=3)
+    line = Line(Gated(error=ModelUnavailableError("the model's server cannot be reached")), max_size=3)
     line.put(*(line.request(number) for number in range(3)))
     line.start()
     line.finish()

@@ -9,7 +9,7 @@ import pytest
 
 from cloud.engines.engine import Outputs, Precision
 from cloud.models.model import Model
-from modelling.evaluation.segmentation import Evaluation, EvaluationError, evaluate, prepared
+from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, evaluate_segmentation, prepared
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
@@ -79,7 +79,7 @@ def test_the_figures_of_a_hand_made_example(tmp_path: Path) -> None:
     truth = (_half() > 0).astype(np.uint8)
     truth[:, -2:] = 0
     truth[:, 0] = 2
-    result = evaluate(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
+    result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
     np.testing.assert_array_equal(result.confusion.counts, [[40, 16, 0], [0, 32, 0], [8, 0, 0]])
     assert result.confusion.pixel_accuracy == 72 / 96
     iou_dark, iou_light = 40 / (40 + 16 + 8), 32 / (32 + 16)
@@ -90,7 +90,7 @@ def test_the_figures_of_a_hand_made_example(tmp_path: Path) -> None:
 def test_a_class_that_the_truth_lacks_is_not_in_the_mean(tmp_path: Path) -> None:
     """Its false pixels already count against the classes that they were taken from."""
     truth = np.zeros((_HEIGHT, _WIDTH), np.uint8)
-    result = evaluate(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
+    result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
     assert result.mean_iou == pytest.approx(0.5)
 
 
@@ -99,7 +99,7 @@ def test_what_a_crop_cut_off_is_not_judged(tmp_path: Path) -> None:
     truth = (_half() > 0).astype(np.uint8)
     truth[:, :2] = truth[:, -2:] = 2
     model = _model(height=4, width=4, resize=Resize.CROP)
-    result = evaluate(model, _bag(tmp_path / "bag", [(_half(), truth)]))
+    result = evaluate_segmentation(model, _bag(tmp_path / "bag", [(_half(), truth)]))
     np.testing.assert_array_equal(result.confusion.counts, [[32, 0, 0], [0, 32, 0], [0, 0, 0]])
 
 
@@ -107,7 +107,7 @@ def test_true_classes_that_the_model_does_not_have_are_counted_apart(tmp_path: P
     """Labels of a richer data set do not crash the table, nor pass in silence."""
     truth = (_half() > 0).astype(np.uint8)
     truth[0] = 40
-    result = evaluate(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
+    result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
     assert result.foreign_pixels == _WIDTH
     assert result.confusion.counts.sum() == (_HEIGHT - 1) * _WIDTH
     assert result.confusion.pixel_accuracy == 1.0
@@ -119,17 +119,17 @@ def test_frames_are_matched_by_stamp_and_limited(tmp_path: Path) -> None:
     frames = [(bright, bright // 255), (dark, dark), (bright, bright // 255)]
     bag = _bag(tmp_path / "bag", frames)
     done: list[tuple[int, int | None]] = []
-    result = evaluate(_model(), bag, on_frame=lambda *progress: done.append(progress))
+    result = evaluate_segmentation(_model(), bag, on_frame=lambda *progress: done.append(progress))
     assert (result.frames, result.unmatched, result.confusion.pixel_accuracy) == (3, 0, 1.0)
     assert done == [(1, 3), (2, 3), (3, 3)]
-    assert evaluate(_model(), bag, frames=2).frames == 2
+    assert evaluate_segmentation(_model(), bag, frames=2).frames == 2
 
 
 def test_a_bag_whose_labels_bear_other_stamps_is_refused(tmp_path: Path) -> None:
     """Nothing can be compared: better no figure than a wrong one."""
     bag = _bag(tmp_path / "bag", [(_half(), _half() // 255)], late=1)
     with pytest.raises(EvaluationError, match="no picture on /cam/image_raw has labels of the same stamp"):
-        evaluate(_model(), bag)
+        evaluate_segmentation(_model(), bag)
 
 
 def test_a_bag_without_labels_or_without_the_camera_says_so(tmp_path: Path) -> None:
@@ -137,32 +137,34 @@ def test_a_bag_without_labels_or_without_the_camera_says_so(tmp_path: Path) -> N
     with BagWriter(tmp_path / "bare") as writer:
         writer.write_image("/cam/image_raw", _half(), "bayer_rggb8", 1, 1, "cam")
     with pytest.raises(EvaluationError, match="holds no true labels"):
-        evaluate(_model(), tmp_path / "bare")
+        evaluate_segmentation(_model(), tmp_path / "bare")
     bag = _bag(tmp_path / "bag", [(_half(), _half() // 255)])
     with pytest.raises(EvaluationError, match=r"no camera with labels on '/cam/image': did you mean /cam/image_raw"):
-        evaluate(_model(), bag, camera="/cam/image")
-    assert evaluate(_model(), bag, camera="cam/image_raw").frames == 1
+        evaluate_segmentation(_model(), bag, camera="/cam/image")
+    assert evaluate_segmentation(_model(), bag, camera="cam/image_raw").frames == 1
     with pytest.raises(SkylaneError):
-        evaluate(_model(), tmp_path / "absent")
+        evaluate_segmentation(_model(), tmp_path / "absent")
 
 
 def test_labels_of_another_size_are_refused(tmp_path: Path) -> None:
     """They belong to another picture."""
     bag = _bag(tmp_path / "bag", [(_half(), np.zeros((4, 4), np.uint8))])
     with pytest.raises(EvaluationError, match="labels must be mono8 of the picture's size"):
-        evaluate(_model(), bag)
+        evaluate_segmentation(_model(), bag)
 
 
 def test_a_model_that_answers_unnamed_classes_is_refused(tmp_path: Path) -> None:
     """Its wrong pixels must not fall out of the count."""
     bag = _bag(tmp_path / "bag", [(_half(), _half() // 255)])
     with pytest.raises(EvaluationError, match="answers class 1, but names only 1"):
-        evaluate(_model(labels=Labels(("dark",), ((0, 0, 0),))), bag)
+        evaluate_segmentation(_model(labels=Labels(("dark",), ((0, 0, 0),))), bag)
 
 
 def test_the_json_holds_every_figure_in_plain_types(tmp_path: Path) -> None:
     """Scripts read it; a figure that does not exist is null, which NaN is not."""
-    result: Evaluation = evaluate(_model(), _bag(tmp_path / "bag", [(_half(), _half() // 255)]))
+    result: SegmentationEvaluation = evaluate_segmentation(
+        _model(), _bag(tmp_path / "bag", [(_half(), _half() // 255)])
+    )
     told = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert (told["mean_iou"], told["pixel_accuracy"], told["iou"]) == (
         1.0,

@@ -10,7 +10,13 @@ import yaml
 from cloud.engines.engine import Placement, Precision
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
-from modelling.quantization.calibration_frames import CalibrationError, CalibrationFrames, Judged, drawn, recorded
+from modelling.quantization.calibration_frames import (
+    CalibrationError,
+    CalibrationFrames,
+    HoldoutFrame,
+    bag_frames,
+    synthetic_frames,
+)
 from modelling.quantization.quantization import QuantisationError, quantise
 from rosbag_tools.drive.recording import Plan, record
 from shared.hashing import tree_sha256
@@ -61,7 +67,7 @@ def repository_in(root: Path) -> Repository:
 def random_frames() -> CalibrationFrames:
     """Six pictures of noise to calibrate with, and four others."""
     pictures = list(np.random.default_rng(1).integers(0, 256, (10, HEIGHT, WIDTH, 3), np.uint8))
-    return CalibrationFrames(pictures[:6], [Judged(picture) for picture in pictures[6:]])
+    return CalibrationFrames(pictures[:6], [HoldoutFrame(picture) for picture in pictures[6:]])
 
 
 @pytest.mark.parametrize(("precision", "floor"), [(Precision.FP16, 0.99), (Precision.INT8, 0.9)])
@@ -125,16 +131,16 @@ def test_frames_of_a_bag_are_split_into_calibration_and_judged(tmp_path: Path) -
     card: Any = repository.card("tiny")
     bag = tmp_path / "bag"
     record(bag, Plan(seed=3, frames=4, width=64, height=48))
-    frames = recorded(card, bag, 3, 5)
+    frames = bag_frames(card, bag, 3, 5)
     assert [each.shape for each in frames.calibration] == [(HEIGHT, WIDTH, 3)] * 3
     assert len(frames.judged) == 1
     with pytest.raises(CalibrationError, match="holds 4 frames that can be read: more than --frames 4"):
-        recorded(card, bag, 4, 5)
+        bag_frames(card, bag, 4, 5)
 
 
 def test_drawn_frames_bring_their_truth(tmp_path: Path) -> None:
     """Mean IoU before and after is told where the model's classes are the drive's."""
-    frames = drawn(repository_in(tmp_path).card("tiny"), 1, 1)
+    frames = synthetic_frames(repository_in(tmp_path).card("tiny"), 1, 1)
     assert frames.calibration[0].shape == frames.judged[0].picture.shape == (HEIGHT, WIDTH, 3)
     assert frames.judged[0].truth is not None
     assert not np.array_equal(frames.calibration[0], frames.judged[0].picture)

@@ -21,8 +21,17 @@ from modelling.training.dataset import (
     validation_views,
 )
 from modelling.training.frame_store import FrameStore
-from modelling.training.segmentation import Course, Frames, Report, Stage, TrainingError, mean_iou, train, train_on
-from modelling.training.trainer import Schedule
+from modelling.training.segmentation import (
+    Frames,
+    Report,
+    SegmentationSettings,
+    TrainingError,
+    TrainingStage,
+    mean_iou,
+    train,
+    train_on,
+)
+from modelling.training.trainer import LearningRateSchedule
 from modelling.training.weights import read_weights
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 
@@ -99,7 +108,7 @@ def test_augmentation_changes_pixels_but_never_labels() -> None:
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
     """Weights that end at a high rate are noisy ones."""
-    schedule = Schedule(0.01)
+    schedule = LearningRateSchedule(0.01)
     rates = [schedule.rate(progress) for progress in np.linspace(0, 1, 101)]
     assert max(rates) == pytest.approx(0.01, rel=0.01)
     assert rates.index(max(rates)) == 3
@@ -125,10 +134,12 @@ def test_confusion_counts_rows_by_truth() -> None:
 def test_a_short_training_learns_and_leaves_its_figures(store: FrameStore, tmp_path: Path) -> None:
     """The whole of it on three frames: every kind of stage, the checkpoint, the figures."""
     stages = (
-        Stage(until=0.5, normalise_by_batch=True, thinned=True, halved=0.3, weighted=True, whole=False),
-        Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
+        TrainingStage(until=0.5, normalise_by_batch=True, thinned=True, halved=0.3, weighted=True, whole=False),
+        TrainingStage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
     )
-    course = Course(seed=2, steps=24, crop_height=32, crop_width=48, steps_between_validations=12, stages=stages)
+    course = SegmentationSettings(
+        seed=2, steps=24, crop_height=32, crop_width=48, steps_between_validations=12, stages=stages
+    )
     reports: list[Report] = []
     weights = train_on(recipe("road-small"), Frames(store, store), tmp_path, course, reports.append)
     losses = [report.loss for report in reports]
@@ -144,7 +155,7 @@ def test_a_short_training_learns_and_leaves_its_figures(store: FrameStore, tmp_p
 def test_a_model_of_other_pictures_than_the_drive_s_is_refused(tmp_path: Path) -> None:
     """An hour of rendering before a shape error would be a poor answer."""
     with pytest.raises(TrainingError, match="street-lite"):
-        train(recipe("street-lite"), tmp_path, Course(), print)
+        train(recipe("street-lite"), tmp_path, SegmentationSettings(), print)
 
 
 def test_rendered_frames_have_the_size_and_classes_of_what_the_model_will_see(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError, InferenceError, UnavailableError
+from cloud.engines.engine import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model
@@ -87,7 +87,7 @@ def test_a_server_that_goes_and_comes_back_is_found_again(server: Server, load: 
     model = load()
     before = model.predict(PICTURES)
     server.stop()
-    with pytest.raises(UnavailableError, match=r"^the model's server cannot be reached$"):
+    with pytest.raises(ModelUnavailableError, match=r"^the model's server cannot be reached$"):
         model.predict(PICTURES)
     server.start()
     assert np.array_equal(_until_it_answers(model), before)
@@ -101,14 +101,14 @@ def test_a_server_that_comes_back_with_something_else_is_not_believed(
     model = load()
     model.predict(PICTURES)
     server.stop()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ModelUnavailableError):
         model.predict(PICTURES)
     if change == "version":
         server.version = "4"
     else:
         server.described["more"] = ((None,), "float32")
     server.start()
-    with pytest.raises(UnavailableError, match="load it again"):
+    with pytest.raises(ModelUnavailableError, match="load it again"):
         _until_it_answers(model)
     assert load().predict(PICTURES).shape == (3, tiny.HEIGHT, tiny.WIDTH)
 
@@ -118,7 +118,7 @@ def test_another_version_amid_answers_is_noticed(server: Server, load: Callable[
     model = load()
     model.predict(PICTURES)
     server.version = "4"
-    with pytest.raises(UnavailableError, match="load it again"):
+    with pytest.raises(ModelUnavailableError, match="load it again"):
         model.predict(PICTURES)
 
 
@@ -127,7 +127,7 @@ def test_a_slow_server_is_not_waited_for(server: Server, load: Callable[..., Mod
     model = load({"timeout_ms": 400})
     before = _until_it_answers(model, 1)
     server.hold.clear()
-    with pytest.raises(UnavailableError, match=r"^the model's server did not answer within 400 ms$"):
+    with pytest.raises(ModelUnavailableError, match=r"^the model's server did not answer within 400 ms$"):
         model.predict(PICTURES[:1])
     server.hold.set()
     assert np.array_equal(_until_it_answers(model, 1), before)
@@ -175,7 +175,7 @@ def test_a_refusal_of_one_picture_is_no_loss_of_the_server(load: Callable[..., M
     fatal = np.ones((1, tiny.HEIGHT, tiny.WIDTH, 3), np.uint8)
     with pytest.raises(InferenceError, match="INVALID_ARGUMENT: this picture is not for me") as caught:
         model.predict(fatal)
-    assert not isinstance(caught.value, UnavailableError)
+    assert not isinstance(caught.value, ModelUnavailableError)
 
 
 def test_a_server_that_is_not_there_or_has_no_such_model_is_told(server: Server, load: Callable[..., Model]) -> None:
@@ -234,6 +234,6 @@ def _until_it_answers(model: Model, count: int = 3) -> Any:
     while True:
         try:
             return model.predict(PICTURES[:count])
-        except UnavailableError as error:
+        except ModelUnavailableError as error:
             if "load it again" in str(error) or datetime.now(UTC) > until:
                 raise

@@ -11,7 +11,7 @@ from modelling.building import shipped_weights
 from modelling.recipes import Output, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.training.scenes.training import COURSES, Report, learn
+from modelling.training.scenes.scene_training import DEFAULT_SETTINGS, Report, learn
 from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.weights import Weights, read_weights, unfold
 from rosbag_tools.drive.scene import WEATHERS
@@ -61,7 +61,7 @@ def test_a_short_training_learns(
 ) -> None:
     """The whole of it on five scenes: batches, loss, steps, the running mean and the checkpoint."""
     made = recipe(name)
-    course = replace(COURSES[made.output], steps=changes["steps"], batch=changes["batch"])
+    course = replace(DEFAULT_SETTINGS[made.output], steps=changes["steps"], batch=changes["batch"])
     reports: list[Report] = []
     weights = learn(made, scenes, tmp_path, course, reports.append, start=start)
     losses = [report.loss for report in reports]
@@ -73,8 +73,8 @@ def test_a_short_training_learns(
 
 def test_the_held_out_weather_is_kept_from_the_detector_alone(scenes: SceneStore) -> None:
     """A classifier of weathers has to see them all; how a detector does in new light is worth knowing."""
-    assert COURSES[Output.OBJECTS].crop is not None
-    assert COURSES[Output.PROBABILITIES].crop is None
+    assert DEFAULT_SETTINGS[Output.OBJECTS].crop is not None
+    assert DEFAULT_SETTINGS[Output.PROBABILITIES].crop is None
     with WeatherLoader(scenes, batch=40, seed=1) as batches:
         pictures, weathers = next(batches)
     assert pictures.shape == (40, HEIGHT // 2, WIDTH // 2, 3)

@@ -15,7 +15,7 @@ from shared.messages.model_card import Task
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring the bags' reader and the engines, which other commands need not.
-    from modelling.engine_comparison import Result
+    from modelling.engine_comparison import ModelBenchResult
     from modelling.verification import Verification
 
 _LABELS = {
@@ -74,18 +74,18 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **ho
     TensorFlow in FP32, one frame at a time, in the same run; labels are held against its labels.
     """
     from modelling import engine_comparison as measuring  # noqa: PLC0415  The bags' reader takes time, and `list` needs none.
-    from modelling.evaluation.holdout import WEATHER, unseen_bag  # noqa: PLC0415  As above.
+    from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415  As above.
 
     repository = Repository(root or default_root())
     repository.folder(name)  # Before a drive is rendered for a model that is not there.
     with _progress() as progress:
         task = progress.add_task("rendering an unseen drive", total=how["frames"])
         if bag is None:
-            bag = unseen_bag(how["frames"], lambda: progress.advance(task))
+            bag = holdout_bag(how["frames"], lambda: progress.advance(task))
             how["truth"] = how["truth"] or WEATHER
         result = measuring.bench(
             repository,
-            measuring.Plan(model=name, bag=bag, **how),
+            measuring.ModelBenchPlan(model=name, bag=bag, **how),
             lambda done, of, told: progress.update(task, completed=done, total=of, description=told),
         )
     if as_json:
@@ -124,7 +124,7 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _print(result: "Result", lines: Any) -> None:
+def _print(result: "ModelBenchResult", lines: Any) -> None:
     heading, *rows = lines
     plan = result.plan
     table = Table(

@@ -48,9 +48,9 @@ def quantize(
     card = repository.card(name)
     with Console(stderr=True).status("frames to calibrate with") as status:
         pictures = (
-            calibration_frames.drawn(card, frames, _UNSEEN)
+            calibration_frames.synthetic_frames(card, frames, _UNSEEN)
             if bag is None
-            else calibration_frames.recorded(card, bag, frames, _UNSEEN)
+            else calibration_frames.bag_frames(card, bag, frames, _UNSEEN)
         )
         done = quantization.quantise(
             repository,

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloud.engines.tensorflow.library import tf
-from modelling.cli import model
+from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.image_files import read_picture, write_png

@@ -9,10 +9,10 @@ import pytest
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
-from modelling.export.export import function_of
+from modelling.export.tensorflow_export import function_of
 from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
-from modelling.training.weights import ForeignWeightsError, Weights, weights_in, weights_of
+from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from shared.imaging.labels import Labels, read_labels
 
 ROOT = Path(__file__).parents[3]
@@ -163,7 +163,7 @@ def test_weights_of_another_network_are_refused(
     small: Recipe, weights: Weights, labels: Labels, tmp_path: Path
 ) -> None:
     """They would load by luck and answer nonsense."""
-    with pytest.raises(ForeignWeightsError, match="do not fit"):
+    with pytest.raises(WeightsMismatchError, match="do not fit"):
         build(replace(small, name="road-large"), tmp_path, labels, weights)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from cloud.engines.engine import EngineError, Images, Outputs
 from cloud.engines.tensorflow.engine import READERS
-from cloud.engines.tensorflow.graph_rewriting import freed
-from cloud.engines.tensorflow.graph_session import assemble, baked_batch
+from cloud.engines.tensorflow.graph_rewriting import with_free_batch
+from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size
 from cloud.engines.tensorflow.graphdef import FrozenModel
 from cloud.engines.tensorflow.library import tf
 from cloud.models.agreement import agreement
@@ -29,7 +29,7 @@ _SAME = 0.9999  # Of labels: a library may sum in another order for another batc
 
 
 @dataclass(frozen=True, slots=True)
-class PlainGraph:
+class ConversionGraph:
     """A GraphDef without variables or arithmetic on constants."""
 
     graph: Any
@@ -61,19 +61,21 @@ class PlainGraph:
         return tf.function(answers, autograph=False).get_concrete_function(specification)
 
 
-def plain_graph(path: Path, manifest: Manifest) -> PlainGraph:
+def plain_graph(path: Path, manifest: Manifest) -> ConversionGraph:
     """Read a frozen graph, SavedModel or Keras file; a batch baked into it is made free where that is sound.
 
     Raises:
         EngineError: the file is not what the manifest says.
     """
     frozen = READERS[manifest.format](path, manifest)
-    baked = baked_batch(frozen, manifest)
+    baked = frozen_batch_size(frozen, manifest)
     if baked is None:
         return _assembled(frozen, manifest, None)
     as_it_is = _assembled(frozen, manifest, baked)
     try:
-        free = FrozenModel(freed(frozen.graph, frozen.input_tensor), frozen.input_tensor, frozen.output_tensors, path)
+        free = FrozenModel(
+            with_free_batch(frozen.graph, frozen.input_tensor), frozen.input_tensor, frozen.output_tensors, path
+        )
         candidate = _assembled(free, manifest, None)
         return candidate if _agree(as_it_is, candidate, manifest) else as_it_is
     except (EngineError, tf.errors.OpError, ValueError):
@@ -99,7 +101,7 @@ def folded(definition: Any, kept: Sequence[str]) -> Any:
     return _optimiser.OptimizeGraph(config, meta)
 
 
-def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) -> PlainGraph:
+def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) -> ConversionGraph:
     whole = assemble(frozen, manifest, batch_size)
     section = manifest.input
     graph = tf.Graph()
@@ -115,10 +117,10 @@ def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) 
             tf.identity(tensor, head)
     heads = tuple(whole.heads)
     definition = folded(graph.as_graph_def(), (IMAGES, *heads))
-    return PlainGraph(definition, heads, section.height, section.width, batch_size)
+    return ConversionGraph(definition, heads, section.height, section.width, batch_size)
 
 
-def _agree(one: PlainGraph, free: PlainGraph, manifest: Manifest) -> bool:
+def _agree(one: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
     """Whether pictures at once are answered as each alone."""
     batch = one.batch_size or 1
     given = pictures(one.height, one.width, 2 * batch)
@@ -129,7 +131,7 @@ def _agree(one: PlainGraph, free: PlainGraph, manifest: Manifest) -> bool:
     return fits and agreement(manifest, wanted, found) >= _SAME
 
 
-def _run(plain: PlainGraph, images: Images) -> Outputs:
+def _run(plain: ConversionGraph, images: Images) -> Outputs:
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(plain.graph, name="")

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
-from modelling.conversion.cli import convert_model
-from modelling.measuring_cli import bench, verify
-from modelling.quantization.cli import quantize
+from modelling.bench_cli import bench, verify
+from modelling.conversion.convert_cli import convert_model
+from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.flags import FiniteRange
@@ -215,14 +215,14 @@ def inspect(
 @_device
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
-    from modelling.inspection import trial  # noqa: PLC0415  As in `build`.
+    from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
     rgb = read_picture(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
-        tried = trial.run(loaded, rgb)
+        tried = image_run.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {tried.took_ms:.1f} ms warm")
     Console().print(result_table(tried.result, tried.card))
-    click.echo("\n".join(f"wrote {path}" for path in trial.write(tried, rgb, out, image.stem)))
+    click.echo("\n".join(f"wrote {path}" for path in image_run.write(tried, rgb, out, image.stem)))
 
 
 @model.command()
@@ -252,7 +252,7 @@ def evaluate(
     Of a segmentation: mean IoU, pixel accuracy, IoU by class, confusion. Of a detector: average precision, recall and
     precision by class and size. Of a classifier: accuracy.
     """
-    from modelling.evaluation.dispatch import judged  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -260,7 +260,7 @@ def evaluate(
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         task = progress.add_task(f"{name} on {bag.name}", total=frames)
-        result = judged(
+        result = evaluate_model(
             loaded,
             bag,
             truth=truth,

@@ -24,7 +24,7 @@ from modelling.training.scenes.object_batches import ObjectLoader
 from modelling.training.scenes.scene_store import SceneStore
 from modelling.training.scenes.validation import validated
 from modelling.training.scenes.weather_batches import WeatherLoader
-from modelling.training.trainer import Loss, Schedule, Trainer
+from modelling.training.trainer import LearningRateSchedule, Loss, Trainer
 from modelling.training.weights import Weights, assign, fold, grafted, unfold, weights_of, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
@@ -35,7 +35,7 @@ _STEPS_BETWEEN_CHECKPOINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SceneTrainingSettings:
     """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
 
     `minutes`: where the machine is too slow for all the steps by then, the rate falls faster and the training ends.
@@ -65,16 +65,16 @@ class _Loader(AbstractContextManager[Any], Protocol):
     def __next__(self) -> Any: ...
 
 
-COURSES = {
-    Output.PROBABILITIES: Course(steps=900, batch=16, peak_rate=1e-3),
-    Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
+DEFAULT_SETTINGS = {
+    Output.PROBABILITIES: SceneTrainingSettings(steps=900, batch=16, peak_rate=1e-3),
+    Output.OBJECTS: SceneTrainingSettings(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
 }
 
 
 def train(
     recipe: Recipe,
     folder: Path,
-    course: Course,
+    course: SceneTrainingSettings,
     progress: Callable[[Report], None],
     *,
     donor: Weights,
@@ -110,7 +110,7 @@ def learn(
     recipe: Recipe,
     store: SceneStore,
     folder: Path,
-    course: Course,
+    course: SceneTrainingSettings,
     progress: Callable[[Report], None],
     *,
     start: Weights,
@@ -126,7 +126,7 @@ def learn(
     assign(network, grafted(weights_of(network), start), "the start")
     # By the running statistics throughout: the donor's are its normalisation's scales already, and few scenes a batch
     # differ too much from each other for statistics of their own.
-    trainer = Trainer(network, Schedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
+    trainer = Trainer(network, LearningRateSchedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
     began = time.monotonic()
     step, done = 0, 0.0
     with _loader(store, course) as batches:
@@ -143,7 +143,7 @@ def learn(
 _LOSSES: dict[Output, Loss] = {Output.PROBABILITIES: weather_loss, Output.OBJECTS: object_loss}
 
 
-def _document(recipe: Recipe, course: Course, minutes: float, figures: dict[str, Any]) -> dict[str, Any]:
+def _document(recipe: Recipe, course: SceneTrainingSettings, minutes: float, figures: dict[str, Any]) -> dict[str, Any]:
     """What a training was and came to, plain types."""
     views = training_views(course.frames, weathers=WEATHERS)
     checks = validation_views(course.validation_frames, WEATHERS)
@@ -163,7 +163,7 @@ def _document(recipe: Recipe, course: Course, minutes: float, figures: dict[str,
     }
 
 
-def _loader(store: SceneStore, course: Course) -> _Loader:
+def _loader(store: SceneStore, course: SceneTrainingSettings) -> _Loader:
     if course.crop is None:
         return WeatherLoader(store, batch=course.batch, seed=course.seed)
     known = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository
-from modelling.cli import model as command
-from modelling.conversion.conversion import Converted, convert
+from modelling.conversion.conversion import ConvertedModel, convert
 from modelling.conversion.errors import ConversionError
+from modelling.model_cli import model as command
 from tests.cloud.engines import foreign, tiny
 
 
@@ -19,7 +19,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
-def _convert(repository: Repository, target: str, name: str = "segmentation", **options: object) -> Converted:
+def _convert(repository: Repository, target: str, name: str = "segmentation", **options: object) -> ConvertedModel:
     options = {"called": "made", **options}
     return convert(repository, name, target, tiny.noise(2), **options)  # type: ignore[arg-type]  # Any of its options.
 

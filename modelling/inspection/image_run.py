@@ -22,7 +22,7 @@ _OPACITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ImageRun:
     """What a model said of a picture: a mask or boxes in the picture's own pixels."""
 
     result: Result
@@ -30,7 +30,7 @@ class Trial:
     took_ms: float  # Of the inference alone, warm.
 
 
-def run(model: Model, rgb: Picture) -> Trial:
+def run(model: Model, rgb: Picture) -> ImageRun:
     """Run a model on a picture H×W×3, RGB."""
     image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
     model.warm_up()
@@ -38,10 +38,10 @@ def run(model: Model, rgb: Picture) -> Trial:
     outputs = model.infer(image[np.newaxis])
     took_ms = (time.perf_counter_ns() - began_ns) / 1e6
     result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry)
-    return Trial(result, model.card, took_ms)
+    return ImageRun(result, model.card, took_ms)
 
 
-def write(trial: Trial, rgb: Picture, folder: Path, stem: str) -> list[Path]:
+def write(trial: ImageRun, rgb: Picture, folder: Path, stem: str) -> list[Path]:
     """Write a trial's pictures, and return their paths: of a mask its class ids and colours too; of tensors an .npz."""
     card, result = trial.card, trial.result
     if isinstance(result, Tensors):
