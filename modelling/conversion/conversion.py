@@ -69,9 +69,7 @@ def convert(
     check(manifest, name, target, precision)
     final = repository.root / called
     if final.exists() and (not replace or called == name):
-        raise ConversionError(
-            target, f"{final} is there already: choose another --name, or give --force to replace it"
-        )
+        raise ConversionError(target, f"{final} is there already: choose another --name, or give --force to replace it")
     labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
     try:
         repository.root.mkdir(parents=True, exist_ok=True)

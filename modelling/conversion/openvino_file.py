@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloud.engines.openvino.graph import IR_NAME, model_batch_size, read_end_to_end, told
+from cloud.engines.openvino.graph import IR_NAME, error_summary, model_batch_size, read_end_to_end
 from cloud.engines.openvino.library import core, ov
 from cloud.models.manifest import Manifest
 from modelling.conversion.errors import ConversionError
@@ -22,5 +22,5 @@ def write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) 
     try:
         ov.save_model(whole, folder / IR_NAME, compress_to_fp16=half)
     except RuntimeError as error:
-        raise ConversionError("openvino", told(error)) from error
+        raise ConversionError("openvino", error_summary(error)) from error
     return model_batch_size(whole)

@@ -91,7 +91,7 @@ def onnx_tensors(path: Path) -> Tensors:
     engine = import_module("cloud.engines.onnxruntime")
     session = engine.open_session(path)
     return tuple(  # type: ignore[return-value]  # Of two.
-        [Tensor(each.name, each.name, engine.type_of(each), tuple(engine.shape_of(each))) for each in ends]
+        [Tensor(each.name, each.name, engine.dtype_of(each), tuple(engine.shape_of(each))) for each in ends]
         for ends in (session.get_inputs(), session.get_outputs())
     )
 
@@ -116,7 +116,7 @@ def openvino_tensors(path: Path) -> Tensors:
     try:
         model = import_module("cloud.engines.openvino.library").core().read_model(path / IR_NAME)
     except RuntimeError as error:
-        raise EngineError(path, f"OpenVINO cannot load this file: {graph.told(error)}") from error
+        raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
     return tuple(  # type: ignore[return-value]  # Of two.
         [
             Tensor(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import EngineError
-from cloud.engines.tensorflow.graph_session import first_line
+from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import OutputKind
@@ -73,7 +73,7 @@ class GraphAnalysis:
             with self._graph.as_default():
                 tf.import_graph_def(graph, name="")
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-            raise EngineError(path, f"TensorFlow cannot load this graph: {first_line(error)}") from error
+            raise EngineError(path, f"TensorFlow cannot load this graph: {error_summary(error)}") from error
         self._order = {operation.name: place for place, operation in enumerate(self._graph.get_operations())}
         placeholders = {op.name: op.outputs[0].name for op in self._graph.get_operations() if op.type in _PLACEHOLDERS}
         self.placeholders = [self._tensor(name, node) for name, node in (inputs or _full(placeholders)).items()]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, read_end_to_end, rewritten
+from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.library import core, ov
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
@@ -74,9 +74,7 @@ def quantise(
     """
     folder = repository.root / called
     if folder.exists() and not replace:
-        raise QuantisationError(
-            f"{folder} is there already: choose another --name, or give --force to replace it"
-        )
+        raise QuantisationError(f"{folder} is there already: choose another --name, or give --force to replace it")
     manifest, path = repository.manifest(name), repository.file(name)
     if manifest.remote is not None:
         raise QuantisationError(f"{name} is on another server, {manifest.remote.address}: quantise it there")
@@ -89,7 +87,7 @@ def quantise(
             raise QuantisationError(
                 f"{name} has a batch of {model_batch_size(whole)} baked into its graph: export it with one"
             )
-        whole = _in_int8(rewritten(whole, 1), frames)
+        whole = _in_int8(optimised(whole, 1), frames)
     rmtree(folder, ignore_errors=True)
     (folder / _FILE).mkdir(parents=True)
     ov.save_model(whole, folder / _FILE / IR_NAME, compress_to_fp16=precision is Precision.FP16)

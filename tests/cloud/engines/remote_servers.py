@@ -211,4 +211,4 @@ def write(  # noqa: PLR0917 - What is written, where, and what of it is special.
 def await_line(model: Model) -> None:
     """Return once a remote model's channel has its server again."""
     engine: Any = model._engine
-    grpc.channel_ready_future(engine._line._channel).result(_LINE_S)
+    grpc.channel_ready_future(engine._channel._channel).result(_LINE_S)

@@ -202,7 +202,7 @@ def test_a_file_cut_short_is_refused(shelf: Shelf, case: tuple[str, str], tmp_pa
 def test_a_name_of_no_device_is_refused(shelf: Shelf, case: tuple[str, str]) -> None:
     """A typo must not run on the CPU in silence."""
     engine, form = case
-    with pytest.raises(DeviceError, match="is no device: use auto, cpu or gpu:N"):
+    with pytest.raises(DeviceError, match="is not a device: use auto, cpu or gpu:N"):
         shelf.repository.load(shelf.name("segmentation", form), Placement(device="gpu:x"), engine=engine)
 
 

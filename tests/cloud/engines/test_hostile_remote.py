@@ -129,7 +129,7 @@ def predicted(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
         ("tensorflow_serving", predicted("one", sides=(1 << 62,) * 300), "300 sides"),
         ("tensorflow_serving", predicted("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
         ("tensorflow_serving", predicted("one", "two", sides=(0, 1 << 62, 1 << 62)), "more than 268435456"),
-        ("tensorflow_serving", predicted("one", int_val=[1]), "of shape .. to 1 pictures"),
+        ("tensorflow_serving", predicted("one", int_val=[1]), "of shape .. for 1 images"),
     ],
     ids=lambda given: f"{len(given)} bytes" if isinstance(given, bytes) else given,  # A map's order differs by process.
 )  # fmt: skip
@@ -148,10 +148,10 @@ def test_an_answer_that_would_break_the_worker_fails_its_batch(form: str, answer
     ("told_of_it", "told"),
     [
         (b"\x22\x00" * 100_000, "more than 16384 fields"),
-        (triton_told(("one", "two", "t\x1b[2J")), "a name that is not readable"),
+        (triton_told(("one", "two", "t\x1b[2J")), "a name that is not printable"),
         (triton_told(("one", "two", "t" * 300)), "of more than 256 characters"),
-        (triton_told(version="\x1b[2J"), "a name that is not readable"),
-        (triton_told(sides=40), "more than 8 sides"),
+        (triton_told(version="\x1b[2J"), "a name that is not printable"),
+        (triton_told(sides=40), "more than 8 dimensions"),
         (triton_told(tuple(str(number) for number in range(100))), "100 tensors"),
     ],
 )
@@ -165,7 +165,7 @@ def test_what_a_server_says_of_its_model_is_bounded(told_of_it: bytes, told: str
     ("datatype", "shape", "told"),
     [
         ("BYTES", [1], "'scale' takes strings"),
-        ("BF16", [1], "'scale' takes a type that is not spoken here"),
+        ("BF16", [1], "'scale' takes an unsupported type"),
         ("FP32", [1, 1 << 50], "'scale' takes more than 268435456 bytes"),
     ],
 )

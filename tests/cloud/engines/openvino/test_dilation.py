@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.openvino.dilation import join_phases
+from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.library import ops, ov
 
 CHANNELS, ROWS, COLUMNS = 6, 20, 26
@@ -83,7 +83,7 @@ def test_phases_become_dilated_convolutions_with_the_same_answer(within: Callabl
     """A rewriting that changes a number would change labels, and nobody would know why."""
     model = _model(within, batch)
     before = _answer(model.clone())
-    assert join_phases(model)
+    assert use_dilated_convolutions(model)
     assert not {"SpaceToBatch", "BatchToSpace", "Tile"} & _kinds(model)
     np.testing.assert_allclose(_answer(model), before, rtol=1e-4, atol=1e-5)
 
@@ -119,7 +119,7 @@ def test_what_is_not_the_same_for_every_phase_is_left_as_it_is(within: Callable[
     """Where the rewriting is not surely right it is not made, and what was there still runs."""
     model = _model(within)
     before, kinds = _answer(model.clone()), _kinds(model)
-    assert not join_phases(model)
+    assert not use_dilated_convolutions(model)
     assert _kinds(model) == kinds
     np.testing.assert_array_equal(_answer(model), before)
 
@@ -127,11 +127,11 @@ def test_what_is_not_the_same_for_every_phase_is_left_as_it_is(within: Callable[
 def test_a_cut_that_is_never_joined_is_left_as_it_is() -> None:
     """Its phases are what the model answers."""
     model = _model(_depthwise, join=False)
-    assert not join_phases(model)
+    assert not use_dilated_convolutions(model)
     assert "SpaceToBatch" in _kinds(model)
 
 
 def test_a_model_without_phases_is_left_as_it_is() -> None:
     """Most have none."""
     given = ops.parameter([1, CHANNELS, ROWS, COLUMNS], np.float32)
-    assert not join_phases(ov.Model([_depthwise(given)], [given]))
+    assert not use_dilated_convolutions(ov.Model([_depthwise(given)], [given]))

@@ -136,9 +136,12 @@ def test_a_slow_server_is_not_waited_for(server: Server, load: Callable[..., Mod
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda _: {}, "left output 'scores' out"),
-        (lambda arrays: {"scores": arrays["scores"].astype(np.float64)}, "gives 'scores' as float64, it told float32"),
-        (lambda arrays: {"scores": arrays["scores"][:2]}, r"of shape \(2, 16, 24, 5\) to 3 pictures"),
+        (lambda _: {}, "lacks output 'scores'"),
+        (
+            lambda arrays: {"scores": arrays["scores"].astype(np.float64)},
+            "gives 'scores' as float64, it declared float32",
+        ),
+        (lambda arrays: {"scores": arrays["scores"][:2]}, r"of shape \(2, 16, 24, 5\) for 3 images"),
         (lambda arrays: {"scores": arrays["scores"].reshape(3, -1)}, "scores need N×H×W×C"),
         (lambda arrays: {"scores": arrays["scores"] * np.float32(np.nan)}, "returned NaN in 'mask'"),
     ],
@@ -193,7 +196,7 @@ def test_tls_and_a_token_come_by_the_environment(
     authority = Authority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    with pytest.raises(EngineError, match="would travel in the clear"):
+    with pytest.raises(EngineError, match="would be sent unencrypted"):
         load()
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "absent.crt"))
     with pytest.raises(EngineError, match=r"absent.crt, which cannot be read"):

@@ -88,9 +88,9 @@ def test_what_keras_saves_is_loaded(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (unfolds, "bytes of memory unpacked, of its file at most"),
-        (widened, "bytes of memory as it is described, of its file at most"),
-        (hollow, "bytes of memory unpacked, of its file at most"),
+        (unfolds, "bytes of memory unpacked; a file of its size may take"),
+        (widened, "bytes of memory as described; a file of its size may take"),
+        (hollow, "bytes of memory unpacked; a file of its size may take"),
         (many, "holds 50.. files: at most 4096"),
         (long_winded, "its config.json is larger than"),
         (lambda members: members.pop("config.json"), "Keras cannot load this file"),
