@@ -151,7 +151,7 @@ def _quantised(plan: Plan, folder: Path, called: str) -> Path:
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
     frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION, _UNSEEN)
-    quantization.quantise(repository, plan.model, Precision.INT8, frames, called=called)
+    quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=called)
     return repository.root
 
 

@@ -1,4 +1,4 @@
-"""SegmentationEvaluation of a model on a bag, whatever its task is."""
+"""Evaluates a model of any task on a bag."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +20,12 @@ def evaluate_model(
     demosaic: str,
     on_frame: Callable[[int, int | None], None],
 ) -> SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation:
-    """The figures of a model on a bag; `truth`: what all frames are, for a classifier; the rest as in `evaluate_segmentation`.
+    """Evaluates a model on a bag.
+
+    `truth` is the class of all frames, for a classifier; `evaluate_segmentation` explains the other parameters.
 
     Raises:
-        SkylaneError: the bag has nothing to judge such a model by.
+        SkylaneError: the bag has no ground truth for such a model.
     """
     match model.card.task:
         case Task.CLASSIFICATION:
@@ -31,9 +33,7 @@ def evaluate_model(
                 model, bag, truth, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame
             )
         case Task.TENSORS:
-            raise EvaluationError(
-                f"{model.card.name} gives raw tensors: a bag has nothing that they could be held against"
-            )
+            raise EvaluationError(f"{model.card.name} gives raw tensors: a bag has no ground truth for them")
         case task if truth is not None:
             raise EvaluationError(f"--truth is for a classifier, and {model.card.name} is a {task}: leave it out")
         case Task.DETECTION:

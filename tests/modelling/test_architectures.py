@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from modelling.architectures.blocks import BatchToSpace, FusedNormalization, PooledPhases, SpaceToBatch
-from modelling.architectures.classifier import mobilenet_v3_large
 from modelling.architectures.efficientnet import efficientnet
+from modelling.architectures.networks import mobilenet_v3_large
 from modelling.frameworks import keras, tf
 from modelling.recipes import RECIPES, recipe
 from modelling.training.weights import assign, fold, unfold, variables, weights_of
@@ -72,9 +72,9 @@ def test_a_published_network_answers_as_the_public_code_does(ours: Callable[...,
     expected = public((pixels + 1) * 127.5 if theirs.startswith("Efficient") else pixels, training=False).numpy()
     if theirs.startswith("Efficient"):  # Keras scales to 0..1 in the network.
         pixels = (pixels + 1) / 2
-    folded = ours(folded=True)
-    assign(folded, fold(weights_of(network)), "the test")
-    for answer in (network(pixels, training=False), folded(pixels)):
+    fold_constants = ours(folded=True)
+    assign(fold_constants, fold(weights_of(network)), "the test")
+    for answer in (network(pixels, training=False), fold_constants(pixels)):
         np.testing.assert_allclose(answer, expected, atol=1e-4 * np.abs(expected).max())
 
 
@@ -130,17 +130,17 @@ def test_fused_normalisation_learns_and_normalises_as_keras_does() -> None:
 
 @pytest.mark.parametrize("name", [name for name, made in RECIPES.items() if made.height != made.width])
 def test_folding_keeps_what_the_network_answers(name: str) -> None:
-    """What ships is folded: a slip there would ship another network than the one that was validated."""
+    """What ships is fold_constants: a slip there would ship another network than the one that was validated."""
     keras.utils.set_random_seed(4)
     trained = recipe(name).network(folded=False)
     generator = np.random.default_rng(5)
     for key, variable in variables(trained).items():  # As after training: no statistic at its first value.
         if ".norm." in key:
             variable.assign(generator.uniform(0.5, 1.5, variable.shape))
-    folded = folded_network(name)
-    assign(folded, fold(weights_of(trained)), "the test")
+    fold_constants = folded_network(name)
+    assign(fold_constants, fold(weights_of(trained)), "the test")
     pixels = picture(64, 96)
-    for got, expected in zip(_maps(folded(pixels)), _maps(trained(pixels, training=False)), strict=True):
+    for got, expected in zip(_maps(fold_constants(pixels)), _maps(trained(pixels, training=False)), strict=True):
         np.testing.assert_allclose(got, expected, atol=2e-4 * np.abs(expected).max())
 
 
@@ -150,13 +150,13 @@ def _maps(given: Any) -> list[np.ndarray]:
 
 
 def test_unfolded_weights_answer_as_the_folded_ones_do() -> None:
-    """Only folded weights ship: a training that goes on from them must start where they stand."""
+    """Only fold_constants weights ship: a training that goes on from them must start where they stand."""
     made = recipe("road-small")
     keras.utils.set_random_seed(6)
-    folded, opened = made.network(folded=True), made.network(folded=False)
-    assign(opened, unfold(weights_of(folded), opened), "the test")
+    fold_constants, opened = made.network(folded=True), made.network(folded=False)
+    assign(opened, unfold(weights_of(fold_constants), opened), "the test")
     pixels = picture(64, 96)
-    np.testing.assert_allclose(opened(pixels, training=False).numpy(), folded(pixels).numpy(), atol=1e-4)
+    np.testing.assert_allclose(opened(pixels, training=False).numpy(), fold_constants(pixels).numpy(), atol=1e-4)
 
 
 def test_an_unknown_model_is_told_the_nearest_names() -> None:

@@ -6,7 +6,7 @@ import pytest
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
-from modelling.training.dataset import TrainingView, generator, seen
+from modelling.training.dataset import TrainingView, generator, rendered_view
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
 
@@ -27,7 +27,7 @@ def test_the_classifier_tells_each_weather() -> None:
     """In training.json 199 of 200 frames are right; five easy ones must be."""
     made = recipe("road-weather")
     views = [TrainingView(SEED, weather, 3.0) for weather in WEATHERS]
-    pictures = np.stack([seen(view, made.height, made.width, generator(view))[1] for view in views])
+    pictures = np.stack([rendered_view(view, made.height, made.width, generator(view))[1] for view in views])
     with Repository(default_root()).load("road-weather", Placement(device="cpu")) as model:
         scores = model.infer(pictures)["scores"]
     assert scores.argmax(axis=1).tolist() == list(range(len(WEATHERS)))
@@ -37,7 +37,7 @@ def test_the_classifier_tells_each_weather() -> None:
 def test_the_detector_is_surest_where_something_is() -> None:
     """The best box of a frame lies on a true one: their middles are nearer than half its size."""
     view = TrainingView(SEED, "overcast", 3.0)
-    frame, picture = seen(view, HEIGHT, WIDTH, generator(view))
+    frame, picture = rendered_view(view, HEIGHT, WIDTH, generator(view))
     with Repository(default_root()).load("road-objects", Placement(device="cpu")) as model:
         outputs = model.infer(picture[np.newaxis])
     boxes, scores = outputs["boxes"][0], outputs["scores"][0]

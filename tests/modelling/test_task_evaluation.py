@@ -126,12 +126,12 @@ def test_a_detector_is_judged_by_the_boxes_beside_the_pictures(bag: Path) -> Non
     result = _judged(_detector(), bag)
     assert isinstance(result, DetectionEvaluation)
     assert (result.frames, result.unmatched, result.foreign_boxes) == (2, 1, 2)
-    vehicle, person = result.figures["vehicle"]["from_12_px"], result.figures["person"]["from_12_px"]
+    vehicle, person = result.metrics["vehicle"]["from_12_px"], result.metrics["person"]["from_12_px"]
     assert vehicle == {"truths": 2, "average_precision": 1.0, "recall": 1.0, "precision": 1.0}
     assert person == {"truths": 0, "average_precision": None, "recall": None, "precision": None}
-    assert result.figures["person"]["from_6_px"]["recall"] == 0
+    assert result.metrics["person"]["from_6_px"]["recall"] == 0
     told = json.loads(json.dumps(result.to_json()))
-    assert told["figures"] == result.figures
+    assert told["figures"] == result.metrics
     assert evaluation_table(result, "stub").row_count == 6
     assert "2 frames · 1 without boxes" in evaluation_line(result)
 
@@ -139,7 +139,7 @@ def test_a_detector_is_judged_by_the_boxes_beside_the_pictures(bag: Path) -> Non
 def test_a_detector_of_the_drive_s_own_classes_is_judged_by_them(bag: Path) -> None:
     """Somebody else's detector has other classes than ours."""
     result = _judged(_detector(("car", "bicycle")), bag)
-    assert result.figures["car"]["from_6_px"]["recall"] == 1
+    assert result.metrics["car"]["from_6_px"]["recall"] == 1
     assert result.foreign_boxes == 4
     with pytest.raises(EvaluationError, match=r"\(cat, dog\) are none of the drive's"):
         _judged(_detector(("cat", "dog")), bag)

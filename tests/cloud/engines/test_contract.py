@@ -52,7 +52,7 @@ class Shelf:
         elif not (self.repository.root / called).exists() and form == "torchscript":
             tiny_torch.write(self.repository, source, called)
         elif not (self.repository.root / called).exists():
-            convert(self.repository, source, form, tiny.noise(1), called=called)
+            convert(self.repository, source, form, tiny.noise(1), new_name=called)
         return called
 
     def close(self) -> None:

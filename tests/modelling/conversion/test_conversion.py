@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository
 from modelling.conversion.conversion import ConvertedModel, convert
-from modelling.conversion.errors import ConversionError
+from modelling.conversion.targets import ConversionError
 from modelling.model_cli import model as command
 from tests.cloud.engines import foreign, tiny
 
@@ -20,7 +20,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def _convert(repository: Repository, target: str, name: str = "segmentation", **options: object) -> ConvertedModel:
-    options = {"called": "made", **options}
+    options = {"new_name": "made", **options}
     return convert(repository, name, target, tiny.noise(2), **options)  # type: ignore[arg-type]  # Any of its options.
 
 
@@ -45,7 +45,7 @@ def test_a_converted_model_says_where_it_comes_from_and_what_it_agrees_with(repo
 def test_what_is_made_of_a_converted_model_is_compared_with_the_first(repository: Repository) -> None:
     """Small losses add up: each step alone would look sound."""
     _convert(repository, "onnx")
-    made = _convert(repository, "openvino", "made", called="made-twice")
+    made = _convert(repository, "openvino", "made", new_name="made-twice")
     assert made.reference == "segmentation"
     assert made.manifest.converted_from == repository.manifest("made").converted_from
 
@@ -55,9 +55,9 @@ def test_half_the_bytes_and_nearly_the_same_labels(repository: Repository) -> No
     for target in ("onnx", "tflite", "openvino"):
         source = "segmentation"
         if target == "openvino":
-            _convert(repository, "frozen_graph", called="graph")
+            _convert(repository, "frozen_graph", new_name="graph")
             source = "graph"
-        made = _convert(repository, target, source, called=f"half-{target}", precision=Precision.FP16)
+        made = _convert(repository, target, source, new_name=f"half-{target}", precision=Precision.FP16)
         assert made.agreement > 0.98
         assert repository.manifest(f"half-{target}").precision is Precision.FP16
 
@@ -81,8 +81,8 @@ def test_a_foreign_onnx_file_keeps_its_scaling_in_the_manifest(tmp_path: Path) -
             {"precision": Precision.FP16},
             "fp16 numbers are written as onnx, tflite, openvino",
         ),
-        ("segmentation", "onnx", {"called": "segmentation"}, "is there already: choose another --name"),
-        ("made", "onnx", {"called": "again"}, "made is that already"),
+        ("segmentation", "onnx", {"new_name": "segmentation"}, "exists already: choose another --name"),
+        ("made", "onnx", {"new_name": "again"}, "made already has this format"),
     ],
 )
 def test_what_cannot_be_done_is_told_before_any_work(
@@ -118,9 +118,9 @@ def test_the_command_tells_the_agreement_and_replaces_only_when_told(repository:
     """The one figure that decides whether the file may stand for the model."""
     arguments = ["convert", "segmentation", "--to", "onnx", "--models", str(repository.root), "--frames", "2"]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    assert "labels as segmentation's: " in result.output
+    assert "labels equal to segmentation's: " in result.output
     assert "on 2 frames" in result.output
-    with pytest.raises(ConversionError, match="is there already"):
+    with pytest.raises(ConversionError, match="exists already"):
         CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert CliRunner().invoke(command, [*arguments, "--force"], catch_exceptions=False).exit_code == 0
     assert repository.names() == ("segmentation", "segmentation-onnx")

@@ -6,8 +6,8 @@ import pytest
 
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import tf
-from modelling.conversion.conversion_graph import folded
-from modelling.conversion.dilation import undilated
+from modelling.conversion.conversion_graph import fold_constants
+from modelling.conversion.dilation import with_dilated_convolutions
 
 
 def _graph(answer: Any) -> Any:
@@ -54,8 +54,8 @@ def _nested(x: Any) -> Any:
 
 def test_phases_and_dilated_convolutions_are_the_same_function() -> None:
     """A conversion that changes what a network computes is worth nothing, however fast the file is."""
-    graph = folded(_graph(_nested), ["picture", "answer"])
-    plain = undilated(graph)
+    graph = fold_constants(_graph(_nested), ["picture", "answer"])
+    plain = with_dilated_convolutions(graph)
     operations = {node.op for node in plain.node}
     assert not operations & {"SpaceToBatchND", "BatchToSpaceND", "Tile"}
     dilations = {tuple(node.attr["dilations"].list.i) for node in plain.node if node.op == "Conv2D"}
@@ -65,9 +65,13 @@ def test_phases_and_dilated_convolutions_are_the_same_function() -> None:
 
 def test_the_road_model_loses_its_phases() -> None:
     """The shipped network is what this is for."""
-    graph = folded(read_graph(Path("models/road-small/model.pb")), ["input", "prediction"])
+    graph = fold_constants(read_graph(Path("models/road-small/model.pb")), ["input", "prediction"])
     assert "SpaceToBatchND" in {node.op for node in graph.node}
-    assert not {node.op for node in undilated(graph).node} & {"SpaceToBatchND", "BatchToSpaceND", "Tile"}
+    assert not {node.op for node in with_dilated_convolutions(graph).node} & {
+        "SpaceToBatchND",
+        "BatchToSpaceND",
+        "Tile",
+    }
 
 
 def _pooled(x: Any) -> Any:
@@ -90,5 +94,5 @@ def _left_open(x: Any) -> Any:
 @pytest.mark.parametrize("network", [_pooled, _even, _by_phase, _left_open])
 def test_what_is_no_function_of_the_whole_map_stays_as_it_is(network: Any) -> None:
     """A pool, an even kernel, a mean of each phase alone: a rewriting that is nearly right gives nearly right masks."""
-    graph = folded(_graph(network), ["picture", "answer"])
-    assert undilated(graph) is graph
+    graph = fold_constants(_graph(network), ["picture", "answer"])
+    assert with_dilated_convolutions(graph) is graph

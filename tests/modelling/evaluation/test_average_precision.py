@@ -44,26 +44,26 @@ def test_nothing_to_find_has_no_figure_and_nothing_found_is_zero() -> None:
 def test_a_thing_is_found_once() -> None:
     """A detector that tells everything twice is half wrong."""
     count = counted(found([[0, 0, 20, 20], [1, 0, 21, 20], [40, 0, 60, 20]], [0.9, 0.8, 0.7]))
-    figures = count.figures(0, threshold=0.75)
+    figures = count.metrics(0, threshold=0.75)
     assert (figures.truths, figures.recall, figures.precision) == (2, 0.5, 0.5)
     assert figures.average_precision == pytest.approx(0.5 + 0.5 * 2 / 3)
 
 
 def test_a_box_beside_the_thing_or_of_another_class_is_an_error() -> None:
     """Half an overlap is the line, and a person is no vehicle."""
-    assert counted(found([[0, 0, 20, 9]], [0.9])).figures(0, 0.5).recall == 0
-    assert counted(found([[0, 0, 20, 11]], [0.9])).figures(0, 0.5).recall == 0.5
+    assert counted(found([[0, 0, 20, 9]], [0.9])).metrics(0, 0.5).recall == 0
+    assert counted(found([[0, 0, 20, 11]], [0.9])).metrics(0, 0.5).recall == 0.5
     wrong = counted(found([[0, 0, 20, 20]], [0.9], [1]))
-    assert wrong.figures(0, 0.5).recall == 0
-    assert wrong.figures(1, 0.5).precision == 0
+    assert wrong.metrics(0, 0.5).recall == 0
+    assert wrong.metrics(1, 0.5).precision == 0
 
 
 def test_what_is_too_small_to_count_may_be_found_or_missed() -> None:
     """Twelve pixels of a person behind a tree are neither a success nor a failure."""
     true = np.array([[0, 0, 20, 20], [40, 0, 44, 4]], np.float32)
     for told in (found([[0, 0, 20, 20]], [0.9]), found([[0, 0, 20, 20], [40, 0, 44, 4]], [0.9, 0.95])):
-        figures = counted(told, true).figures(0, 0.5)
+        figures = counted(told, true).metrics(0, 0.5)
         assert (figures.truths, figures.recall, figures.precision, figures.average_precision) == (1, 1, 1, 1)
-    larger = counted(found([[0, 0, 20, 20]], [0.9]), THINGS, smallest=30).figures(0, 0.5)
+    larger = counted(found([[0, 0, 20, 20]], [0.9]), THINGS, smallest=30).metrics(0, 0.5)
     assert larger.truths == 0
     assert math.isnan(larger.precision)

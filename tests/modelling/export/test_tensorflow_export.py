@@ -9,7 +9,7 @@ import pytest
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
-from modelling.export.tensorflow_export import function_of
+from modelling.export.tensorflow_export import serving_function
 from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
 from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
@@ -32,7 +32,7 @@ def small() -> Recipe:
 
 @pytest.fixture(scope="module")
 def weights(small: Recipe) -> Weights:
-    """Random folded weights of road-small."""
+    """Random fold_constants weights of road-small."""
     keras.utils.set_random_seed(7)
     return weights_of(small.network(folded=True))
 
@@ -56,7 +56,7 @@ def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
     """A mask must not depend on the file that a model was read from."""
     network = small.network(folded=True)
     network.set_weights([weights[f"{layer.name}.{each.name}"] for layer in network.layers for each in layer.weights])
-    direct = tf.function(function_of(network, small.output, small.height, small.width), autograph=False)
+    direct = tf.function(serving_function(network, small.output, small.height, small.width), autograph=False)
     with (
         repository.load("road-small", Placement(device="cpu")) as frozen,
         repository.load("road-small-saved-model", Placement(device="cpu")) as saved,

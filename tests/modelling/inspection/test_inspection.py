@@ -59,7 +59,7 @@ def test_the_usual_road_graph_is_read_without_a_doubt(tmp_path: Path) -> None:
         "prediction:0",
         OutputKind.CLASS_IDS,
     )
-    assert found.ends.classes == 4
+    assert found.interface.classes == 4
     assert len(found.manifest.labels) == 4
     assert "a batch of 1 is baked" in _told(found)
     assert "rgb8 is guessed" in _told(found)
@@ -89,7 +89,7 @@ def test_scores_are_told_from_class_ids(tmp_path: Path) -> None:
     """Four channels of floats are scores; arg max is then ours to add."""
     found = inspect(_frozen(tmp_path, lambda: tf.nn.softmax(_scores(_pictures()), name="softmax")))
     assert found.manifest.heads["mask"].kind is OutputKind.SCORES
-    assert found.ends.classes == 4
+    assert found.interface.classes == 4
 
 
 def test_dropout_left_on_is_switched_off_by_its_placeholders(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_scores_of_whole_pictures_are_a_classification(
 ) -> None:
     """Whether they are probabilities already decides whether the worker takes the softmax."""
     found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_pictures()), (1, 2)), name="answer")))
-    assert (found.manifest.task, found.ends.classes) == (Task.CLASSIFICATION, 4)
+    assert (found.manifest.task, found.interface.classes) == (Task.CLASSIFICATION, 4)
     head = found.manifest.heads["scores"]
     assert (head.tensor, head.kind) == ("answer:0", kind)
 
@@ -240,7 +240,7 @@ def test_boxes_with_their_scores_are_a_detection(tmp_path: Path) -> None:
         tf.identity(maps * 12.0, name="bbox")
 
     found = inspect(_frozen(tmp_path, build))
-    assert (found.manifest.task, found.ends.classes) == (Task.DETECTION, 4)
+    assert (found.manifest.task, found.interface.classes) == (Task.DETECTION, 4)
     heads = found.manifest.heads
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
@@ -262,7 +262,7 @@ def test_a_graph_of_many_ends_is_followed_once(tmp_path: Path, monkeypatch: pyte
         for _ in range(300):
             tf.identity(pictures)
 
-    assert len(inspect(_frozen(tmp_path, build)).ends.others) == 299
+    assert len(inspect(_frozen(tmp_path, build)).interface.others) == 299
     assert len(followed) <= 4
 
 

@@ -36,7 +36,7 @@ socket.getaddrinfo = refused
 from tests.modelling.quantization.test_quantization import repository_in, random_frames
 from modelling.quantization.quantization import quantise
 from cloud.engines.engine import Precision
-quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), called="tiny-int8")
+quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), new_name="tiny-int8")
 """
 
 
@@ -74,14 +74,14 @@ def random_frames() -> CalibrationFrames:
 def test_a_model_in_fewer_bits_is_served_like_any_other(tmp_path: Path, precision: Precision, floor: float) -> None:
     """It must load by its manifest alone, say what it is made from, and answer nearly the same."""
     repository, frames = repository_in(tmp_path), random_frames()
-    done = quantise(repository, "tiny", precision, frames, called="smaller")
+    done = quantise(repository, "tiny", precision, frames, new_name="smaller")
     manifest = repository.manifest("smaller")
     assert manifest.precision is precision
     assert manifest.converted_from is not None
     assert manifest.converted_from.sha256 == repository.manifest("tiny").sha256
     assert manifest.agreement == done.agreement
     assert floor < done.agreement <= 1
-    pictures = np.stack([each.picture for each in frames.judged])
+    pictures = np.stack([each.image for each in frames.holdout])
     with repository.load("tiny", Placement(device="cpu")) as tiny, repository.load("smaller") as smaller:
         assert smaller.engine_name == "openvino"
         assert np.mean(tiny.predict(pictures) == smaller.predict(pictures)) == pytest.approx(done.agreement)
@@ -89,7 +89,7 @@ def test_a_model_in_fewer_bits_is_served_like_any_other(tmp_path: Path, precisio
 
 def test_int8_counts_convolutions_in_eight_bits(tmp_path: Path) -> None:
     """A file that says int8 and holds floats would be measured as if it were."""
-    quantise(repository_in(tmp_path), "tiny", Precision.INT8, random_frames(), called="small")
+    quantise(repository_in(tmp_path), "tiny", Precision.INT8, random_frames(), new_name="small")
     written = (tmp_path / "small" / "ir" / "model.xml").read_text()
     assert 'type="FakeQuantize"' in written
     assert 'element_type="i8"' in written
@@ -113,16 +113,16 @@ def test_nobody_is_told_that_a_model_was_quantised(tmp_path: Path) -> None:
 def test_a_model_is_not_overwritten_unasked(tmp_path: Path) -> None:
     """Somebody may be serving it."""
     repository = repository_in(tmp_path)
-    with pytest.raises(QuantisationError, match="is there already: choose another --name, or give --force"):
-        quantise(repository, "tiny", Precision.FP16, random_frames(), called="tiny")
+    with pytest.raises(QuantisationError, match="exists already: choose another --name, or give --force"):
+        quantise(repository, "tiny", Precision.FP16, random_frames(), new_name="tiny")
 
 
 def test_a_quantised_model_is_not_quantised_again(tmp_path: Path) -> None:
     """Its agreement would be told against what had lost already."""
     repository = repository_in(tmp_path)
-    quantise(repository, "tiny", Precision.FP16, random_frames(), called="half")
+    quantise(repository, "tiny", Precision.FP16, random_frames(), new_name="half")
     with pytest.raises(QuantisationError, match="holds fp16 numbers already"):
-        quantise(repository, "half", Precision.INT8, random_frames(), called="less")
+        quantise(repository, "half", Precision.INT8, random_frames(), new_name="less")
 
 
 def test_frames_of_a_bag_are_split_into_calibration_and_judged(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ def test_frames_of_a_bag_are_split_into_calibration_and_judged(tmp_path: Path) -
     record(bag, Plan(seed=3, frames=4, width=64, height=48))
     frames = bag_frames(card, bag, 3, 5)
     assert [each.shape for each in frames.calibration] == [(HEIGHT, WIDTH, 3)] * 3
-    assert len(frames.judged) == 1
-    with pytest.raises(CalibrationError, match="holds 4 frames that can be read: more than --frames 4"):
+    assert len(frames.holdout) == 1
+    with pytest.raises(CalibrationError, match="holds 4 readable frames: more than --frames 4"):
         bag_frames(card, bag, 4, 5)
 
 
 def test_drawn_frames_bring_their_truth(tmp_path: Path) -> None:
     """Mean IoU before and after is told where the model's classes are the drive's."""
     frames = synthetic_frames(repository_in(tmp_path).card("tiny"), 1, 1)
-    assert frames.calibration[0].shape == frames.judged[0].picture.shape == (HEIGHT, WIDTH, 3)
-    assert frames.judged[0].truth is not None
-    assert not np.array_equal(frames.calibration[0], frames.judged[0].picture)
+    assert frames.calibration[0].shape == frames.holdout[0].image.shape == (HEIGHT, WIDTH, 3)
+    assert frames.holdout[0].truth is not None
+    assert not np.array_equal(frames.calibration[0], frames.holdout[0].image)

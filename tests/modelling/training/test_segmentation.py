@@ -22,8 +22,7 @@ from modelling.training.dataset import (
 )
 from modelling.training.frame_store import FrameStore
 from modelling.training.segmentation import (
-    Frames,
-    Report,
+    SegmentationFrames,
     SegmentationSettings,
     TrainingError,
     TrainingStage,
@@ -31,7 +30,7 @@ from modelling.training.segmentation import (
     train,
     train_on,
 )
-from modelling.training.trainer import LearningRateSchedule
+from modelling.training.trainer import LearningRateSchedule, TrainingProgress
 from modelling.training.weights import read_weights
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 
@@ -140,8 +139,8 @@ def test_a_short_training_learns_and_leaves_its_figures(store: FrameStore, tmp_p
     course = SegmentationSettings(
         seed=2, steps=24, crop_height=32, crop_width=48, steps_between_validations=12, stages=stages
     )
-    reports: list[Report] = []
-    weights = train_on(recipe("road-small"), Frames(store, store), tmp_path, course, reports.append)
+    reports: list[TrainingProgress] = []
+    weights = train_on(recipe("road-small"), SegmentationFrames(store, store), tmp_path, course, reports.append)
     losses = [report.loss for report in reports]
     assert len(losses) == 24
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.2

@@ -8,7 +8,7 @@ import pytest
 from modelling.architectures import detector
 from modelling.frameworks import tf
 from modelling.training.scenes.losses import generalised_iou, object_loss
-from modelling.training.scenes.object_batches import ObjectLoader, Truth, sifted, truth
+from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader, detection_target, split_boxes
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore, box_rows
 from rosbag_tools.drive.scene import Box
 
@@ -49,7 +49,7 @@ def test_a_crop_keeps_its_boxes_on_their_things(store: SceneStore) -> None:
 
 def test_the_middle_of_each_thing_is_one_cell_and_the_nearer_keeps_its_core() -> None:
     """Two middles in one class's heat are two things; a person before a car must not learn the car's size."""
-    made = truth(TAUGHT, NONE, 96, 128)
+    made = detection_target(TAUGHT, NONE, 96, 128)
     assert made.heat.shape == (24, 32, 2)
     assert np.argwhere(made.heat[..., 0] == 1).tolist() == [[12, 12]]
     assert np.argwhere(made.heat[..., 1] == 1).tolist() == [[13, 16]]
@@ -62,26 +62,26 @@ def test_what_is_too_small_or_mostly_cut_is_not_judged() -> None:
     rows = np.array(
         [[0, -90, 10, 10, 60], [1, 50, 50, 53, 56], [0, -10, 10, 90, 60], [0, 200, 200, 260, 260]], np.float32
     )
-    taught, unjudged = sifted(rows, 96, 128)
+    taught, unjudged = split_boxes(rows, 96, 128)
     np.testing.assert_array_equal(taught, [[0, 0, 10, 90, 60]])
     np.testing.assert_array_equal(unjudged, [[0, 0, 10, 10, 60], [1, 50, 50, 53, 56]])
-    made = truth(NONE, unjudged, 96, 128)
-    assert made.judged[4, 1] == 0
-    assert made.judged[20, 30] == 1
+    made = detection_target(NONE, unjudged, 96, 128)
+    assert made.counted[4, 1] == 0
+    assert made.counted[20, 30] == 1
 
 
 def test_boxes_are_read_from_shapes_as_the_docstring_says() -> None:
     """The graph that ships and the loss both rest on it."""
     shapes = np.zeros((1, 2, 3, 4), np.float32)
     shapes[0, 1, 2] = (0.5, -0.25, np.log(4), np.log(2))  # 4 px right, 2 px up, 32 wide, 16 high.
-    boxes = detector.boxes(tf.constant(shapes), 2, 3).numpy()
+    boxes = detector.decode_boxes(tf.constant(shapes), 2, 3).numpy()
     np.testing.assert_allclose(boxes[0, 1, 2], (10 + 4 - 16, 6 - 2 - 8, 10 + 4 + 16, 6 - 2 + 8), atol=1e-4)
     np.testing.assert_allclose(boxes[0, 0, 0], (-2, -2, 6, 6), atol=1e-5)
 
 
 def test_the_perfect_answer_costs_next_to_nothing_and_any_other_more() -> None:
     """A loss that is least elsewhere would train something else."""
-    made = Truth(*(values[np.newaxis] for values in truth(TAUGHT, NONE, 96, 128)))
+    made = DetectionTarget(*(values[np.newaxis] for values in detection_target(TAUGHT, NONE, 96, 128)))
     middle = made.heat == 1
     logits = np.where(middle, 12.0, -12.0).astype(np.float32)
     centres = (np.stack(np.meshgrid(np.arange(32), np.arange(24)), axis=-1) + 0.5) * detector.STRIDE

@@ -11,8 +11,9 @@ from modelling.building import shipped_weights
 from modelling.recipes import Output, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.training.scenes.scene_training import DEFAULT_SETTINGS, Report, learn
+from modelling.training.scenes.scene_training import DEFAULT_SETTINGS, train_network
 from modelling.training.scenes.weather_batches import WeatherLoader
+from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, read_weights, unfold
 from rosbag_tools.drive.scene import WEATHERS
 
@@ -62,11 +63,11 @@ def test_a_short_training_learns(
     """The whole of it on five scenes: batches, loss, steps, the running mean and the checkpoint."""
     made = recipe(name)
     course = replace(DEFAULT_SETTINGS[made.output], steps=changes["steps"], batch=changes["batch"])
-    reports: list[Report] = []
-    weights = learn(made, scenes, tmp_path, course, reports.append, start=start)
+    reports: list[TrainingProgress] = []
+    weights = train_network(made, scenes, tmp_path, course, reports.append, start=start)
     losses = [report.loss for report in reports]
     assert len(losses) == course.steps
-    assert reports[-1].progress == 1
+    assert reports[-1].done == 1
     assert np.mean(losses[-4:]) < np.mean(losses[:4])
     assert read_weights(tmp_path / "checkpoint.npz").keys() == weights.keys()
 
