@@ -60,7 +60,7 @@ class ConversionGraph:
         return tf.function(call, autograph=False).get_concrete_function(specification)
 
 
-def plain_graph(path: Path, manifest: Manifest) -> ConversionGraph:
+def conversion_graph(path: Path, manifest: Manifest) -> ConversionGraph:
     """Reads a frozen graph, SavedModel or Keras file.
 
     A fixed batch size is replaced by any size if the outputs stay the same.

@@ -17,7 +17,7 @@ from cloud.serving.request import Request
 from shared import clock
 from tests.cloud.batching_rig import WAIT_S, Gated, Line
 from tests.cloud.channel import Engine, model
-from tests.cloud.engines import tiny as tiny_models
+from tests.support import tiny_models
 
 _SECOND = 10**9  # In nanoseconds.
 

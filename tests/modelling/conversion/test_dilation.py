@@ -9,13 +9,15 @@ from cloud.engines.tensorflow.library import tf
 from modelling.conversion.conversion_graph import fold_constants
 from modelling.conversion.dilation import with_dilated_convolutions
 
+SPLIT_OPERATIONS = {"SpaceToBatchND", "BatchToSpaceND", "Tile"}
 
-def _graph(answer: Any) -> Any:
-    """A GraphDef from `picture`, 1×10×13×4, to `answer`."""
+
+def _graph(network: Any) -> Any:
+    """Returns a GraphDef from `input`, 1×10×13×4, to `output`, with folded constants."""
     graph = tf.Graph()
     with graph.as_default():
-        tf.identity(answer(tf.compat.v1.placeholder(tf.float32, (1, 10, 13, 4), "picture")), "answer")
-    return graph.as_graph_def()
+        tf.identity(network(tf.compat.v1.placeholder(tf.float32, (1, 10, 13, 4), "input")), "output")
+    return fold_constants(graph.as_graph_def(), ["input", "output"])
 
 
 def _kernel(height: int, width: int, channels: int, seed: int) -> Any:
@@ -23,13 +25,13 @@ def _kernel(height: int, width: int, channels: int, seed: int) -> Any:
 
 
 def _run(graph: Any) -> Any:
-    """The answer to a picture of noise."""
+    """Returns the output for a random input."""
     whole = tf.Graph()
     with whole.as_default():
         tf.import_graph_def(graph, name="")
-    picture = np.random.default_rng(1).normal(size=(1, 10, 13, 4)).astype(np.float32)
+    features = np.random.default_rng(1).normal(size=(1, 10, 13, 4)).astype(np.float32)
     with tf.compat.v1.Session(graph=whole) as session:
-        return session.run("answer:0", {"picture:0": picture})
+        return session.run("output:0", {"input:0": features})
 
 
 def _split(x: Any, rows: int, columns: int) -> Any:
@@ -41,7 +43,7 @@ def _join(x: Any) -> Any:
 
 
 def _nested(x: Any) -> Any:
-    """As the road models: two cuts, a convolution and a gate in each, two joins and a crop; 13 columns end as 16."""
+    """Two nested splits as in the road models, with a convolution and a gate in each; 13 columns are padded to 16."""
     for rows, columns in ((2, 3), (0, 0)):
         x = _split(x, rows, columns)
         x = tf.nn.relu(tf.nn.conv2d(x, _kernel(3, 3, 4, rows), 1, "SAME") + 0.5)
@@ -52,47 +54,42 @@ def _nested(x: Any) -> Any:
     return _join(_join(x))[:, :10, :13]
 
 
-def test_phases_and_dilated_convolutions_are_the_same_function() -> None:
-    """A conversion that changes what a network computes is worth nothing, however fast the file is."""
-    graph = fold_constants(_graph(_nested), ["picture", "answer"])
-    plain = with_dilated_convolutions(graph)
-    operations = {node.op for node in plain.node}
-    assert not operations & {"SpaceToBatchND", "BatchToSpaceND", "Tile"}
-    dilations = {tuple(node.attr["dilations"].list.i) for node in plain.node if node.op == "Conv2D"}
+def test_dilated_convolutions_give_the_same_output_as_phases() -> None:
+    """Both levels of the nested splits become dilations, of 2 and 4."""
+    graph = _graph(_nested)
+    dilated = with_dilated_convolutions(graph)
+    assert not {node.op for node in dilated.node} & SPLIT_OPERATIONS
+    dilations = {tuple(node.attr["dilations"].list.i) for node in dilated.node if node.op == "Conv2D"}
     assert {(1, 2, 2, 1), (1, 4, 4, 1)} <= dilations
-    np.testing.assert_allclose(_run(plain), _run(graph), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(_run(dilated), _run(graph), rtol=1e-4, atol=1e-4)
 
 
-def test_the_road_model_loses_its_phases() -> None:
-    """The shipped network is what this is for."""
+def test_the_built_in_network_is_rewritten() -> None:
+    """The rewriting was made for this network."""
     graph = fold_constants(read_graph(Path("models/road-small/model.pb")), ["input", "prediction"])
     assert "SpaceToBatchND" in {node.op for node in graph.node}
-    assert not {node.op for node in with_dilated_convolutions(graph).node} & {
-        "SpaceToBatchND",
-        "BatchToSpaceND",
-        "Tile",
-    }
+    assert not {node.op for node in with_dilated_convolutions(graph).node} & SPLIT_OPERATIONS
 
 
-def _pooled(x: Any) -> Any:
+def _max_pool(x: Any) -> Any:
     return _join(tf.nn.max_pool2d(_split(x, 0, 1), 2, 1, "SAME"))
 
 
-def _even(x: Any) -> Any:
+def _even_kernel(x: Any) -> Any:
     return _join(tf.nn.conv2d(_split(x, 0, 1), _kernel(2, 2, 4, 3), 1, "SAME"))
 
 
-def _by_phase(x: Any) -> Any:
+def _mean_per_phase(x: Any) -> Any:
     phases = _split(x, 0, 1)
     return _join(phases * tf.reduce_mean(phases, [1, 2], keepdims=True))
 
 
-def _left_open(x: Any) -> Any:
+def _without_join(x: Any) -> Any:
     return tf.reduce_max(_split(x, 0, 1), 0)
 
 
-@pytest.mark.parametrize("network", [_pooled, _even, _by_phase, _left_open])
-def test_what_is_no_function_of_the_whole_map_stays_as_it_is(network: Any) -> None:
-    """A pool, an even kernel, a mean of each phase alone: a rewriting that is nearly right gives nearly right masks."""
-    graph = fold_constants(_graph(network), ["picture", "answer"])
+@pytest.mark.parametrize("network", [_max_pool, _even_kernel, _mean_per_phase, _without_join])
+def test_an_unsupported_operation_on_phases_leaves_the_graph_unchanged(network: Any) -> None:
+    """These operations have no equivalent on the whole map."""
+    graph = _graph(network)
     assert with_dilated_convolutions(graph) is graph
