@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cloud.engines.engine import ENGINES, Placement
 from cloud.models.repository import Repository, default_root
+from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH
 from shared.messages.model_card import Task
 from shared.terminal_table import Table
 
@@ -26,11 +27,6 @@ _CAPTIONS = {
     "precision against the bag's boxes, from 12 pixels on",
     Task.TENSORS: "labels: numbers within a thousandth of the largest; off by: largest difference of a number",
 }
-
-_models = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
-)
-_device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 
 
 class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run time in all versions of click 8.
@@ -70,10 +66,10 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
     help="Number of frames to compare labels on.",
 )
 @click.option("--model-version", "version", metavar="V", help="Version of the model. [the highest]")
-@click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_models
-@_device
+@TRUTH
+@JSON
+@MODELS
+@DEVICE
 def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **settings: Any) -> None:
     """Measure every way to run MODEL on this machine: engine, precision, threads, batch.
 
@@ -104,9 +100,9 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **se
 
 @click.command()
 @click.argument("names", metavar="[MODEL]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_models
-@_device
+@JSON
+@MODELS
+@DEVICE
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], root: Path | None, device: str, *, as_json: bool) -> None:
     """Check MODELs, or all models: hash, tensors, equal results of two runs, agreement with the source model.

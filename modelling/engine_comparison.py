@@ -15,10 +15,8 @@ from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.classification import ClassificationEvaluation
-from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, prepared
+from modelling.evaluation.segmentation import EvaluationError, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
@@ -253,21 +251,11 @@ def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | N
         )
     except SkylaneError as error:
         return None, str(error)
-    accuracy = _summary(evaluation)
+    accuracy = evaluation.accuracy
     if accuracy is None or np.isnan(accuracy):
         reason = f"these frames of {plan.bag} contain nothing that {model.card.name} can be evaluated on: give --frames"
         return None, reason
     return accuracy, None
-
-
-def _summary(evaluation: SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation) -> float | None:
-    match evaluation:
-        case SegmentationEvaluation():
-            return evaluation.mean_iou
-        case DetectionEvaluation():
-            return evaluation.mean_average_precision
-        case ClassificationEvaluation():
-            return evaluation.accuracy
 
 
 def _row_json(row: VariantResult, name: str) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
 from modelling.bench_cli import bench, verify
+from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH
 from modelling.conversion.convert_cli import convert_model
 from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
-from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table
+from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAICS
 from shared.imaging.image_files import read_picture
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 _STREET = shipped("configs") / "labels" / "street12.yaml"
 
-_models = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
-)
-_device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 _demosaic = click.option(
     "--demosaic",
     type=click.Choice(sorted(DEMOSAICS)),
@@ -71,8 +68,8 @@ model.add_command(convert_model)
 
 
 @model.command("list")
-@_models
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@MODELS
+@JSON
 def list_models(root: Path | None, *, as_json: bool) -> None:
     """List the models of the repository, and check that their files match their manifests."""
     repository = Repository(root or default_root())
@@ -117,7 +114,7 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Repository with the built-in weights. [the same]",
 )
-@_models
+@MODELS
 def build(
     names: tuple[str, ...],
     root: Path | None,
@@ -224,8 +221,8 @@ def inspect(
 @click.argument("name", metavar="MODEL")
 @click.argument("image", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Output folder. [.]")
-@_models
-@_device
+@MODELS
+@DEVICE
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG) without a broker; write the result as text and as PNG files."""
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
@@ -243,11 +240,11 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
 @click.argument("bag", type=click.Path(path_type=Path))
 @click.option("--topic", help="The camera's image topic. [the first one with labels]")
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames. [all]")
-@click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")
+@TRUTH
 @_demosaic
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the confusion matrix.")
-@_models
-@_device
+@MODELS
+@DEVICE
 def evaluate(
     name: str,
     bag: Path,
@@ -285,8 +282,8 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    Console().print(evaluation_table(result, f"{name} on {bag}"))
-    click.echo(evaluation_line(result))
+    Console().print(result.table(f"{name} on {bag}"))
+    click.echo(result.summary)
 
 
 def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":

@@ -20,7 +20,7 @@ _MIN_ROUNDING = 0.9  # Rounding reduces a width by at most a tenth.
 Tensor = Any  # A keras.KerasTensor; Keras has no type hints.
 
 
-class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
     """Splits a map into its four phases: every second row and column, after zero-padding to a multiple of m pixels.
 
     N×H×W×C becomes 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C.
@@ -46,7 +46,7 @@ class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return None if length is None else (length + -length % self.multiple) // 2
 
 
-class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
     """Inverts `splits` nested `SpaceToBatch` layers and crops the result to the size of `like`, N×H×W×C'."""
 
     def __init__(self, splits: int, **options: Any) -> None:
@@ -67,7 +67,7 @@ class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return (*like_shape[:3], features_shape[3])
 
 
-class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
     """Selects one of the four phases at random in each step: N×H×W×C becomes N×H/2×W/2×C; even sizes only."""
 
     def call(self, features: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         return (batch, height and height // 2, width and width // 2, channels)
 
 
-class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
     """Computes the mean of each channel over the whole image, N×1×1×C, and repeats it for its 4**splits phases."""
 
     def __init__(self, splits: int, **options: Any) -> None:
@@ -103,7 +103,7 @@ class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return (shape[0], 1, 1, shape[3])
 
 
-class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
     """Resizes a map to the height and width of another, bilinear with half-pixel centres."""
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no ty
         return (*like_shape[:3], features_shape[3])
 
 
-class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras ships no types.
+class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras has no type hints.
     """Batch normalisation as one operation; Keras uses a dozen, which take a third of a training step on a CPU."""
 
     def call(self, features: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:  # noqa: ARG002, FBT001 - Keras calls it so.

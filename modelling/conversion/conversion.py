@@ -43,7 +43,7 @@ class ConvertedModel:
 
     @property
     def holds_floor(self) -> bool:
-        """Whether the agreement suffices for `engine: auto`."""
+        """True if the agreement suffices for `engine: auto`."""
         return self.agreement >= self.manifest.agreement_floor
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cloud.engines.engine import Images, Precision
 from cloud.models.repository import Repository, default_root
+from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS
 from shared.imaging.frames import Frame, Layout
 from shared.messages.model_card import ModelCard
@@ -33,10 +34,8 @@ from shared.messages.topics import checked
     "--frames", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of frames to compare on."
 )
 @click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-FORMAT]")
-@click.option("--force", is_flag=True, help="Replace an existing model of that name.")
-@click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
-)
+@FORCE
+@MODELS
 def convert_model(
     name: str,
     root: Path | None,

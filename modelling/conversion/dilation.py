@@ -33,7 +33,7 @@ class _PoolingStep(IntEnum):
     PHASE_MEANS = 1  # One mean per phase.
     SEPARATE_AXIS = 2  # The phase means, with the phases on an axis of their own.
     WHOLE = 3  # The mean of the phase means.
-    TILED = 4  # That mean, repeated for each phase.
+    TILED = 4  # The mean, repeated for each phase.
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class OnnxGraph:
         return float(values.reshape(-1)[0]) if values is not None and values.size == 1 else None
 
     def with_number(self, node: Any) -> tuple[str, float | None]:
-        """Returns the tensor and the number that a binary node combines; the number is None if there is none."""
+        """Returns the tensor and the number that a binary node combines; the number is None if both are tensors."""
         for place in (1, 0):
             value = self.number(node.input[place])
             if value is not None:

@@ -20,8 +20,8 @@ class DetectionMetrics:
 
     truths: int
     average_precision: float
-    recall: float  # At the score threshold.
-    precision: float  # At the score threshold.
+    recall: float  # Counts boxes from the score threshold on.
+    precision: float  # The same.
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class BoxMatcher:
                 found.boxes[found.class_ids == class_id],
                 found.scores[found.class_ids == class_id],
                 boxes[counts & (class_ids == class_id)],
-                boxes[~counts],  # Of all classes, because objects of a few pixels are hard to classify.
+                boxes[~counts],  # All classes, because objects of a few pixels are hard to classify.
             )
 
     def metrics(self, class_id: int, threshold: float) -> DetectionMetrics:

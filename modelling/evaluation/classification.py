@@ -13,6 +13,7 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import UnknownNameError
 from shared.imaging.frames import UnreadableFrame
 from shared.messages.model_card import ModelCard
+from shared.terminal_table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,24 @@ class ClassificationEvaluation:
     def accuracy(self) -> float:
         """The share of correctly classified frames."""
         return self.taken_for[self.card.labels.names.index(self.truth)] / self.frames
+
+    @property
+    def summary(self) -> str:
+        """The results in one line."""
+        untrained = "" if self.card.trained else " (untrained weights)"
+        return (
+            f"accuracy {self.accuracy:.4f} for {self.truth} · {self.frames} frames · "
+            f"{self.unreadable} unreadable{untrained}"
+        )
+
+    def table(self, title: str) -> Table:
+        """Returns the number of frames by predicted class."""
+        table = Table(title=title)
+        table.add_column("taken for")
+        table.add_column("frames", justify="right")
+        for name, count in zip(self.card.labels.names, self.taken_for, strict=True):
+            table.add_row(name, str(count))
+        return table
 
     def to_json(self) -> dict[str, Any]:
         """Returns the results as plain types."""

@@ -25,6 +25,7 @@ from rosbag_tools.reading.records import Damage, Message
 from shared.imaging import boxes
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import ModelCard
+from shared.terminal_table import Table
 
 BOXES = "/boxes"  # The suffix of a topic with true boxes.
 
@@ -43,11 +44,33 @@ class DetectionEvaluation:
     metrics: dict[str, Any]  # See `modelling.evaluation.detection_scores.metrics_by_size`.
 
     @property
-    def mean_average_precision(self) -> float | None:
+    def accuracy(self) -> float | None:
         """The mean average precision over the classes, for objects from `HEADLINE_SIZE` on; None without any."""
         values = [sizes[f"from_{HEADLINE_SIZE:g}_px"]["average_precision"] for sizes in self.metrics.values()]
         defined = [each for each in values if each is not None]
         return sum(defined) / len(defined) if defined else None
+
+    @property
+    def summary(self) -> str:
+        """The results in one line."""
+        untrained = "" if self.card.trained else " (untrained weights)"
+        return (
+            f"boxes match from an IoU of 0.5; recall and precision at a score of {self.score_threshold:g} · "
+            f"{self.frames} frames · {self.unmatched} without boxes{untrained}"
+        )
+
+    def table(self, title: str) -> Table:
+        """Returns average precision, recall and precision by class and size."""
+        caption = "size: root of the area of the smallest counted box, in pixels of the input"
+        table = Table(title=title, caption=caption)
+        for column in ("class", "size", "boxes", "AP", "recall", "precision"):
+            table.add_column(column, justify="left" if column == "class" else "right")
+        for name, sizes in self.metrics.items():
+            for size, metrics in sizes.items():
+                values = (metrics[key] for key in ("average_precision", "recall", "precision"))
+                shown = ("?" if value is None else f"{value:.3f}" for value in values)
+                table.add_row(name, size.removeprefix("from_").removesuffix("_px"), str(metrics["truths"]), *shown)
+        return table
 
     def to_json(self) -> dict[str, Any]:
         """Returns the results as plain types; an undefined number is None."""

@@ -9,6 +9,8 @@ from modelling.evaluation.detection import DetectionEvaluation, evaluate_detecti
 from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, evaluate_segmentation
 from shared.messages.model_card import Task
 
+Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation
+
 
 def evaluate_model(
     model: Model,
@@ -19,7 +21,7 @@ def evaluate_model(
     frames: int | None,
     demosaic: str,
     on_frame: Callable[[int, int | None], None],
-) -> SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation:
+) -> Evaluation:
     """Evaluates a model on a bag.
 
     `truth` is the class of all frames, for a classifier; `evaluate_segmentation` explains the other parameters.

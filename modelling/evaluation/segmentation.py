@@ -18,6 +18,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, lay_back, plan
 from shared.messages.model_card import ModelCard
+from shared.terminal_table import Table
 
 UNLABELLED = "none"  # The class of pixels without a class: an error where predicted, but not part of the mean IoU.
 LABELS = "/labels"  # The suffix of a topic with true labels.
@@ -52,6 +53,33 @@ class SegmentationEvaluation:
             if is_present and name != UNLABELLED
         ]
         return float(np.mean(evaluated)) if evaluated else float("nan")
+
+    accuracy = mean_iou
+
+    @property
+    def summary(self) -> str:
+        """The results in one line."""
+        untrained = "" if self.card.trained else " (untrained weights)"
+        return (
+            f"mean IoU {self.mean_iou:.4f} over the classes except `none` · pixel accuracy "
+            f"{self.confusion.pixel_accuracy:.4f} · {self.frames} frames · {self.unmatched} without labels{untrained}"
+        )
+
+    def table(self, title: str) -> Table:
+        """Returns the predicted classes (columns) of each true class (row) in percent."""
+        names, counts = self.card.labels.names, self.confusion.counts
+        present = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
+        table = Table(title=title, caption="true class by row, predicted class by column, %")
+        table.add_column("true class")
+        table.add_column("IoU", justify="right")
+        for i in present:
+            table.add_column(str(i), justify="right", no_wrap=True)
+        iou = self.confusion.intersection_over_union()
+        for i in present:
+            shares = 100 * counts[i] / max(1, counts[i].sum())
+            percents = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in present)
+            table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *percents)
+        return table
 
     def to_json(self) -> dict[str, Any]:
         """Returns the results as plain types; an undefined number is None."""

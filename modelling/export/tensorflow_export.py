@@ -21,11 +21,9 @@ TENSORS = {  # The names of the output tensors in the graph, which are also the 
     Output.OBJECTS: ("boxes", "scores"),
 }
 
-ServingFunction = Callable[[Any], dict[str, Any]]  # Images to the output tensors by name.
 
-
-def serving_function(network: Any, output: Output, height: int, width: int) -> ServingFunction:
-    """Returns the function that a model file computes for RGB images N×height×width×3.
+def serving_function(network: Any, output: Output, height: int, width: int) -> Callable[[Any], dict[str, Any]]:
+    """Returns the function of a model file, from RGB images N×height×width×3 to the output tensors by name.
 
     - CLASS_IDS: uint8 images to uint8 N×H×W; includes scaling and arg max.
     - SCORES: float32 images 0..1 to float32 N×H×W×classes.
@@ -34,23 +32,16 @@ def serving_function(network: Any, output: Output, height: int, width: int) -> S
       includes scaling and sigmoid. A is the number of cells; the reader selects the boxes.
     """
 
-    def run_network(images: Any) -> Any:
+    def infer(images: Any) -> dict[str, Any]:
         if output is Output.SCORES:
-            return network(images * 2.0 - 1.0, training=False)
-        return network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=False)
-
-    def class_ids(images: Any) -> dict[str, Any]:
-        best = tf.argmax(run_network(images), axis=-1, output_type=tf.int32)
-        return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
-
-    def scores(images: Any) -> dict[str, Any]:
-        return {"scores": tf.identity(run_network(images), name="scores")}
-
-    def probabilities(images: Any) -> dict[str, Any]:
-        return {"scores": tf.nn.softmax(run_network(images), name="scores")}
-
-    def objects(images: Any) -> dict[str, Any]:
-        logits, shapes = run_network(images)
+            return {"scores": tf.identity(network(images * 2.0 - 1.0, training=False), name="scores")}
+        result = network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=False)
+        if output is Output.CLASS_IDS:
+            best = tf.argmax(result, axis=-1, output_type=tf.int32)
+            return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
+        if output is Output.PROBABILITIES:
+            return {"scores": tf.nn.softmax(result, name="scores")}
+        logits, shapes = result
         rows, columns = detector.grid_size(height, width)
         boxes = detector.decode_boxes(shapes, rows, columns)
         return {
@@ -58,13 +49,7 @@ def serving_function(network: Any, output: Output, height: int, width: int) -> S
             "scores": tf.sigmoid(tf.reshape(logits, (-1, rows * columns, logits.shape[-1])), name="scores"),
         }
 
-    functions: dict[Output, ServingFunction] = {
-        Output.CLASS_IDS: class_ids,
-        Output.SCORES: scores,
-        Output.PROBABILITIES: probabilities,
-        Output.OBJECTS: objects,
-    }
-    return functions[output]
+    return infer
 
 
 def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch: int | None = 1) -> Any:

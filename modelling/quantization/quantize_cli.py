@@ -7,6 +7,7 @@ from rich.console import Console
 
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository, default_root
+from modelling.cli_options import FORCE, MODELS
 from shared.messages.topics import checked
 
 _HOLDOUT = 20  # Frames to compare the models on.
@@ -28,10 +29,8 @@ _HOLDOUT = 20  # Frames to compare the models on.
     "--frames", type=click.IntRange(1, 10_000), default=40, show_default=True, help="Number of calibration frames."
 )
 @click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-PRECISION]")
-@click.option("--force", is_flag=True, help="Replace an existing model of that name.")
-@click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
-)
+@FORCE
+@MODELS
 def quantize(
     name: str,
     root: Path | None,

@@ -77,7 +77,7 @@ class Trainer:
             done: The finished share of the training, 0 to 1.
         """
         self._rate.assign(self.schedule.rate(done))
-        # At first, the mean must forget the initial weights quickly.
+        # The mean must forget the initial weights quickly.
         keep = min(0.998, (1 + self.step) / (10 + self.step))
         self.step += 1
         return float(self._run(*batch, tf.constant(keep, tf.float32), tf.constant(self.step, tf.float32)))

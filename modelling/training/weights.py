@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ SCOPE = "weights/"  # The name prefix of the weights in a frozen graph.
 
 
 class WeightsMismatchError(SkylaneError):
-    """Weights do not belong to the network, or cannot be read."""
+    """Weights do not belong to the network."""
 
     def __init__(self, origin: str, problem: str) -> None:
         super().__init__(f"the weights of {origin} do not fit the network: {problem}; build the model again")
@@ -101,19 +100,6 @@ def write_weights(path: Path, weights: Weights) -> None:
     partial = path.with_suffix(".partial.npz")
     np.savez(partial, **weights)  # type: ignore[arg-type]  # All keywords are arrays.
     partial.replace(path)
-
-
-def read_weights(path: Path) -> Weights:
-    """Reads weights that `write_weights` wrote.
-
-    Raises:
-        WeightsMismatchError: the file is missing or is not an .npz file.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
-    except (OSError, ValueError, BadZipFile) as error:
-        raise WeightsMismatchError(str(path), f"cannot be read ({error})") from error
 
 
 def weights_in(graph: tf.compat.v1.GraphDef) -> Weights:

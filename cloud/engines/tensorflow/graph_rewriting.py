@@ -6,7 +6,7 @@ Each function returns a new GraphDef, which is an unchanged copy if its conditio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cloud.engines.tensorflow.graphdef import node_of
+from cloud.engines.tensorflow.graphdef import node_of, readers
 from cloud.engines.tensorflow.library import tf
 
 _UNARY = {"Relu", "Relu6", "Identity", "Sigmoid", "Elu", "Softplus"}
@@ -56,7 +56,7 @@ def defer_widening_layers(graph: Any, outputs: Iterable[str]) -> Any:
     """
     joined = _copied(graph)
     nodes = _by_name(joined)
-    users = _users(joined)
+    users = readers(joined)
     kept = {node_of(output) for output in outputs}
     for join in [node for node in joined.node if node.op == "BatchToSpaceND"]:
         layer = _layer_before(join, nodes, users)
@@ -69,7 +69,7 @@ def defer_widening_layers(graph: Any, outputs: Iterable[str]) -> Any:
         for user in users[end]:
             _redirect(nodes[user], end, last)
         join.input[0], convolution.input[0] = convolution.input[0], end
-        users = _users(joined)
+        users = readers(joined)
     return joined
 
 
@@ -164,14 +164,6 @@ def _redirect(node: Any, old: str, new: str) -> None:
     for place, source in enumerate(node.input):
         if node_of(source) == old:
             node.input[place] = source.replace(old, new, 1)  # Keeps the "^" of a control input.
-
-
-def _users(graph: Any) -> dict[str, list[str]]:
-    users: dict[str, list[str]] = {}
-    for node in graph.node:
-        for source in node.input:
-            users.setdefault(node_of(source), []).append(node.name)
-    return users
 
 
 def _by_name(graph: Any) -> dict[str, Any]:

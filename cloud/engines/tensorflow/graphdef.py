@@ -28,7 +28,7 @@ class FrozenModel:
 
     graph: Any  # A GraphDef.
     input_tensor: str  # The tensor's name in the graph, with or without ":0".
-    output_tensors: Mapping[str, str]  # By the manifest's head.
+    output_tensors: Mapping[str, str]  # Tensor names by the manifest's head.
     path: Path  # The model file, for messages.
 
 
@@ -63,7 +63,7 @@ def read_graph(path: Path) -> Any:
         raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
     check_count(graph, path)
     for node in graph.node:
-        # Such a constant crashes TensorFlow's optimiser, and with it the process.
+        # TensorFlow's optimiser crashes the process for such a constant.
         if node.op == "Const" and node.attr["dtype"].type != node.attr["value"].tensor.dtype:
             raise EngineError(path, f"its constant {node.name!r} has contradictory dtypes: the file is damaged")
     return graph
@@ -130,12 +130,18 @@ def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
     return found
 
 
-def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
-    """Returns the names of the operations that depend on one of `sources`, including these."""
-    users: dict[str, list[str]] = {}
+def readers(graph: Any) -> dict[str, list[str]]:
+    """Returns the names of the operations that read each operation's outputs."""
+    found: dict[str, list[str]] = {}
     for node in graph.node:
         for source in node.input:
-            users.setdefault(node_of(source), []).append(node.name)
+            found.setdefault(node_of(source), []).append(node.name)
+    return found
+
+
+def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
+    """Returns the names of the operations that depend on one of `sources`, including these."""
+    users = readers(graph)
     found: set[str] = set()
     waiting = list(sources)
     while waiting:

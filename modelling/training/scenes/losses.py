@@ -6,7 +6,7 @@ from modelling.architectures.detector import decode_boxes
 from modelling.frameworks import tf
 from modelling.training.scenes.object_batches import DetectionTarget
 
-_BOX_WEIGHT = 5.0  # As in Liu et al. 2020.
+_BOX_WEIGHT = 5.0  # The value of Liu et al. 2020.
 _SMOOTHING = 0.05  # Label smoothing, because weathers are not always distinct: dense haze at dusk is a mixture.
 
 

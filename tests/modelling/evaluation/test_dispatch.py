@@ -11,7 +11,6 @@ from cloud.models.model import Model
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
 from modelling.evaluation.segmentation import EvaluationError
-from modelling.tables import evaluation_line, evaluation_table
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
@@ -69,8 +68,8 @@ def test_a_detector_is_evaluated_by_class_and_size(bag: Path) -> None:
     assert person == {"truths": 0, "average_precision": None, "recall": None, "precision": None}
     assert result.metrics["person"]["from_6_px"]["recall"] == 0
     assert json.loads(json.dumps(result.to_json()))["figures"] == result.metrics
-    assert evaluation_table(result, "stub").row_count == 6
-    assert "2 frames · 1 without boxes" in evaluation_line(result)
+    assert result.table("stub").row_count == 6
+    assert "2 frames · 1 without boxes" in result.summary
 
 
 def test_a_detector_with_the_drives_classes_is_evaluated_by_them(bag: Path) -> None:
@@ -87,8 +86,8 @@ def test_a_classifier_is_evaluated_with_the_class_of_all_frames(bag: Path) -> No
     result = _evaluate(classifier(), bag, "fog", frames=2)
     assert (result.frames, result.accuracy, result.taken_for) == (2, 1.0, (0, 2, 0))
     assert result.to_json()["taken_for"] == {"clear": 0, "fog": 2, "rain": 0}
-    assert "accuracy 1.0000 for fog · 2 frames" in evaluation_line(result)
-    assert evaluation_table(result, "stub").row_count == 3
+    assert "accuracy 1.0000 for fog · 2 frames" in result.summary
+    assert result.table("stub").row_count == 3
     assert _evaluate(classifier(), bag, "rain").accuracy == 0
     with pytest.raises(EvaluationError, match=r"--truth clear\|fog\|rain"):
         _evaluate(classifier(), bag)
