@@ -116,7 +116,7 @@ def test_a_quantised_model_is_made_by_a_command_that_exists_from_the_model_as_it
     assert Repository(built).names() == ("mine",)
     (command,) = ran
     given = quantize.make_context("quantize", command[command.index("quantize") + 1 :]).params
-    assert (given["name"], given["precision"], given["called"], given["root"]) == ("mine", "int8", "mine-int8", built)
+    assert (given["name"], given["precision"], given["new_name"], given["root"]) == ("mine", "int8", "mine-int8", built)
 
 
 def test_an_engine_that_reads_no_quantised_model_is_told_the_one_that_does(tmp_path: Path) -> None:
