@@ -20,8 +20,8 @@ from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAICS
-from shared.imaging.image_files import read_picture
+from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
 from shared.messages.topics import checked
 from shared.package_data import shipped
@@ -34,7 +34,7 @@ _STREET = shipped("configs") / "labels" / "street12.yaml"
 
 _demosaic = click.option(
     "--demosaic",
-    type=click.Choice(sorted(DEMOSAICS)),
+    type=click.Choice(sorted(DEMOSAIC_METHODS)),
     default="binning",
     show_default=True,
     help="Demosaicing method for raw images.",
@@ -227,7 +227,7 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
     """Run MODEL on an IMAGE (JPEG or PNG) without a broker; write the result as text and as PNG files."""
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
-    rgb = read_picture(image)
+    rgb = read_image_file(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
         result = image_run.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {result.inference_ms:.1f} ms warm")

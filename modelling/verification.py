@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from cloud.engines.engine import AUTO, Placement
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import reference
-from cloud.models.model import UNSTEADY, Model
+from cloud.models.model import NOT_DETERMINISTIC, Model
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import pictures
 from shared.config import ConfigError
@@ -76,7 +76,7 @@ def _compare(repository: Repository, model: Model, state: Verification, placemen
     images = pictures(model.card.height, model.card.width, _IMAGES)
     first = model.infer(images)
     if agreement(model.manifest, first, model.infer(images)) < _MIN_STABILITY:
-        return replace(state, failure=UNSTEADY)
+        return replace(state, failure=NOT_DETERMINISTIC)
     state = replace(state, checks=(*state.checks, "steady"))
     candidate = reference(repository, state.name, state.version)
     source = model.manifest.converted_from

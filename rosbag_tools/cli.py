@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
 from rosbag_tools.editing import Part, Rewritten, rewrite
 from rosbag_tools.extraction import extract as extract_frames
@@ -22,7 +22,7 @@ from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.verification import verify as findings_of
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAICS
+from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.frames import Layout
 from shared.terminal_table import Table
 
@@ -96,7 +96,7 @@ def make(
         raise click.UsageError("give --frames or --duration, not both")
     if frames is None:
         frames = 300 if duration_s is None else max(1, round(duration_s * rate_hz))
-    plan = Plan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
+    plan = DrivePlan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
     with _progress("recording", frames) as (bar, task):
         record(
             out,
@@ -165,7 +165,7 @@ def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, 
 @click.argument("folder", type=_PATH)
 @_topics
 @click.option("--raw", is_flag=True, help="Keep Bayer frames as the sensor gave them.")
-@click.option("--demosaic", type=click.Choice(list(DEMOSAICS)), default="bilinear", show_default=True)
+@click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
 def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
     """Write the frames of BAG to FOLDER as PNG, one folder a camera."""
     source = BagSource(path, topics=topics)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.faults.rig.rig import Rig
-from bench.harness.frame_accounting import NO_MASKS, Accounts
+from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from shared.errors import SkylaneError
 
 
@@ -37,7 +37,7 @@ class Finding:
     """What a scenario came to."""
 
     figures: tuple[Figure, ...]
-    accounts: Accounts = field(default_factory=Accounts)  # Of all vehicles that took part.
+    accounts: FrameAccounts = field(default_factory=FrameAccounts)  # Of all vehicles that took part.
     remarks: tuple[str, ...] = ()  # What a reader should know beside, such as which part was not available.
     broken: tuple[str, ...] = ()  # Promises that did not hold, beside the figures' limits and the accounts.
     keeps_masks: bool = True  # False where there was no room for them: their labels could not be judged.

@@ -16,7 +16,7 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
-from shared.imaging.geometry import Geometry, apply, lay_back, plan
+from shared.imaging.geometry import Geometry, apply, plan, to_source
 from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
 
@@ -135,7 +135,7 @@ def evaluate_segmentation(
         bag: The bag with images and labels.
         camera: The image topic; the first one with labels by default.
         frames: The largest number of frames to evaluate.
-        demosaic: The demosaicing method, a key of `shared.imaging.bayer.DEMOSAICS`.
+        demosaic: The demosaicing method, a key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
         on_frame: Called after each frame with the number of evaluated frames and their total.
 
     Raises:
@@ -194,7 +194,7 @@ class _MaskCounter:
             raise EvaluationError(
                 f"{name} predicts class {mask.max()}, but names only {self._classes}: name all in labels"
             )
-        predicted = lay_back(mask, geometry, UNSEEN)
+        predicted = to_source(mask, geometry, UNSEEN)
         true = truth.pixels.astype(np.uint8, copy=False)
         known = true < self._classes
         counted = known & (predicted < self._classes)

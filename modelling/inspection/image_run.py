@@ -12,7 +12,7 @@ from cloud.tasks import detection
 from modelling.evaluation.segmentation import UNSEEN, prepared
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import Geometry, Resize, lay_back, plan
+from shared.imaging.geometry import Geometry, Resize, plan, to_source
 from shared.imaging.image_files import Picture, stamp_untrained, write_png
 from shared.imaging.labels import colourise
 from shared.messages.model_card import ModelCard, Task
@@ -64,7 +64,7 @@ def write(image_run: ImageRun, rgb: Picture, folder: Path, stem: str) -> list[Pa
 def _result(model: Model, outputs: Outputs, geometry: Geometry) -> Result:
     match model.card.task:
         case Task.SEGMENTATION:
-            return lay_back(outputs["mask"], geometry, UNSEEN)
+            return to_source(outputs["mask"], geometry, UNSEEN)
         case Task.DETECTION:
             return detection.objects(outputs, geometry, model.manifest)
         case Task.CLASSIFICATION:

@@ -25,7 +25,7 @@ from modelling.quantization.calibration_frames import CalibrationFrames, Holdout
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
-from shared.imaging.geometry import lay_back
+from shared.imaging.geometry import to_source
 from shared.messages.model_card import Task
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.
@@ -140,7 +140,7 @@ def _compare(source: Model, model: Model, frames: Sequence[HoldoutFrame]) -> tup
         outputs: list[Outputs] = [each.infer(frame.image[np.newaxis]) for each in (source, model)]
         shares.append(agreement(source.manifest, *outputs))
         if has_truth and frame.truth is not None and frame.geometry is not None:
-            masks = [lay_back(each["mask"][0], frame.geometry, UNSEEN) for each in outputs]
+            masks = [to_source(each["mask"][0], frame.geometry, UNSEEN) for each in outputs]
             visible = masks[0] != UNSEEN
             confusions = [
                 confusion.with_masks(frame.truth[visible], mask[visible])

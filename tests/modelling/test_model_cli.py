@@ -9,7 +9,7 @@ from cloud.engines.tensorflow.library import tf
 from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-from shared.imaging.image_files import read_picture, write_png
+from shared.imaging.image_files import read_image_file, write_png
 
 _HEIGHT, _WIDTH = 40, 60
 
@@ -75,12 +75,12 @@ def test_run_writes_ids_colours_and_overlay_at_the_images_size(models: Path, tmp
     result = _run("run", "bright", tmp_path / "street.png", "--models", models, "--out", tmp_path / "out")
     assert "untrained weights" in result.stdout
     assert "50.0%" in result.stdout
-    ids = read_picture(tmp_path / "out" / "street_ids.png")[..., 0]
+    ids = read_image_file(tmp_path / "out" / "street_ids.png")[..., 0]
     np.testing.assert_array_equal(ids, image[..., 0] > 0)
-    colour = read_picture(tmp_path / "out" / "street_colour.png")
+    colour = read_image_file(tmp_path / "out" / "street_colour.png")
     assert colour[-1, -1].tolist() == [0, 255, 0]
     assert colour[: _HEIGHT // 2, : _WIDTH // 2].any(), "the stamp is on the dark half"
-    assert read_picture(tmp_path / "out" / "street_overlay.png")[-1, -1].tolist() == [128, 255, 128]
+    assert read_image_file(tmp_path / "out" / "street_overlay.png")[-1, -1].tolist() == [128, 255, 128]
 
 
 def test_evaluate_prints_a_table_or_json(models: Path, tmp_path: Path) -> None:

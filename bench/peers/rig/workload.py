@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.load.playback import Plan, decoded, prepared
 from bench.peers.rig.function import MASK
-from bench.performance.overhead import Plan, decoded, prepared
 from cloud.engines.engine import Images, Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository

@@ -5,7 +5,7 @@ import pytest
 
 from modelling.inspection import image_run
 from modelling.tables import result_table
-from shared.imaging.image_files import read_picture
+from shared.imaging.image_files import read_image_file
 from shared.messages.results import Classification, Detections, Tensors
 from tests.support.stub_models import HEIGHT, WIDTH, classifier, detector, tensor_model
 
@@ -19,7 +19,7 @@ def test_a_detectors_boxes_are_in_pixels_of_the_original_image(tmp_path: Path) -
     np.testing.assert_allclose(run.result.boxes, [[20, 30, 60, 60]], atol=1e-3)
     (path,) = image_run.write(run, IMAGE, tmp_path, "street")
     assert path.name == "street_overlay.png"
-    overlay = read_picture(path)
+    overlay = read_image_file(path)
     assert overlay.shape == IMAGE.shape
     assert overlay[60, 40].tolist() == [255, 0, 0]
     assert result_table(run.result, run.card).row_count == 1

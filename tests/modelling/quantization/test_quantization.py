@@ -18,7 +18,7 @@ from modelling.quantization.calibration_frames import (
     synthetic_frames,
 )
 from modelling.quantization.quantization import QuantisationError, quantise
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.hashing import tree_sha256
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 5
@@ -129,7 +129,7 @@ def test_a_bags_frames_are_split_into_calibration_and_holdout(tmp_path: Path) ->
     repository = repository_in(tmp_path)
     card: Any = repository.card("tiny")
     bag = tmp_path / "bag"
-    record(bag, Plan(seed=3, frames=4, width=64, height=48))
+    record(bag, DrivePlan(seed=3, frames=4, width=64, height=48))
     frames = bag_frames(card, bag, 3, 5)
     assert [each.shape for each in frames.calibration] == [(HEIGHT, WIDTH, 3)] * 3
     assert len(frames.holdout) == 1

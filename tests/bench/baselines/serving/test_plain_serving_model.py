@@ -5,10 +5,10 @@ import pytest
 
 from bench.baselines.serving.clients import SCORES, GrpcClient, LapTimer
 from bench.baselines.serving.plain_serving_model import as_it_lies
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
-from tests.cloud.gateway.rig import open_doors
 from tests.support import tiny_models
+from tests.support.gateway import open_gateway
 
 
 def test_scores_that_come_back_as_lists_give_the_same_mask(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_scores_that_come_back_as_lists_give_the_same_mask(tmp_path: Path) -> No
     picture = tiny_models.noise(1)[0]
     with Repository(tmp_path).load(name) as whole:
         truth = whole.predict(picture[None])[0]
-    with Repository(as_it_lies(tmp_path, name, tmp_path / "bare")).load(name) as model, open_doors(model) as doors:
+    with Repository(as_it_lies(tmp_path, name, tmp_path / "bare")).load(name) as model, open_gateway(model) as doors:
         client = GrpcClient(doors.grpc, name, SCORES)
         timer = LapTimer()
         assert np.array_equal(client.predict(picture, timer).mask, truth)

@@ -12,7 +12,7 @@ from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model
 from cloud.models.repository import Repository, RepositoryError
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
 from tests.support import model_servers, tiny_models
 from tests.support.model_servers import MODEL, SERVERS, Server, grpc, when_available
@@ -187,7 +187,7 @@ def test_tls_and_token_are_read_from_the_environment(
     server: Server, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token must neither be in a manifest nor be sent without encryption."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with pytest.raises(EngineError, match="would be sent unencrypted"):

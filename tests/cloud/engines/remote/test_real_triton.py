@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server

@@ -12,10 +12,10 @@ from cloud.models.manifest import REMOTE_FORMATS
 from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
-from tests.cloud.channel import frame
-from tests.cloud.gateway.rig import open_doors
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from tests.support import model_servers, tiny_models
+from tests.support.gateway import open_gateway
+from tests.support.tiny_model import frame
 
 # The metadata of the Open Inference Protocol cannot describe raw tensors of unknown shapes.
 CASES = [
@@ -32,7 +32,7 @@ def test_outputs_of_a_remote_worker_are_bit_identical(tmp_path: Path, form: str,
     """The remote worker's outputs are final, so nothing is computed twice."""
     tiny_models.write(tmp_path, task)
     repository = Repository(tmp_path)
-    with repository.load(task) as model, open_doors(model) as doors:
+    with repository.load(task) as model, open_gateway(model) as doors:
         expected = model.infer(tiny_models.noise(3))
         kinds = {head: "tensor" if task == "tensors" else FINAL_KINDS[head] for head in expected}
         heads = {head: {"tensor": head, "kind": kind} for head, kind in kinds.items()}
@@ -72,19 +72,19 @@ def test_frames_during_an_outage_fail_and_later_ones_are_answered(tmp_path: Path
         model_servers.write_manifest(tmp_path, "segmentation", "open_inference", server.address, "remote")
         with (
             Repository(tmp_path).load("remote") as model,
-            open_doors(model) as doors,
+            open_gateway(model) as doors,
             grpc.insecure_channel(doors.grpc) as channel,
         ):
             call: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
 
-            def ask(sequence: int) -> MaskMessage:
+            def ask(sequence: int) -> ResultMessage:
                 message = replace(
                     frame(sequence, "remote"),
                     shape=image.shape,
                     geometry=plan(Resize.CROP, *image.shape[:2], *image.shape[:2]),
                     data=image.tobytes(),
                 )
-                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
+                return unpack_result(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
 
             before = ask(0)
             server.stop()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shared.runlog.latency_log import COLUMNS, LogWriter, Outcome, Row, read_rows
+from shared.runlog.lost_rows import FRAMES, LOST_NAME, LostRows, lost_beyond, read_lost
 from shared.runlog.repair import repair
-from shared.runlog.reserved_rows import FRAMES, LOST_NAME, LostRows, lost_beyond, read_lost
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.full_disk import disk_of
 

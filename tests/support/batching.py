@@ -17,11 +17,11 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
-from tests.cloud.channel import CARD, HEIGHT, WIDTH
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
 
@@ -94,7 +94,7 @@ class Line:
         model = _model(engine, max_size)
         model.instances = self.instances = instances
         self.done: list[tuple[Request, npt.NDArray[np.uint8]]] = []
-        self.refused: list[MaskMessage] = []
+        self.refused: list[ResultMessage] = []
         self.threads = ThreadGroup(lambda: None)
         self.admission = Admission()
         self.batcher = Batcher(model, Replier("w", "cloud/w/s9"), self.admission, self._done, **options)
@@ -119,7 +119,7 @@ class Line:
             model="tiny",
             answer=self.refused.append,
             times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
-            largest_answer=1000,
+            max_reply_bytes=1000,
             message=message,
             picture=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )

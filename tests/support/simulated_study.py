@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
+from bench.study.execution.cell_run import Result
 from bench.study.execution.runner import Run
-from bench.study.execution.runs import Result
 from bench.study.execution.session import RESOURCES
 from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.plan import Plan, read_plan
 from bench.study.plan.scenarios import Load
+from bench.study.plan.study_plan import Plan, read_plan
 from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LogWriter, Outcome, Row

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import model
 
 LIMIT = 1 << 20
 DETECT = b"POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
@@ -24,16 +24,18 @@ DETECT = b"POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/p
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    settings = GatewaySettings(http="127.0.0.1:0", max_message_bytes=LIMIT, max_calls=4, head_s=WAIT_S, body_s=WAIT_S)
-    with open_doors(model(), gateway=settings) as doors:
+    settings = GatewaySettings(
+        http="127.0.0.1:0", max_message_bytes=LIMIT, max_calls=4, header_timeout_s=WAIT_S, body_timeout_s=WAIT_S
+    )
+    with open_gateway(model(), gateway=settings) as doors:
         yield doors
 
 
 @pytest.fixture(name="hasty", scope="module")
 def _hasty() -> Iterator[Doors]:
     """A worker that waits half a second for a request, which a busy machine may need for one that is well."""
-    settings = GatewaySettings(http="127.0.0.1:0", head_s=0.5, body_s=0.5)
-    with open_doors(model(), gateway=settings) as doors:
+    settings = GatewaySettings(http="127.0.0.1:0", header_timeout_s=0.5, body_timeout_s=0.5)
+    with open_gateway(model(), gateway=settings) as doors:
         yield doors
 
 
@@ -193,8 +195,8 @@ def _glimpse(peer: socket.socket) -> bytes | None:
 
 def test_of_too_many_connections_those_that_wait_longest_go() -> None:
     """A flood of silent peers pushes out itself; whoever asks is let in."""
-    settings = GatewaySettings(http="127.0.0.1:0", max_calls=4, head_s=WAIT_S * 2)  # Eight connections.
-    with open_doors(model(), gateway=settings) as doors:
+    settings = GatewaySettings(http="127.0.0.1:0", max_calls=4, header_timeout_s=WAIT_S * 2)  # Eight connections.
+    with open_gateway(model(), gateway=settings) as doors:
         peers = [connect(doors) for _ in range(20)]
         for peer in peers[:12]:
             assert said(peer) == b""
@@ -208,7 +210,7 @@ def test_a_caller_that_takes_no_answer_is_cut_off() -> None:
     settings = GatewaySettings(http="127.0.0.1:0", answer_s=0.5)
     noise = np.random.default_rng(0).integers(0, 255, (1500, 2500, 3), np.uint8)
     _, picture = cv2.imencode(".png", noise)
-    with open_doors(model(), gateway=settings) as doors, closing(socket.socket()) as peer:
+    with open_gateway(model(), gateway=settings) as doors, closing(socket.socket()) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
         host, _, port = doors.http.partition(":")
         peer.connect((host, int(port)))

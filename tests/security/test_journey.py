@@ -16,8 +16,8 @@ from shared.broker.broker import Broker
 from shared.imaging.opencv import cv2
 from shared.network.broker_options import Connection
 from shared.runlog.latency_log import Outcome, read_rows
-from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.pipeline.rig import serving
+from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 pytestmark = pytest.mark.mosquitto
 FRAMES = 30

@@ -6,7 +6,7 @@ KEEPALIVE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
-class MqttTimes:
+class MqttSettings:
     """The times of one connection."""
 
     keepalive_s: int = KEEPALIVE_S  # Between two signs of life.

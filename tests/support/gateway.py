@@ -39,7 +39,7 @@ class Doors:
 
 
 @contextmanager
-def open_doors(
+def open_gateway(
     *models: Model,
     loader: Loader | None = None,
     gateway: GatewaySettings | None = None,
@@ -52,7 +52,7 @@ def open_doors(
     raised: list[BaseException] = []
     ready = threading.Event()
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         node = CloudNode(
             models,
             WorkerSettings(worker=worker, session="s9", gateway=gateway, max_frames=max_frames, **settings),

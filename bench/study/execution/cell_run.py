@@ -8,8 +8,8 @@ from typing import Any
 from bench.study.execution.capacity import Step, search, step_of
 from bench.study.execution.session import RESOURCES, Session
 from bench.study.plan.cell import Cell
-from bench.study.plan.plan import Plan
 from bench.study.plan.scenarios import SCENARIOS, CapacitySettings, Length, Load, Rules, lengths
+from bench.study.plan.study_plan import Plan
 from bench.study.results.measurement import Measured, figures, measure, provenance, usage
 from bench.study.results.validity import judge
 

@@ -17,12 +17,12 @@ from tritonclient.grpc import service_pb2
 from cloud.gateway.bind import ListenError
 from cloud.gateway.grpc.limits import TokenBucket
 from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
-from cloud.gateway.grpc.stream import MAX_REFUSALS
+from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CALLS = 8
 READY = "/inference.GRPCInferenceService/ServerReady"
@@ -87,8 +87,8 @@ def served(**settings: Any) -> GatewaySettings:
 
 
 def test_incomplete_calls_give_their_places_to_another_connection(never: Messages) -> None:
-    """Callers that begin calls and send nothing must not shut the others out."""
-    with open_doors(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
+    """Authenticator that begin calls and send nothing must not shut the others out."""
+    with open_gateway(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(CALLS)]
         codes = [code_of(begin.future(never())) for _ in range(2)]  # Further ones of the same connection are refused.
@@ -103,7 +103,7 @@ def test_incomplete_calls_give_their_places_to_another_connection(never: Message
 
 def test_a_message_must_come_within_its_time(never: Messages) -> None:
     """A caller that hangs must not hold a thread without end."""
-    with open_doors(model(), gateway=served(body_s=0.2)) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served(body_timeout_s=0.2)) as doors, connected(doors) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.CANCELLED
 
@@ -111,7 +111,7 @@ def test_a_message_must_come_within_its_time(never: Messages) -> None:
 def test_an_answer_must_be_taken_within_its_time() -> None:
     """Until then it counts against the bytes that calls may hold."""
     with (
-        open_doors(model(), gateway=served(answer_s=0.2, max_calls=1)) as doors,
+        open_gateway(model(), gateway=served(answer_s=0.2, max_calls=1)) as doors,
         raw_connection(doors) as raw,
     ):
         raw.sendall(_greeting(window=0) + _call(1, READY) + _data(1, _message(b""), is_last=True))
@@ -122,7 +122,7 @@ def test_an_answer_must_be_taken_within_its_time() -> None:
 
 def test_too_many_streams_are_refused_and_another_connection_gets_a_place() -> None:
     """Each has a thread for as long as it likes."""
-    with open_doors(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
         listen: Any = channel.unary_stream(STATUS)
         streams = [listen(b"") for _ in range(CALLS // 4)]
         assert all(next(stream) for stream in streams)
@@ -137,7 +137,7 @@ def test_too_many_streams_are_refused_and_another_connection_gets_a_place() -> N
 
 def test_a_connection_has_a_bounded_number_of_calls(never: Messages) -> None:
     """Its own library holds the next call back; other connections do not wait."""
-    with open_doors(model(), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(MAX_STREAMS)]
         ask: Any = channel.unary_unary(READY)
@@ -154,7 +154,7 @@ def test_a_stranger_is_refused_before_its_message_is_waited_for(never: Messages,
     tokens = tmp_path / "tokens"
     tokens.write_text("van 0123456789abcdef\n")
     tokens.chmod(0o600)
-    with open_doors(model(), gateway=served(tokens=tokens)) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served(tokens=tokens)) as doors, connected(doors) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.UNAUTHENTICATED
         assert is_served(doors)
@@ -162,14 +162,14 @@ def test_a_stranger_is_refused_before_its_message_is_waited_for(never: Messages,
 
 def test_a_worker_of_one_call_at_a_time_answers_it() -> None:
     """The smallest setting works too."""
-    with open_doors(model(), gateway=served(max_calls=1)) as doors:
+    with open_gateway(model(), gateway=served(max_calls=1)) as doors:
         assert is_served(doors)
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_a_message_that_is_too_large_fails_alone(compression: grpc.Compression) -> None:
     """Also one that is small on the wire; another call of the same connection is answered meanwhile."""
-    with open_doors(model(), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
         ask: Any = channel.unary_unary(ANSWER)
         status: Any = channel.unary_stream(STATUS)
         listening = status(b"")
@@ -187,7 +187,7 @@ def test_an_expired_large_call_fails_alone() -> None:
     def act() -> None:
         assert gate.wait(WAIT_S)
 
-    with open_doors(model(act), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(act), gateway=served()) as doors, connected(doors) as channel:
         ask: Any = channel.unary_unary(ANSWER)
         large = ask.future(bytes(32 * MIB), timeout=0.001)
         other = ask.future(pack(pack_frame(frame(1))))
@@ -203,7 +203,7 @@ def test_calls_hold_a_bounded_number_of_bytes() -> None:
     def act() -> None:
         assert gate.wait(WAIT_S)
 
-    with open_doors(model(act), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
+    with open_gateway(model(act), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
         infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         calls = [infer.future(_request_of(900_000)) for _ in range(8)]
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -218,7 +218,7 @@ def test_calls_hold_a_bounded_number_of_bytes() -> None:
 
 def test_large_metadata_is_refused() -> None:
     """It is unpacked before anything else is looked at."""
-    with open_doors(model(), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
         ask: Any = channel.unary_unary(READY)
         call = ask.future(b"", metadata=(("x", "y" * (2 * MAX_METADATA_BYTES)),))
         assert code_of(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -227,7 +227,7 @@ def test_large_metadata_is_refused() -> None:
 
 def test_a_flood_of_refused_requests_ends_its_stream() -> None:
     """Requests that are answered take an inference each; those that are refused would cost their caller nothing."""
-    with open_doors(model(), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
         infer: Any = channel.stream_stream(INFER)
         answers = infer(iter([b""] * 10_000))
         with pytest.raises(grpc.RpcError) as raised:
@@ -238,21 +238,21 @@ def test_a_flood_of_refused_requests_ends_its_stream() -> None:
 
 def test_a_few_refused_requests_do_not_end_a_stream() -> None:
     """Each has its own refusal."""
-    with open_doors(model(), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
         infer: Any = channel.stream_stream(INFER)
-        assert len(list(infer(iter([b""] * MAX_REFUSALS), timeout=WAIT_S))) == MAX_REFUSALS
+        assert len(list(infer(iter([b""] * MAX_FAILURES), timeout=WAIT_S))) == MAX_FAILURES
 
 
 def test_an_unknown_method_is_unimplemented() -> None:
     """A client for another service learns so."""
-    with open_doors(model(), gateway=served()) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
         ask: Any = channel.unary_unary("/skylane.v1.Worker/Fly")
         assert code_of(ask.future(b"")) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_idle_connections_have_no_threads() -> None:
     """A thousand of them must not cost a thousand stacks."""
-    with open_doors(model(), gateway=served()) as doors:
+    with open_gateway(model(), gateway=served()) as doors:
         assert is_served(doors)
         before = threading.active_count()
         idle = [raw_connection(doors) for _ in range(200)]
@@ -276,7 +276,7 @@ def test_idle_connections_have_no_threads() -> None:
 def test_what_is_no_grpc_ends_its_connection_alone(attack: bytes) -> None:
     """Scanners reach every open port."""
     with (
-        open_doors(model(), gateway=served()) as doors,
+        open_gateway(model(), gateway=served()) as doors,
         raw_connection(doors) as raw,
     ):
         raw.sendall(attack)
@@ -286,9 +286,9 @@ def test_what_is_no_grpc_ends_its_connection_alone(attack: bytes) -> None:
 def test_a_port_that_is_taken_is_refused() -> None:
     """A second worker must not share the first one's calls by accident."""
     with (
-        open_doors(model(), gateway=served()) as doors,
+        open_gateway(model(), gateway=served()) as doors,
         pytest.raises(ListenError, match="cannot listen"),
-        open_doors(model(), gateway=GatewaySettings(grpc=doors.grpc)),
+        open_gateway(model(), gateway=GatewaySettings(grpc=doors.grpc)),
     ):
         pass
 

@@ -11,7 +11,7 @@ from bench.report.chapters.comparisons.runs import tested
 from bench.report.content import Part, Prose, Section, Table, numbers, texts
 from bench.report.data.study_log import Cell, StudyLog
 from bench.report.output.number_format import probability
-from bench.statistics.runs import RunTest, compare_runs
+from bench.statistics.run_test import RunTest, compare_runs
 
 _FIGURES = {  # Columns of the runs' table.
     "worker_cpu_percent": "worker CPU %",

@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.load.worker_process import Worker
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sources.source import open_source
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
@@ -130,7 +130,9 @@ def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
     source = open_source(str(plan.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), plan.frames):
-        journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
+        journey = FrameRecord(
+            FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None
+        )
         messages.append(prepare(frame, journey, preparation))
     source.close()
     if not messages:
@@ -145,7 +147,7 @@ def decoded(plan: Plan, model: Model) -> list[Pixels]:
 
 def _input(message: FrameMessage, card: ModelCard) -> Pixels:
     picture = image_codecs.decode(
-        message.data, message.codec, message.layout, message.shape, PictureLimits(), card.layout
+        message.data, message.codec, message.layout, message.shape, ImageLimits(), card.layout
     )
     is_input = message.shape[:2] == (card.height, card.width)
     return picture if is_input else geometry.apply(picture, message.geometry)

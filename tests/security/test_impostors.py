@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from cloud.node import CloudNode, WorkerSettings
 from shared.broker.broker import Broker
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import IdentityError
 from shared.network.address import Certificates
-from tests.cloud.channel import frame, model
-from tests.doors.client import NOT_AUTHORIZED, TIMEOUT_S, Client
 from tests.pipeline.rig import connect, serving
+from tests.support.mqtt_client import NOT_AUTHORIZED, TIMEOUT_S, Client
+from tests.support.tiny_model import frame, model
 
 pytestmark = pytest.mark.mosquitto
 OWN = replace(frame(1), id=FrameId("car-1", "left", "s1", 1))
@@ -63,9 +63,9 @@ def group(worker: CloudNode, secured: Broker, certs: Path) -> str:
     return f"retries/{name}/tiny"
 
 
-def answer(client: Client) -> MaskMessage:
+def answer(client: Client) -> ResultMessage:
     """The next answer that comes to a vehicle."""
-    return unpack_mask(client.next()[1])
+    return unpack_result(client.next()[1])
 
 
 def properties(frame_id: FrameId, response_topic: str | None = None) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.harness.round_stats import Laps
+from bench.harness.comparison import Laps
 
 
 def _laps(*rounds: list[tuple[float, float]]) -> Laps:

@@ -13,7 +13,7 @@ from cloud.models.model import Model
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
 
@@ -73,5 +73,5 @@ def frame(sequence: int, model: str = "tiny", version: str | None = None) -> Fra
         geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=0,
         data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
-        want=Want("raw"),
+        want=RequestOptions("raw"),
     )

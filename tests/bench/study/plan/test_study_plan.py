@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from bench.study.plan.axes import AXES
-from bench.study.plan.order import run_seed, turns
-from bench.study.plan.plan import cells, read_plan, values_of
+from bench.study.plan.run_order import run_seed, turns
+from bench.study.plan.study_plan import cells, read_plan, values_of
 from shared.config import ConfigError
-from tests.bench.study.rig import plan_file, plan_of
+from tests.support.simulated_study import plan_file, plan_of
 
 STUDIES = Path(__file__).parents[4] / "configs" / "studies"
 

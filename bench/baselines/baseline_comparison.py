@@ -29,9 +29,9 @@ from bench.baselines.mqtt.images import fitted
 from bench.baselines.mqtt.palette import kept
 from bench.baselines.serving.clients import SCORES
 from bench.engines.tensorflow_variants import WAYS, opened
-from bench.harness.round_stats import Laps, parts_of
-from bench.load.gateway_deployment import DoorSite
-from bench.performance import overhead
+from bench.harness.comparison import Laps, parts_of
+from bench.load import playback
+from bench.load.gateway_deployment import GatewayDeployment
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.imaging.opencv import cv2
@@ -60,9 +60,9 @@ class Plan:
         """Those of Skylane that are measured beside, each once."""
         return tuple(dict.fromkeys(way for name in self.baselines for way in BASELINES[name].against))
 
-    def played(self, codec: str = "jpeg") -> overhead.Plan:
+    def played(self, codec: str = "jpeg") -> playback.Plan:
         """How Skylane's vehicle node plays a round."""
-        return overhead.Plan(
+        return playback.Plan(
             bag=self.bag,
             models=self.models,
             model=self.model,
@@ -84,7 +84,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         on_step("starting the worker and the baselines")
         model = stack.enter_context(Repository(plan.models).load(plan.model))
         site = stack.enter_context(
-            DoorSite(
+            GatewayDeployment(
                 models=plan.models,
                 model=plan.model,
                 doors=[way.door for way in plan.ways],
@@ -123,7 +123,9 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         }
 
 
-def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline | None, folder: Path) -> dict[str, Send]:
+def _senders(
+    stack: ExitStack, plan: Plan, site: GatewayDeployment, first: MqttBaseline | None, folder: Path
+) -> dict[str, Send]:
     senders: dict[str, Send] = {} if first is None else {"mqtt": first.send}
     for way in ("grpc", "rest"):
         if way in plan.baselines:
@@ -140,7 +142,7 @@ def _sent(send: Send, plan: Plan, _round: int) -> list[dict[str, float]]:
     return [dict(send(frame)) for frame in range(plan.frames + _SETTLING)][_SETTLING:]
 
 
-def _played(site: DoorSite, plan: Plan, way: Way, folder: Path, number: int) -> list[dict[str, float]]:
+def _played(site: GatewayDeployment, plan: Plan, way: Way, folder: Path, number: int) -> list[dict[str, float]]:
     """Skylane's turn, by a way."""
     return [parts_of(row) for row in site.played(plan.played(way.codec), way.door, folder / f"{way}-{number}")]
 
@@ -154,10 +156,10 @@ def _ratios(name: str, theirs: Laps, ours: Mapping[Way, Laps]) -> list[dict[str,
     ]
 
 
-def _same(plan: Plan, model: Model, site: DoorSite, way: Way, folder: Path) -> float:
+def _same(plan: Plan, model: Model, site: GatewayDeployment, way: Way, folder: Path) -> float:
     """The share of the pixels that came back by a way as the direct call gives them; 1: every one."""
     played = plan.played(way.codec)
-    pictures = overhead.decoded(played, model)
+    pictures = playback.decoded(played, model)
     site.played(played, way.door, folder, sinks=("png",))
     files = sorted((folder / "masks").rglob("*.png"))[: plan.looked_at]
     shares = []

@@ -10,8 +10,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
+from tests.support.tiny_model import model
 
 EXAMPLES = 3  # Of each route, as it allows and as it does not; always the same, so a failure is found again.
 
@@ -27,7 +27,7 @@ def test_no_call_meets_a_fault_and_every_answer_is_as_the_document_says() -> Non
         called.add(case.operation.label)
         case.call_and_validate(excluded_checks=[positive_data_acceptance])  # No document tells what is served.
 
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)) as doors:
         schema = schemathesis.openapi.from_url(f"http://{doors.http}/openapi.json")
         routes = [found.ok() for found in schema.get_all_operations()]
         for route in routes:

@@ -12,11 +12,11 @@ from cloud.node import CloudNode, WorkerSettings
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages import topics
 from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
-from shared.messages.frame import MaskMessage, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.mqtt.bus import Bus, MemoryBus, Properties
-from tests.cloud.channel import Engine, frame, model
+from tests.support.tiny_model import Engine, frame, model
 
 WAIT_S = 60.0
 
@@ -69,12 +69,12 @@ class Place:
         self.shelf = shelf
         loader: Any = shelf if with_loader else None
         self.node = CloudNode(served, settings, loader=loader)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[ControlReply] = queue.SimpleQueue()
         self.ready = threading.Event()
         self._nonces = count()
-        bus.subscribe(topics.MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(topics.MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         bus.subscribe(
             topics.WORKER_STATUS.filter(), 1, lambda delivery: self.statuses.put(unpack_status(delivery.payload))
         )
@@ -93,7 +93,7 @@ class Place:
             properties=Properties(correlation=str(frame(sequence).id).encode()),
         )
 
-    def answer(self) -> MaskMessage:
+    def answer(self) -> ResultMessage:
         """The next one."""
         return self.answers.get(timeout=WAIT_S)
 
@@ -115,12 +115,12 @@ class Place:
 @contextmanager
 def _memory_bus() -> Iterator[MemoryBus]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         yield bus
 
 
 @contextmanager
-def open_place(
+def open_worker(
     shelf: Shelf,
     served: tuple[tuple[str, str], ...] = (("tiny", "1"),),
     bus: Bus | None = None,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
-from tests.doors.client import TIMEOUT_S
+from shared.broker.certificate_authority import CertificateAuthority, Role
+from tests.support.mqtt_client import TIMEOUT_S
 
 pytestmark = pytest.mark.mosquitto
 CONNECT = bytes.fromhex("100f 0004 4d515454 05 02 000f 00 0002 7878")  # MQTT 5, clean start, client id "xx".
@@ -49,29 +49,29 @@ def folder(certs: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _foreign(folder: Path, authority: Authority) -> None:  # noqa: ARG001 (as the others)
+def _foreign(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)
     """A certificate with the right name, of an authority that anybody can make."""
-    Authority(folder / "other").node(Role.VEHICLE, "car-1", 1)
+    CertificateAuthority(folder / "other").node(Role.VEHICLE, "car-1", 1)
     _bring(folder / "other", folder, "car-1")
 
 
-def _self_signed(folder: Path, authority: Authority) -> None:  # noqa: ARG001 (as the others)
+def _self_signed(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)
     """A certificate that signed itself."""
-    other = Authority(folder / "other")
+    other = CertificateAuthority(folder / "other")
     shutil.copy(other.certificate_file, folder / "car-1.crt")
     shutil.copy(other.key_file, folder / "car-1.key")
 
 
-def _expired(folder: Path, authority: Authority) -> None:
+def _expired(folder: Path, authority: CertificateAuthority) -> None:
     """A certificate that was once valid."""
     other = folder / "other"
     shutil.copytree(authority.folder, other)
-    then = Authority(other, now=datetime.now(UTC) - timedelta(days=10))
+    then = CertificateAuthority(other, now=datetime.now(UTC) - timedelta(days=10))
     then.node(Role.VEHICLE, "old", 5)
     _bring(other, folder, "old", "car-1")
 
 
-def _of_the_broker(folder: Path, authority: Authority) -> None:  # noqa: ARG001 (as the others)
+def _of_the_broker(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)
     """The broker's own certificate: whoever breaks into it must not become a client."""
     _bring(folder, folder, "server", "car-1")
 
@@ -91,7 +91,11 @@ def _bring(source: Path, target: Path, name: str, as_name: str | None = None) ->
     ],
 )
 def test_a_certificate_opens_only_if_it_is_ours_and_valid(
-    secured: Broker, authority: Authority, folder: Path, change: Callable[[Path, Authority], None], why: str
+    secured: Broker,
+    authority: CertificateAuthority,
+    folder: Path,
+    change: Callable[[Path, CertificateAuthority], None],
+    why: str,
 ) -> None:
     """A certificate proves an identity only when our authority signed it, for a client, and until it expires."""
     assert knock(secured, folder, "car-1") == ""
@@ -134,15 +138,17 @@ def test_plain_mqtt_opens_nothing(secured: Broker, certs: Path) -> None:
 
 
 @pytest.fixture
-def own_authority(tmp_path: Path) -> Iterator[Authority]:
+def own_authority(tmp_path: Path) -> Iterator[CertificateAuthority]:
     """An authority of one test, which may revoke."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     yield authority
     shutil.rmtree(authority.folder)
 
 
-def test_a_revoked_certificate_opens_nothing_after_a_restart(own_authority: Authority, tmp_path: Path) -> None:
+def test_a_revoked_certificate_opens_nothing_after_a_restart(
+    own_authority: CertificateAuthority, tmp_path: Path
+) -> None:
     """A stolen car's certificate would open for its ninety days; the others stay as they were."""
     for name in ("car-1", "car-2"):
         own_authority.node(Role.VEHICLE, name, 1)

@@ -18,10 +18,10 @@ from cloud.models.model import Model
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.network.endpoint import is_loopback
-from tests.cloud import channel
-from tests.cloud.channel import HEIGHT, WIDTH
 from tests.cloud.conftest import Workshop
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support import tiny_model
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
 WAIT_S = 60.0
@@ -68,7 +68,7 @@ def _face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(channel.model(), channel.model(name="other", version="1.2")) as doors:
+    with open_gateway(tiny_model.model(), tiny_model.model(name="other", version="1.2")) as doors:
         yield doors
 
 
@@ -94,7 +94,7 @@ def test_ordinary_calls_get_what_the_direct_call_gives(face: Face, workshop: Wor
     pictures = noise(3, 8, 12)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
         direct = net.predict(pictures)
-        with open_doors(net) as doors, face.open(doors) as client:
+        with open_gateway(net) as doors, face.open(doors) as client:
             answer = client.infer("net", [face.input("input", pictures)])
     np.testing.assert_array_equal(answer.as_numpy("mask"), direct)
     assert answer.as_numpy("mask").dtype == np.uint8
@@ -133,7 +133,7 @@ def test_the_configuration_tells_load_generators_what_to_send(face: Face, client
 
 def test_statistics_count_what_each_model_did(face: Face) -> None:
     """Load generators read from these where the time went."""
-    with open_doors(channel.model(), channel.model(name="other")) as doors, face.open(doors) as client:
+    with open_gateway(tiny_model.model(), tiny_model.model(name="other")) as doors, face.open(doors) as client:
         client.infer("tiny", [face.input("input", noise(3))])
         with pytest.raises(TritonError):
             client.infer("tiny", [face.images(b"not folded")], parameters={"codec": "lz4"})
@@ -290,7 +290,7 @@ def test_shared_memory_is_refused_by_name(face: Face, client: Any) -> None:
 def test_a_clients_own_timeout_is_its_deadline(face: Face) -> None:
     """A caller that waits no more must be told so, and cost the worker nothing more than what has begun."""
     held = import_module("threading").Event()
-    with open_doors(channel.model(lambda: held.wait(WAIT_S) and None)) as doors:
+    with open_gateway(tiny_model.model(lambda: held.wait(WAIT_S) and None)) as doors:
         late = {"client_timeout": 0.2} if face.name == "grpc" else {}
         options = {} if face.name == "grpc" else {"network_timeout": 0.2}
         library = face.library
@@ -307,7 +307,7 @@ def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     loader = Loader(workshop.repository, Placement(device="cpu"), warm_up_runs=1)
     pictures = noise(1, 8, 12)
-    with open_doors(loader=loader) as doors, face.open(doors) as client:
+    with open_gateway(loader=loader) as doors, face.open(doors) as client:
         assert states(face, client) == {"net": "UNAVAILABLE"}
         client.load_model("net")
         assert states(face, client) == {"net": "READY"}
@@ -327,7 +327,7 @@ def test_models_are_not_changed_from_another_machine_without_a_token(face: Face)
     if outside is None:
         pytest.skip("this machine has no address but its loopback")
     everywhere = GatewaySettings(http="0.0.0.0:0", grpc="0.0.0.0:0")
-    with open_doors(channel.model(), gateway=everywhere) as doors:
+    with open_gateway(tiny_model.model(), gateway=everywhere) as doors:
         address = f"{outside}:{doors.node.ports[face.name]}"
         with face.library.InferenceServerClient(address) as client:
             assert states(face, client) == {"tiny": "READY"}
@@ -348,7 +348,7 @@ def test_raw_tensors_are_described_as_the_warm_up_found_them(face: Face, worksho
     )
     with workshop.repository.load("raw", Placement(device="cpu")) as net:
         net.warm_up(1)
-        with open_doors(net) as doors, face.open(doors) as client:
+        with open_gateway(net) as doors, face.open(doors) as client:
             told = face.told(client.get_model_metadata("raw"))["outputs"]
             answer = client.infer("raw", [face.input("input", noise(2, 8, 12))], outputs=face.outputs("columns"))
     shapes = {each["name"]: (each["datatype"], [int(side) for side in each["shape"]]) for each in told}
@@ -367,7 +367,7 @@ def test_classes_are_told_best_first_by_name(face: Face, workshop: Workshop) -> 
     """The classification extension: what image clients of Triton print."""
     model = classifier(workshop)
     pictures = noise(2, 8, 12)
-    with model, open_doors(model) as doors, face.open(doors) as client:
+    with model, open_gateway(model) as doors, face.open(doors) as client:
         scores = model.infer(pictures)["scores"]
         answer = client.infer("classes", [face.input("input", pictures)], outputs=face.outputs("scores", class_count=2))
         for told, row in zip(answer.as_numpy("scores"), scores, strict=True):

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.statistics.runs import LEAST_RUNS, RunTest
+from bench.statistics.run_test import LEAST_RUNS, RunTest
 
 _NEGLIGIBLE = 0.01  # As a share of a's median.
 _LEAST_P = 0.001

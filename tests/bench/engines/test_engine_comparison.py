@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bench.engines.comparison import REFERENCE, Turns, figures
+from bench.engines.engine_comparison import REFERENCE, Turns, figures
 
 MASK = np.zeros((4, 5), np.uint8)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.burst import Split, middle, speed_up, split, spread_ms
+from bench.performance.burst import BurstLatency, latency_deviation_ms, middle, speed_up, split
 from bench.report.content import Part, Prose, Section, Table, numbers, texts
 from bench.report.data.study_log import Cell, StudyLog
 
@@ -26,7 +26,7 @@ def chapter(study: StudyLog) -> Section | None:
         alone = _alone(study, cell, found)
         rows.append((
             cell.name, shown.workers, shown.frames, len(found[cell.key]), shown.network_ms, shown.client_queue_ms,
-            shown.server_queue_ms, shown.compute_ms, shown.total_ms, spread_ms(found[cell.key]), shown.predicted_queue_ms,
+            shown.server_queue_ms, shown.compute_ms, shown.total_ms, latency_deviation_ms(found[cell.key]), shown.predicted_queue_ms,
             shown.predicted_ms / shown.total_ms, speed_up(found[cell.key], alone) if alone else np.nan,
         ))  # fmt: skip
     columns = (
@@ -51,7 +51,7 @@ def chapter(study: StudyLog) -> Section | None:
     return Section("bursts", _TITLE, parts)
 
 
-def _splits(study: StudyLog, cell: Cell) -> list[Split]:
+def _splits(study: StudyLog, cell: Cell) -> list[BurstLatency]:
     """Of each run of a cell whose frames fell due at once."""
     facts = study.runs[(study.runs["cell"] == cell.key) & (study.runs["state"] == "done")]
     known = {"scenario", "workers"} <= set(facts.columns) and len(facts)
@@ -62,7 +62,7 @@ def _splits(study: StudyLog, cell: Cell) -> list[Split]:
     return [split(of_run, workers) for _, of_run in frames.groupby("repetition")]
 
 
-def _alone(study: StudyLog, cell: Cell, found: Mapping[str, list[Split]]) -> list[Split]:
+def _alone(study: StudyLog, cell: Cell, found: Mapping[str, list[BurstLatency]]) -> list[BurstLatency]:
     """The splits of the cell with one worker that is else the same."""
 
     def else_(other: Cell) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Hooks: what the bus calls back. It connects before there is a node to be told."""
+"""TransportEvents: what the bus calls back. It connects before there is a node to be told."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from edge.node import EdgeNode
 from shared.errors import SkylaneError
 
 
-class Hooks:
+class TransportEvents:
     """Passes on what the network thread finds, and keeps what comes before there is anybody to hear it."""
 
     def __init__(self) -> None:

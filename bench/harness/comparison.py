@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from shared.runlog.latency_table import PARTS
 from shared.stages import Stage
 

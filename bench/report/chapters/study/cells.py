@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons import runs as comparison
-from bench.report.chapters.comparisons.estimates import SEED
 from bench.report.chapters.run.provenance import facts, plain_text
+from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.content import (
     Caution,
     Cell,

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
+from bench.load.playback import Plan, bare, decoded, played, rate_hz
 from bench.load.worker_process import Worker
-from bench.performance.overhead import Plan, bare, decoded, played, rate_hz
 from cloud.engines.engine import DeviceError, Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.messages import topics
 from shared.messages.topics import TopicKind
 from shared.package_data import shipped
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
 CLIENTS = ("car-1", "car-2", "worker-1", "anna")
@@ -184,7 +184,7 @@ def test_the_list_of_roles_is_the_table_of_topics() -> None:
     assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
 
 
-def test_a_common_name_with_a_slash_would_be_another_vehicle(secured: Broker, authority: Authority) -> None:
+def test_a_common_name_with_a_slash_would_be_another_vehicle(secured: Broker, authority: CertificateAuthority) -> None:
     """Mosquitto puts it into the pattern as it is, so no authority may sign such a name: ours does not."""
     with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
         authority.node(Role.VEHICLE, "car-1/left", 1)

@@ -16,10 +16,10 @@ from rich.console import Console
 from edge import cli
 from edge.config import EdgeConfig
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
 PROCESS_S = 180.0
@@ -90,7 +90,7 @@ def test_an_authority_that_the_broker_does_not_know(
     secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path
 ) -> None:
     """A certificate of another deployment, or of somebody's own making."""
-    other = Authority(tmp_path / "other")
+    other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 1)
     put(other.folder, "car-1", folder)
     told = play(secured.url, folder)
@@ -101,7 +101,7 @@ def test_a_certificate_that_signed_itself(
     secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path
 ) -> None:
     """The shortest recipe that the internet has."""
-    other = Authority(tmp_path / "other")
+    other = CertificateAuthority(tmp_path / "other")
     shutil.copy(other.certificate_file, folder / "car-1.crt")
     shutil.copy(other.key_file, folder / "car-1.key")
     assert "it is not signed by an authority the broker knows" in play(secured.url, folder)
@@ -112,7 +112,7 @@ def test_a_certificate_that_expired(
 ) -> None:
     """It happens to everyone after ninety days: the message must be the cure."""
     shutil.copytree(certs, tmp_path / "then")
-    Authority(tmp_path / "then", now=datetime.now(UTC) - timedelta(days=9)).node(Role.VEHICLE, "old", 5)
+    CertificateAuthority(tmp_path / "then", now=datetime.now(UTC) - timedelta(days=9)).node(Role.VEHICLE, "old", 5)
     put(tmp_path / "then", "old", folder)
     assert "it has expired: renew it (skylane broker certs --again), or" in play(secured.url, folder)
 
@@ -128,7 +128,7 @@ def test_a_certificate_that_is_not_for_a_client(
 def test_a_certificate_that_was_revoked(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
     """Whoever drives the car must learn that it is locked out on purpose."""
     shutil.copytree(certs, tmp_path / "certs")
-    Authority(tmp_path / "certs").revoke("car-1")
+    CertificateAuthority(tmp_path / "certs").revoke("car-1")
     with Broker.start(secured=tmp_path / "certs") as broker:
         assert "it was revoked" in play(broker.url, folder)
 
@@ -141,7 +141,7 @@ def test_a_key_of_another_certificate(secured: Broker, certs: Path, folder: Path
 
 def test_a_broker_of_another_authority(secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path) -> None:
     """Someone else's broker, or one in between, must not get a single picture."""
-    shutil.copy(Authority(tmp_path / "other").certificate_file, folder / "ca.crt")
+    shutil.copy(CertificateAuthority(tmp_path / "other").certificate_file, folder / "ca.crt")
     told = play(secured.url, folder)
     assert f"the certificate of broker {secured.url} is not signed by an authority that is trusted here" in told
 
