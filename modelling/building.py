@@ -1,4 +1,4 @@
-"""Building the models of `modelling.recipes` into a model repository."""
+"""Builds the models of `modelling.recipes` into a model repository."""
 
 import shutil
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels
 from shared.messages.model_card import Task
 
-_TASKS = {Output.PROBABILITIES: Task.CLASSIFICATION, Output.OBJECTS: Task.DETECTION}  # Else segmentation.
+_TASKS = {Output.PROBABILITIES: Task.CLASSIFICATION, Output.OBJECTS: Task.DETECTION}  # Others are segmentations.
 _KINDS = {
     Output.CLASS_IDS: (OutputKind.CLASS_IDS,),
     Output.SCORES: (OutputKind.SCORES,),
@@ -41,7 +41,7 @@ FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model", For
 
 
 class BuildError(SkylaneError):
-    """A model that cannot be built."""
+    """A model cannot be built."""
 
 
 def build(
@@ -55,16 +55,22 @@ def build(
     source: Path | None = None,
     free_batch: bool = False,
 ) -> list[Path]:
-    """Build a recipe into the repository `root`, in the given formats or all of its own; returns the models' folders.
+    """Builds a recipe into a repository, replacing existing models; returns the models' folders.
 
-    `labels`: those of the twelve classes. `weights`: folded ones, just trained. Without, a trained recipe takes them
-    out of the frozen graph that ships in the repository `source` (where none is given, in `root`), and an untrained one
-    draws them from its seed. `name`: the model's, where a single format is built. `free_batch`: any number of pictures
-    may go through it at once, instead of one, as always through a Keras file. What was built before is replaced.
+    Args:
+        recipe: The recipe.
+        root: The repository to write to.
+        labels: The names and colours of the twelve classes of the drive.
+        weights: Folded weights from a training. Without them, a trained recipe uses its built-in weights and an untrained
+            one random weights.
+        formats: The formats to write; all formats of the recipe by default.
+        name: The model's name, if one format is built.
+        source: The repository with the frozen graph that contains the built-in weights; `root` by default.
+        free_batch: Accept any batch size instead of 1. A Keras file always does.
 
     Raises:
-        BuildError: the recipe's weights ship but are not there, it has no such format, or the folder cannot be written.
-        WeightsMismatchError: the weights are another network's.
+        BuildError: the built-in weights are missing, the recipe has no such format, or the folder cannot be written.
+        WeightsMismatchError: the weights belong to another network.
     """
     chosen = formats or recipe.formats
     if Format.KERAS in chosen and recipe.output in _TASKS:
@@ -87,23 +93,23 @@ def build(
 
 
 def shipped_weights(recipe: Recipe, root: Path) -> Weights:
-    """The folded weights in the frozen graph of a trained recipe.
+    """Returns the folded weights in the built-in frozen graph of a trained recipe.
 
     Raises:
-        BuildError: the graph is not there, or is none that was built here.
+        BuildError: the graph is missing, or was not written by Skylane.
     """
     path = Repository(root).root_of(recipe.name) / recipe.name / FILES[Format.FROZEN_GRAPH]
     try:
         graph = read_graph(path)
     except EngineError as error:
-        raise BuildError(f"no weights for {recipe.name}: {error}; {_MEND}") from error
+        raise BuildError(f"no weights for {recipe.name}: {error}; {_REMEDY}") from error
     weights = weights_in(graph)
     if not weights:
-        raise BuildError(f"{path} was not built here and holds no named weights; {_MEND}")
+        raise BuildError(f"{path} was not written by Skylane and holds no named weights; {_REMEDY}")
     return weights
 
 
-_MEND = "get the file back from the repository's history, or train anew with --train"
+_REMEDY = "restore the file from the repository's history, or train again with --train"
 
 
 def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:
@@ -132,10 +138,10 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
 
 
 def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:
-    port = ":0" if form is Format.FROZEN_GRAPH else ""  # A graph's tensor, or a signature's key.
+    suffix = ":0" if form is Format.FROZEN_GRAPH else ""  # The name of a graph's tensor, or a signature's key.
     scores = recipe.output is Output.SCORES
     heads = {
-        name: OutputSection(tensor=name + port, kind=kind)
+        name: OutputSection(tensor=name + suffix, kind=kind)
         for name, kind in zip(TENSORS[recipe.output], _KINDS[recipe.output], strict=True)
     }
     return Manifest(
@@ -147,7 +153,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
         file=path.name,
         sha256=tree_sha256(path),
         input=InputSection(
-            tensor=INPUT + port,
+            tensor=INPUT + suffix,
             dtype="float32" if scores else "uint8",
             height=recipe.height,
             width=recipe.width,
@@ -162,12 +168,12 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
 
 
 def _labels(recipe: Recipe, labels: Labels) -> tuple[LabelSection, ...]:
-    """The recipe's classes with their colours; the unused ones are black."""
+    """Returns the recipe's classes with their colours; unused ones are black."""
     if recipe.colours:
         pairs = zip(recipe.class_names, recipe.colours, strict=True)
         return tuple(LabelSection(name=name, colour=colour) for name, colour in pairs)
     colours = dict(zip(labels.names, labels.colours, strict=True))
     for name in CLASSES:
         if name not in colours:
-            raise BuildError(f"the labels have no {name!r}: take configs/labels/street12.yaml")
+            raise BuildError(f"the labels have no {name!r}: use configs/labels/street12.yaml")
     return tuple(LabelSection(name=name, colour=colours.get(name, (0, 0, 0))) for name in recipe.class_names)

@@ -1,4 +1,4 @@
-"""`model bench`: every way to run a model on this machine, beside each other: speed, and what it does to the labels."""
+"""`skylane model bench`: measures speed and accuracy of every way to run a model on this machine."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,78 +15,82 @@ from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.classification import ClassificationEvaluation
-from modelling.evaluation.detection import DetectionEvaluation
-from modelling.evaluation.dispatch import judged
-from modelling.evaluation.segmentation import Evaluation, EvaluationError, prepared
+from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.segmentation import EvaluationError, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.messages.model_card import ModelCard, Task
 from shared.runtime.machine import machine
 
-_WARM_UP = 2  # Rounds that are not counted: the first runs allocate and tune.
+_WARM_UP_ROUNDS = 2  # Rounds that are not counted, because the first runs allocate and tune.
 _DEMOSAIC = "binning"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured."""
+class ModelBenchPlan:
+    """The settings of a comparison."""
 
     model: str
     bag: Path
     version: str | None = None
     device: str = "auto"
-    engines: tuple[str, ...] = ()  # Empty: all that read it.
-    threads: tuple[int, ...] = (0,)  # 0: as the engine chooses.
+    engines: tuple[str, ...] = ()  # Empty for all engines that read the model.
+    threads: tuple[int, ...] = (0,)  # 0 lets the engine choose.
     batches: tuple[int, ...] = (1,)
     rounds: int = 10
-    frames: int = 8  # That labels are compared on.
-    truth: str | None = None  # Of a classifier: what all frames of the bag are.
+    frames: int = 8  # The number of frames to compare labels on.
+    truth: str | None = None  # The class of all frames, for a classifier.
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A way to run the model."""
+class EngineVariant:
+    """One way to run the model."""
 
     candidate: Candidate
     threads: int
     batch: int
 
+    def describe(self, model: str) -> str:
+        """Returns the variant as text."""
+        text = self.candidate.label(model)
+        text += f", {self.threads} threads" if self.threads else ""
+        return text + (f", batches of {self.batch}" if self.batch > 1 else "")
+
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What a cell gave."""
+class VariantResult:
+    """The measurements of a variant."""
 
-    cell: Cell
-    took_ms: tuple[float, ...]  # A run, of the whole batch.
-    ratio: float  # Frames a second, over the reference's in the same rounds, by the medians.
-    ratio_of_least: float  # The same by the least of each: what a busy machine blurs less.
-    agreement: float  # Of labels with the reference.
-    difference: float  # The largest of two numbers.
-    # By the bag's truth: mean IoU of a segmentation, accuracy of a classification, mean average precision of a detection.
+    variant: EngineVariant
+    took_ms: tuple[float, ...]  # The duration of each run of a whole batch.
+    ratio: float  # Frames per second relative to the reference in the same rounds, by the medians.
+    ratio_of_least: float  # The same by the minima, which depend less on other load of the machine.
+    agreement: float  # The share of labels equal to the reference's.
+    difference: float  # The largest difference of two output numbers.
+    # Against the bag's ground truth: mean IoU, accuracy, or mean average precision, by task.
     accuracy: float | None
 
     @property
     def frame_hz(self) -> float:
-        """Frames a second."""
-        return 1e3 * self.cell.batch / float(np.median(self.took_ms))
+        """Frames per second, by the median."""
+        return 1e3 * self.variant.batch / float(np.median(self.took_ms))
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The table."""
+class ModelBenchResult:
+    """The results of a comparison."""
 
-    plan: Plan
+    plan: ModelBenchPlan
     reference: str
-    rows: tuple[Row, ...]  # The reference is the first.
-    refused: tuple[str, ...]  # What could not be run, with the reason.
+    rows: tuple[VariantResult, ...]  # The first one is the reference.
+    refused: tuple[str, ...]  # The variants that could not run, with the reason.
     task: Task
-    unjudged: str | None  # Why no figure by the bag's truth stands in it.
+    unjudged: str | None  # The reason why there is no accuracy.
     machine: dict[str, Any] = field(default_factory=machine)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types."""
+        """Returns the results as plain types."""
         plan = self.plan
         return {
             "model": plan.model,
@@ -101,148 +105,162 @@ class Result:
         }
 
 
-def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str], None]) -> Result:
-    """Measure; `on_step` is told the steps done, of how many, and what is being done.
+@dataclass(slots=True)
+class _LoadedVariants:
+    """The variants that could be loaded, with their outputs on the test frames and their accuracy."""
 
-    Every cell runs once a round, in an order that turns. Labels are held against the reference's, unbatched.
+    models: dict[EngineVariant, Model] = field(default_factory=dict)
+    outputs: dict[EngineVariant, Outputs] = field(default_factory=dict)
+    accuracies: dict[Candidate, float | None] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    unjudged: str | None = None
+
+
+def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, int, str], None]) -> ModelBenchResult:
+    """Runs the comparison.
+
+    Every variant runs once per round, in rotating order. Labels are compared with those of the reference, without batching.
+
+    Args:
+        repository: The model repository.
+        plan: The settings.
+        on_step: Called with the number of finished steps, their total, and a description of the current step.
 
     Raises:
-        SkylaneError: there is no such model, its reference cannot be run, or the bag holds no frame.
+        SkylaneError: the model does not exist, its reference cannot run, or the bag has no frame.
     """
-    held = Cell(reference(repository, plan.model, plan.version), 0, 1)
-    asked = _cells(repository, plan)
-    cells = [held, *(cell for cell in asked if cell != held)]
-    steps = len(cells) + plan.rounds + _WARM_UP
-    refused = [
-        f"{engine}: reads no file of {plan.model}: see `skylane model convert`"
-        for engine in plan.engines
-        if engine not in {cell.candidate.engine for cell in asked}
-    ]
-    answers: dict[Cell, Outputs] = {}
-    accuracies: dict[Candidate, float | None] = {}
-    unjudged: str | None = None
+    own = EngineVariant(reference(repository, plan.model, plan.version), 0, 1)
+    requested = _variants(repository, plan)
+    variants = [own, *(variant for variant in requested if variant != own)]
+    steps = len(variants) + plan.rounds + _WARM_UP_ROUNDS
     with ExitStack() as opened:
-        own = opened.enter_context(_load(repository, held, plan))
-        shown = _pictures(plan, own.card)
-        models = {held: own}
-        for number, cell in enumerate(cells):
-            on_step(number, steps, f"labels of {_told(cell, plan.model)}")
+        reference_model = opened.enter_context(_load(repository, own, plan))
+        frames = _frames(plan, reference_model.card)
+        loaded = _LoadedVariants({own: reference_model})
+        loaded.refused += [
+            f"{engine}: reads no file of {plan.model}: see `skylane model convert`"
+            for engine in plan.engines
+            if engine not in {variant.candidate.engine for variant in requested}
+        ]
+        for number, variant in enumerate(variants):
+            on_step(number, steps, f"labels of {variant.describe(plan.model)}")
             try:
-                model = own if cell == held else opened.enter_context(_load(repository, cell, plan))
-                if cell != held and model.input_shape != own.input_shape:
-                    raise SkylaneError("its input is of another size")  # noqa: TRY301
-                if model.max_batch_size < cell.batch:
-                    raise SkylaneError(f"a batch of {model.max_batch_size} is baked into it")  # noqa: TRY301
-                answers[cell] = model.infer(shown)
-                agreement(own.manifest, answers[held], answers[cell])  # Or else it is another model's.
+                _load_variant(repository, plan, variant, own, frames, loaded, opened)
             except SkylaneError as error:
-                if cell == held:
+                if variant == own:
                     raise
-                refused.append(f"{_told(cell, plan.model)}: {error}")
-                continue
-            models[cell] = model
-            if unjudged is None and cell.candidate not in accuracies:
-                accuracies[cell.candidate], unjudged = _judged(model, plan)
-        runs = {cell: partial(models[cell].infer, _batch(shown, cell.batch)) for cell in models}
-        done = len(cells)
+                loaded.refused.append(f"{variant.describe(plan.model)}: {error}")
+        runs = {
+            variant: partial(model.infer, _batch(frames, variant.batch)) for variant, model in loaded.models.items()
+        }
+        done = len(variants)
 
         def count() -> None:
             nonlocal done
             done += 1
-            on_step(done, steps, f"{len(runs)} ways in turn")
+            on_step(done, steps, f"{len(runs)} variants in turn")
 
-        race(runs, _WARM_UP, count)
+        race(runs, _WARM_UP_ROUNDS, count)
         took_ms = race(runs, plan.rounds, count)
-        manifest = own.manifest
-    whole, least = float(np.median(took_ms[held])), min(took_ms[held])
+        manifest = reference_model.manifest
+    median_ms, min_ms = float(np.median(took_ms[own])), min(took_ms[own])
     rows = tuple(
-        Row(
-            cell,
-            tuple(took_ms[cell]),
-            whole * cell.batch / float(np.median(took_ms[cell])),
-            least * cell.batch / min(took_ms[cell]),
-            agreement(manifest, answers[held], answers[cell]),
-            largest_difference(answers[held], answers[cell]),
-            accuracies.get(cell.candidate),
+        VariantResult(
+            variant,
+            tuple(took_ms[variant]),
+            median_ms * variant.batch / float(np.median(took_ms[variant])),
+            min_ms * variant.batch / min(took_ms[variant]),
+            agreement(manifest, loaded.outputs[own], loaded.outputs[variant]),
+            largest_difference(loaded.outputs[own], loaded.outputs[variant]),
+            loaded.accuracies.get(variant.candidate),
         )
-        for cell in models
+        for variant in loaded.models
     )
-    return Result(plan, held.candidate.label(plan.model), rows, tuple(refused), manifest.task, unjudged)
+    name = own.candidate.label(plan.model)
+    return ModelBenchResult(plan, name, rows, tuple(loaded.refused), manifest.task, loaded.unjudged)
 
 
-def _cells(repository: Repository, plan: Plan) -> list[Cell]:
+def _variants(repository: Repository, plan: ModelBenchPlan) -> list[EngineVariant]:
     found = candidates(repository, plan.model, plan.version)
     chosen = [each for each in found if not plan.engines or each.engine in plan.engines]
-    return [Cell(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches]
+    return [
+        EngineVariant(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches
+    ]
 
 
-def _load(repository: Repository, cell: Cell, plan: Plan) -> Model:
-    candidate = cell.candidate
-    where = Placement(device=plan.device, intra_threads=cell.threads, precision=candidate.precision)
-    return repository.load(candidate.model, where, cell.batch, version=candidate.version, engine=candidate.engine)
+def _load(repository: Repository, variant: EngineVariant, plan: ModelBenchPlan) -> Model:
+    candidate = variant.candidate
+    where = Placement(device=plan.device, intra_threads=variant.threads, precision=candidate.precision)
+    return repository.load(candidate.model, where, variant.batch, version=candidate.version, engine=candidate.engine)
 
 
-def _pictures(plan: Plan, card: ModelCard) -> Images:
-    """The bag's first frames as the model takes them, uint8 N×H×W×3."""
+def _load_variant(  # noqa: PLR0917 - one call.
+    repository: Repository,
+    plan: ModelBenchPlan,
+    variant: EngineVariant,
+    own: EngineVariant,
+    frames: Images,
+    loaded: _LoadedVariants,
+    opened: ExitStack,
+) -> None:
+    """Loads a variant, checks that it is comparable with the reference, and measures its accuracy."""
+    truth = loaded.models[own]
+    model = truth if variant == own else opened.enter_context(_load(repository, variant, plan))
+    if model.input_shape != truth.input_shape:
+        raise SkylaneError("its input has another size")
+    if model.max_batch_size < variant.batch:
+        raise SkylaneError(f"it has a fixed batch size of {model.max_batch_size}")
+    outputs = model.infer(frames)
+    agreement(truth.manifest, loaded.outputs.get(own, outputs), outputs)  # Raises if the outputs are not comparable.
+    loaded.outputs[variant] = outputs
+    loaded.models[variant] = model
+    if loaded.unjudged is None and variant.candidate not in loaded.accuracies:
+        loaded.accuracies[variant.candidate], loaded.unjudged = _accuracy(model, plan)
+
+
+def _frames(plan: ModelBenchPlan, card: ModelCard) -> Images:
+    """Returns the bag's first frames as uint8 N×H×W×3 in the model's size and channel order."""
     source = BagSource(plan.bag)
     try:
         frames = (each for each in source.frames() if isinstance(each, Frame) and each.layout is not Layout.MONO8)
-        shown = [prepared(each.pixels, each.layout, card, _DEMOSAIC)[0] for each in islice(frames, plan.frames)]
+        images = [prepared(each.pixels, each.layout, card, _DEMOSAIC)[0] for each in islice(frames, plan.frames)]
     finally:
         source.close()
-    if not shown:
-        raise EvaluationError(f"{plan.bag} holds no frame that can be read: make one with 'skylane bag make'")
-    return np.stack(shown)
+    if not images:
+        raise EvaluationError(f"{plan.bag} holds no readable frame: make one with 'skylane bag make'")
+    return np.stack(images)
 
 
-def _batch(shown: Images, size: int) -> Images:
-    """So many of the pictures, from the first again where they end."""
-    return np.ascontiguousarray(shown[np.arange(size) % len(shown)])
+def _batch(frames: Images, size: int) -> Images:
+    """Returns a batch of frames, repeating them if necessary."""
+    return np.ascontiguousarray(frames[np.arange(size) % len(frames)])
 
 
-def _judged(model: Model, plan: Plan) -> tuple[float | None, str | None]:
-    """A figure by the bag's truth, or why there is none."""
+def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | None]:
+    """Returns the accuracy against the bag's ground truth, or None and the reason."""
     truth = plan.truth if model.card.task is Task.CLASSIFICATION else None
     try:
-        found = judged(
+        evaluation = evaluate_model(
             model,
             plan.bag,
             truth=truth,
             camera=None,
             frames=plan.frames,
             demosaic=_DEMOSAIC,
-            on_frame=lambda _done, _of: None,
+            on_frame=lambda _done, _total: None,
         )
     except SkylaneError as error:
         return None, str(error)
-    figure = _figure(found)
-    if figure is None or np.isnan(figure):
-        return (
-            None,
-            f"{plan.bag} holds nothing in these frames that {model.card.name} could be judged by: give --frames",
-        )
-    return figure, None
+    accuracy = evaluation.accuracy
+    if accuracy is None or np.isnan(accuracy):
+        reason = f"these frames of {plan.bag} contain nothing that {model.card.name} can be evaluated on: give --frames"
+        return None, reason
+    return accuracy, None
 
 
-def _figure(found: Evaluation | DetectionEvaluation | ClassificationEvaluation) -> float | None:
-    match found:
-        case Evaluation():
-            return found.mean_iou
-        case DetectionEvaluation():
-            return found.mean_average_precision
-        case ClassificationEvaluation():
-            return found.accuracy
-
-
-def _told(cell: Cell, name: str) -> str:
-    told = cell.candidate.label(name)
-    told += f", {cell.threads} threads" if cell.threads else ""
-    return told + (f", batches of {cell.batch}" if cell.batch > 1 else "")
-
-
-def _row_json(row: Row, name: str) -> dict[str, Any]:
+def _row_json(row: VariantResult, name: str) -> dict[str, Any]:
     low, middle, high = (float(value) for value in np.percentile(row.took_ms, (0, 50, 95)))
-    candidate = row.cell.candidate
+    candidate = row.variant.candidate
     return {
         "what": candidate.label(name),
         "model": candidate.model,
@@ -250,8 +268,8 @@ def _row_json(row: Row, name: str) -> dict[str, Any]:
         "sha256": candidate.sha256,
         "engine": candidate.engine,
         "precision": candidate.precision,
-        "threads": row.cell.threads,
-        "batch": row.cell.batch,
+        "threads": row.variant.threads,
+        "batch": row.variant.batch,
         "runs": len(row.took_ms),
         "min_ms": low,
         "median_ms": middle,
@@ -265,22 +283,22 @@ def _row_json(row: Row, name: str) -> dict[str, Any]:
     }
 
 
-def columns(result: Result) -> Sequence[tuple[str, ...]]:
-    """The table's heading and its lines, as words."""
-    labelled = any(row.accuracy is not None for row in result.rows)
-    numbered = result.task is not Task.SEGMENTATION  # Of class ids the difference says nothing.
+def table_lines(result: ModelBenchResult) -> Sequence[tuple[str, ...]]:
+    """Returns the heading and the rows of the result table as text."""
+    has_accuracy = any(row.accuracy is not None for row in result.rows)
+    has_numbers = result.task is not Task.SEGMENTATION  # The difference of class ids is meaningless.
     heading = ("engine", "thr.", "batch", "min", "median", "p95", "Hz", "ratio", "labels %")
-    lines: list[tuple[str, ...]] = [(*heading, *(["off by"] * numbered), *(["truth"] * labelled))]
+    lines: list[tuple[str, ...]] = [(*heading, *(["off by"] * has_numbers), *(["truth"] * has_accuracy))]
     for row in result.rows:
-        facts = _row_json(row, result.plan.model)
+        values = _row_json(row, result.plan.model)
         line = (
-            facts["what"],
-            str(facts["threads"] or "all"),
-            str(facts["batch"]),
-            *(f"{facts[key]:.1f}" for key in ("min_ms", "median_ms", "p95_ms", "frames_per_s")),
+            values["what"],
+            str(values["threads"] or "all"),
+            str(values["batch"]),
+            *(f"{values[key]:.1f}" for key in ("min_ms", "median_ms", "p95_ms", "frames_per_s")),
             f"{row.ratio:.2f}",
             f"{100 * row.agreement:.4f}",
         )
-        judged_as = "?" if row.accuracy is None else f"{row.accuracy:.4f}"
-        lines.append((*line, *([f"{row.difference:.2g}"] * numbered), *([judged_as] * labelled)))
+        accuracy = "?" if row.accuracy is None else f"{row.accuracy:.4f}"
+        lines.append((*line, *([f"{row.difference:.2g}"] * has_numbers), *([accuracy] * has_accuracy)))
     return lines

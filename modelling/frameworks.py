@@ -1,11 +1,11 @@
-"""TensorFlow and Keras, kept as quiet as the engines keep TensorFlow."""
+"""Imports Keras after TensorFlow, with the log settings of `cloud.engines.tensorflow.library`."""
 
 from importlib import import_module
 from typing import Any
 
 from cloud.engines.tensorflow.library import tf
 
-# Imported here and after it only: Keras imports TensorFlow, and whoever is first decides how much it tells.
+# Keras imports TensorFlow, and the first import of TensorFlow decides about its log output.
 keras: Any = import_module("keras")
 
 __all__ = ["keras", "tf"]

@@ -14,10 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
 from modelling.bench_cli import bench, verify
+from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH
 from modelling.conversion.convert_cli import convert_model
 from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
-from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
+from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
@@ -31,27 +32,27 @@ if TYPE_CHECKING:
 
 _STREET = shipped("configs") / "labels" / "street12.yaml"
 
-_models = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
-)
-_device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 _demosaic = click.option(
-    "--demosaic", type=click.Choice(sorted(DEMOSAIC_METHODS)), default="binning", show_default=True
+    "--demosaic",
+    type=click.Choice(sorted(DEMOSAIC_METHODS)),
+    default="binning",
+    show_default=True,
+    help="Demosaicing method for raw images.",
 )
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]  # Its parameter is not there at run time in all of click 8.
-    """Height and width in pixels, as 608x968."""
+class _Size(click.ParamType):  # type: ignore[type-arg]  # Not generic at run time in all versions of click 8.
+    """Height and width in pixels, such as 608x968."""
 
     name = "HxW"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Parse it, or fail as bad usage."""
+        """Parses the size, or fails with a usage error."""
         if isinstance(value, tuple):
             return value
         match = re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,4})", str(value))
         if match is None:
-            self.fail(f"{value!r} is no size: write height, x, width, as 608x968", param, ctx)
+            self.fail(f"{value!r} is not a size: write height, x, width, as 608x968", param, ctx)
         return int(match[1]), int(match[2])
 
 
@@ -67,10 +68,10 @@ model.add_command(convert_model)
 
 
 @model.command("list")
-@_models
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@MODELS
+@JSON
 def list_models(root: Path | None, *, as_json: bool) -> None:
-    """List the models of the repository, and whether their files are what their manifests say."""
+    """List the models of the repository, and check that their files match their manifests."""
     repository = Repository(root or default_root())
     rows = model_rows(repository)
     if as_json:
@@ -83,32 +84,37 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
 
 @model.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(sorted(RECIPES)))
-@click.option("--train", is_flag=True, help="Train its weights on the synthetic drive first; takes hours on a CPU.")
-@click.option("--minutes", type=FiniteRange(min=0, min_open=True), help="End the training by then.")
-@click.option("--steps", type=click.IntRange(min=1), help="Of the training.")
-@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Of the training, or of random weights.")
+@click.option("--train", is_flag=True, help="Train the weights on the synthetic drive first; takes hours on a CPU.")
+@click.option("--minutes", type=FiniteRange(min=0, min_open=True), help="Time limit of the training.")
+@click.option("--steps", type=click.IntRange(min=1), help="Number of training steps.")
+@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Seed of the training or of random weights.")
 @click.option(
-    "--work", type=click.Path(file_okay=False, path_type=Path), help="For frames and checkpoints. [runs/training]"
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for training frames and checkpoints. [runs/training]",
 )
-@click.option("--untrained", is_flag=True, help="Take random weights, whatever ships; every picture will say so.")
+@click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
 @click.option(
-    "--labels", type=click.Path(dir_okay=False, path_type=Path), default=_STREET, help="Of the twelve classes."
+    "--labels",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_STREET,
+    help="Label file of the twelve classes.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice([each.value for each in Format]),
-    help="Build this format alone. [all of the model's]",
+    help="Build this format only. [all formats of the model]",
 )
-@click.option("--name", "called", metavar="NAME", help="Call the model so; with --format, and one NAME.")
-@click.option("--free-batch", is_flag=True, help="Any number of pictures may go through it at once, instead of one.")
+@click.option("--name", "new_name", metavar="NAME", help="Name of the new model; needs --format and one NAME.")
+@click.option("--free-batch", is_flag=True, help="Accept any batch size instead of 1.")
 @click.option(
     "--weights-from",
     "source",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The repository that holds the shipped weights. [the same]",
+    help="Repository with the built-in weights. [the same]",
 )
-@_models
+@MODELS
 def build(
     names: tuple[str, ...],
     root: Path | None,
@@ -116,28 +122,28 @@ def build(
     train: bool,
     untrained: bool,
     form: str | None,
-    called: str | None,
+    new_name: str | None,
     free_batch: bool,
     source: Path | None,
     labels: Path,
     work: Path | None,
     seed: int | None,
-    **course: Any,
+    **settings: Any,
 ) -> None:
-    """Build models into the repository: from the weights that ship, or random ones where none do, or trained now."""
+    """Build models into the repository, with built-in weights, random ones if there are none, or a new training."""
     if train and untrained:
         raise click.UsageError("--train and --untrained exclude each other")
-    if called is not None and (form is None or len(names) > 1):
-        raise click.UsageError("--name calls one model in one format: give --format, and one NAME")
-    import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
-    from modelling import building  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
+    if new_name is not None and (form is None or len(names) > 1):
+        raise click.UsageError("--name applies to one model in one format: give --format, and one NAME")
+    import_module("cloud.engines.tensorflow.library")  # Before the others, because it imports TensorFlow quietly.
+    from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
 
     repository, street = root or default_root(), read_labels(labels)
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
         weights = None
         if train:
-            given = {key: value for key, value in {**course, "seed": seed}.items() if value is not None}
+            given = {key: value for key, value in {**settings, "seed": seed}.items() if value is not None}
             weights = _train(recipe, work or Path("runs/training") / name, source or repository, street, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
@@ -147,7 +153,7 @@ def build(
             street,
             weights,
             None if form is None else (Format(form),),
-            name=called and validate_name("model", called),
+            name=new_name and validate_name("model", new_name),
             source=source,
             free_batch=free_batch,
         ):
@@ -156,12 +162,14 @@ def build(
 
 @model.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Make this model's folder.")
+@click.option(
+    "--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write the model's folder here."
+)
 @click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
-@click.option("--size", type=_Size(), help="The input's height and width, where the graph leaves them open.")
-@click.option("--signature", default="serving_default", show_default=True, help="Of a SavedModel.")
-@click.option("--untrained", is_flag=True, help="Its weights are random: every picture made with it will say so.")
-@click.option("--force", is_flag=True, help="Write the manifest anew where there is one.")
+@click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
+@click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
+@click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
+@click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(
     file: Path,
     folder: Path | None,
@@ -172,10 +180,10 @@ def inspect(
     untrained: bool,
     force: bool,
 ) -> None:
-    """Find out how to feed and read a model's FILE, and write its manifest.
+    """Find the input and output of a model's FILE, and write its manifest.
 
-    FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a file of Keras, ONNX or TensorFlow Lite. It is run
-    once: inspect only files that you trust.
+    FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file. The model is
+    run, so inspect trusted files only.
     """
     from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
 
@@ -188,23 +196,23 @@ def inspect(
     )
     console = Console()
     table = Table(title=str(found.path), show_header=False)
-    picture, answer, manifest = found.ends.picture, found.ends.answer, found.manifest
+    interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
-    table.add_row("input", str(picture))
+    table.add_row("input", str(interface.image))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", f"{answer}, {found.ends.kind}")
-    if found.ends.boxes is not None:
-        table.add_row("boxes", str(found.ends.boxes))
-    table.add_row("classes", told(found.ends.classes))
+    table.add_row("output", f"{interface.output}, {interface.kind}")
+    if interface.boxes is not None:
+        table.add_row("boxes", str(interface.boxes))
+    table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)
     for note in found.notes:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     if folder is None:
-        click.echo(f"\n{manifest.to_yaml()}\n--write models/NAME makes the model's folder with this as its model.yaml.")
+        click.echo(f"\n{manifest.to_yaml()}\n--write models/NAME writes a model's folder with this model.yaml.")
     else:
         click.echo(f"wrote {inspection.write(found, folder, replace=force)}")
 
@@ -212,31 +220,31 @@ def inspect(
 @model.command()
 @click.argument("name", metavar="MODEL")
 @click.argument("image", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write. [.]")
-@_models
-@_device
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Output folder. [.]")
+@MODELS
+@DEVICE
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
-    """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
+    """Run MODEL on an IMAGE (JPEG or PNG) without a broker; write the result as text and as PNG files."""
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
     rgb = read_image_file(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
-        tried = image_run.run(loaded, rgb)
-        click.echo(f"{loaded.describe()}: {tried.took_ms:.1f} ms warm")
-    Console().print(result_table(tried.result, tried.card))
-    click.echo("\n".join(f"wrote {path}" for path in image_run.write(tried, rgb, out, image.stem)))
+        result = image_run.run(loaded, rgb)
+        click.echo(f"{loaded.describe()}: {result.inference_ms:.1f} ms warm")
+    Console().print(result_table(result.result, result.card))
+    click.echo("\n".join(f"wrote {path}" for path in image_run.write(result, rgb, out, image.stem)))
 
 
 @model.command()
 @click.argument("name", metavar="MODEL")
 @click.argument("bag", type=click.Path(path_type=Path))
-@click.option("--topic", help="The camera's image topic. [the first with labels beside it]")
-@click.option("--frames", type=click.IntRange(min=1), help="Judge at most so many. [all]")
-@click.option("--truth", metavar="CLASS", help="What all of the bag's frames are; for a classifier.")
+@click.option("--topic", help="The camera's image topic. [the first one with labels]")
+@click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames. [all]")
+@TRUTH
 @_demosaic
-@click.option("--json", "as_json", is_flag=True, help="The figures as JSON, with the whole confusion table.")
-@_models
-@_device
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the confusion matrix.")
+@MODELS
+@DEVICE
 def evaluate(
     name: str,
     bag: Path,
@@ -249,12 +257,12 @@ def evaluate(
     device: str,
     as_json: bool,
 ) -> None:
-    """Compare what MODEL answers with a BAG's true labels or boxes, or with what --truth says of its frames.
+    """Compare the results of MODEL with a BAG's true labels or boxes, or with the class in --truth.
 
-    Of a segmentation: mean IoU, pixel accuracy, IoU by class, confusion. Of a detector: average precision, recall and
-    precision by class and size. Of a classifier: accuracy.
+    The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
+    precision, recall and precision by class and size; that of a classifier is accuracy.
     """
-    from modelling.evaluation.dispatch import judged  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -262,24 +270,24 @@ def evaluate(
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         task = progress.add_task(f"{name} on {bag.name}", total=frames)
-        result = judged(
+        result = evaluate_model(
             loaded,
             bag,
             truth=truth,
             camera=topic,
             frames=frames,
             demosaic=demosaic,
-            on_frame=lambda done, of: progress.update(task, completed=done, total=of),
+            on_frame=lambda done, total: progress.update(task, completed=done, total=total),
         )
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    Console().print(evaluation_table(result, f"{name} on {bag}"))
-    click.echo(evaluation_line(result))
+    Console().print(result.table(f"{name} on {bag}"))
+    click.echo(result.summary)
 
 
-def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, course: dict[str, Any]) -> "Weights":
-    """Train a recipe's weights and fold them, with a progress bar; `source`: the repository with the donor's weights."""
+def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":
+    """Trains a recipe with a progress bar; `source` is the repository with the donor's weights."""
     from modelling.training import dispatch  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -288,8 +296,8 @@ def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, course: d
         return dispatch.train(
             recipe,
             folder,
-            course,
-            lambda done, told: progress.update(task, completed=done, description=told),
+            settings,
+            lambda done, text: progress.update(task, completed=done, description=text),
             source=source,
             labels=labels,
         )

@@ -1,4 +1,4 @@
-"""The models that `skylane model build` makes: what each is, what goes in and what comes out."""
+"""The models that `skylane model build` can build: network, input size, output type and classes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,11 +10,11 @@ from shared.errors import UnknownNameError
 
 Colour = tuple[int, int, int]
 
-OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # Of the drive's boxes.
+OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # The drive's classes per detector class.
 
 
 class Format(StrEnum):
-    """A format that models are written in; the names of `cloud.engines`."""
+    """A file format, named as in `cloud.engines.engine.FORMATS`."""
 
     FROZEN_GRAPH = "frozen_graph"
     SAVED_MODEL = "saved_model"
@@ -22,24 +22,27 @@ class Format(StrEnum):
 
 
 class Output(StrEnum):
-    """What a model answers: for each pixel, for the whole picture, or for the things in it."""
+    """The kind of a model's output."""
 
-    CLASS_IDS = "class_ids"
-    SCORES = "scores"
-    PROBABILITIES = "probabilities"
-    OBJECTS = "objects"
+    CLASS_IDS = "class_ids"  # One class id per pixel.
+    SCORES = "scores"  # One score per class and pixel.
+    PROBABILITIES = "probabilities"  # One probability per class, for the whole image.
+    OBJECTS = "objects"  # Boxes with one probability per class.
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A model to build.
 
-    Its input is 1×height×width×3 RGB: float32 0..1 where it answers scores, else uint8 0..255. `largest_batch`: where it
-    is more than 1, any number of pictures may go through it at once, and a worker lets so many.
-    `formats`: each is written from the same weights, the first into the folder `name`, a further one into
-    `name-<format>`, such as `road-small-saved-model`. `trained`: whether weights ship; if not they are random, drawn
-    from `seed`. `score_threshold`: from which a detector's boxes are told.
-    `colours`: those of the classes where they are not the street's.
+    The input is N×height×width×3 RGB: float32 0..1 for an output of scores, uint8 0..255 for others.
+
+    Attributes:
+        formats: The formats to write, with the same weights. The first one's folder is `name`, another's
+            `name-<format>`, such as `road-small-saved-model`.
+        trained: Built-in weights exist; otherwise the weights are random, drawn from `seed`.
+        largest_batch: The largest batch of a worker. If it is 1, the graph has a fixed batch size of 1.
+        score_threshold: The lowest score of a reported box.
+        colours: The colours of the classes, if they are not those of the drive.
     """
 
     name: str
@@ -56,48 +59,48 @@ class Recipe:
     colours: tuple[Colour, ...] = ()
 
     def network(self, *, folded: bool) -> Any:
-        """A new network, a keras.Model with random weights; `folded` as `modelling.architectures.blocks` tells."""
+        """Returns a new keras.Model with random weights; `modelling.architectures.blocks` explains `folded`."""
         build = registry.load("network", _NETWORKS, self.name)
         return build(len(self.class_names), folded=folded)
 
     def thinned_network(self) -> Any:
-        """A network with the variables of `network(folded=False)` that trains them at less cost; road models only."""
+        """Returns a network that trains the variables of `network(folded=False)` at lower cost; road models only."""
         build = registry.load("network", _NETWORKS, self.name)
         return build(len(self.class_names), folded=False, thinned=True)
 
     def folder_name(self, form: Format) -> str:
-        """The name of a format's folder, which is the model's."""
+        """Returns the name of a format's folder, which is also the model's name."""
         return self.name if form is self.formats[0] else f"{self.name}-{form.replace('_', '-')}"
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a name.
+    """Returns a recipe by name.
 
     Raises:
-        UnknownNameError: there is none; the nearest names are offered.
+        UnknownNameError: the name is unknown; the message suggests the nearest ones.
     """
     if name not in RECIPES:
         raise UnknownNameError("model to build", name, RECIPES)
     return RECIPES[name]
 
 
-_SIDES = (224, 600)  # Pixels: that of most public classifiers, and that which EfficientNet-B7 was made for.
-_NETWORKS = {  # Paths, so that naming the models loads no TensorFlow.
+_SIDES = (224, 600)  # Pixels: the size of most public classifiers, and that of EfficientNet-B7.
+_NETWORKS = {  # Import paths, so that this module does not import TensorFlow.
     "road-small": registry.Entry("modelling.architectures.networks:road_small", "cloud"),
     "road-large": registry.Entry("modelling.architectures.networks:road_large", "cloud"),
     "street-deeplab": registry.Entry("modelling.architectures.networks:street_deeplab", "cloud"),
     "street-lite": registry.Entry("modelling.architectures.networks:street_lite", "cloud"),
-    "road-weather": registry.Entry("modelling.architectures.classifier:road_weather", "cloud"),
+    "road-weather": registry.Entry("modelling.architectures.networks:road_weather", "cloud"),
     "road-objects": registry.Entry("modelling.architectures.detector:road_objects", "cloud"),
     **{
         f"efficientnet-b7-{side}": registry.Entry("modelling.architectures.efficientnet:b7", "cloud") for side in _SIDES
     },
     **{
-        f"mobilenet-v3-large-{side}": registry.Entry("modelling.architectures.classifier:mobilenet_v3_large", "cloud")
+        f"mobilenet-v3-large-{side}": registry.Entry("modelling.architectures.networks:mobilenet_v3_large", "cloud")
         for side in _SIDES
     },
 }
-_THOUSAND = tuple(f"class_{number}" for number in range(1000))  # As many as the public classifiers tell apart.
+_THOUSAND = tuple(f"class_{number}" for number in range(1000))  # The number of ImageNet classes.
 _TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
 
 RECIPES = {

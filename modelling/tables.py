@@ -1,82 +1,45 @@
-"""What `skylane model` shows: the models of a repository, what one answers, and how well it does."""
+"""The output tables of `skylane model list` and `skylane model run`."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cloud.models.repository import Repository
+from modelling.conversion.derived_manifest import megabytes
 from shared.errors import SkylaneError
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
 
-if TYPE_CHECKING:  # They bring OpenCV and the bags' reader, which a list needs not.
-    from modelling.evaluation.classification import ClassificationEvaluation
-    from modelling.evaluation.detection import DetectionEvaluation
-    from modelling.evaluation.segmentation import Evaluation
+if TYPE_CHECKING:  # It imports OpenCV, which `list` does not need.
     from shared.messages.results import Result
 
 
 def model_rows(repository: Repository) -> list[dict[str, Any]]:
-    """Each model's facts; of one that is broken its name, and under `file` what is wrong.
+    """Returns each model's properties; for a broken model, its name and the error as `file`.
 
     Raises:
-        RepositoryError: there is no such repository.
+        RepositoryError: the repository does not exist.
     """
     return [_row(repository, name) for name in repository.names()]
 
 
 def models_table(rows: list[dict[str, Any]], title: str) -> Table:
-    """The models, a line each."""
+    """Returns a table with one line per model."""
     table = Table(title=title)
-    for column in ("name", "format", "input", "classes", "MB"):
+    columns = ("name", "format", "input", "classes", "MB")
+    for column in columns:
         table.add_column(column, justify="right" if column in ("classes", "MB") else "left", no_wrap=True)
     table.add_column("file")
     for row in rows:
-        facts = (told(row.get(column)) for column in ("name", "format", "input", "classes", "MB"))
-        table.add_row(*facts, f"{row['file']}{'' if row.get('trained', True) else ', untrained'}")
+        values = ("?" if (value := row.get(column)) is None else str(value) for column in columns)
+        table.add_row(*values, f"{row['file']}{'' if row.get('trained', True) else ', untrained'}")
     return table
 
 
-def evaluation_table(result: "Evaluation | DetectionEvaluation | ClassificationEvaluation", title: str) -> Table:
-    """The figures of a model on a bag, whatever its task is."""
-    match result.card.task:
-        case Task.CLASSIFICATION:
-            return _taken_table(cast("ClassificationEvaluation", result), title)
-        case Task.DETECTION:
-            return _object_table(cast("DetectionEvaluation", result), title)
-        case _:
-            return _confusion_table(cast("Evaluation", result), title)
-
-
-def evaluation_line(result: "Evaluation | DetectionEvaluation | ClassificationEvaluation") -> str:
-    """The same in one line."""
-    untrained = "" if result.card.trained else " (untrained weights)"
-    match result.card.task:
-        case Task.CLASSIFICATION:
-            classes = cast("ClassificationEvaluation", result)
-            return (
-                f"accuracy {classes.accuracy:.4f} for {classes.truth} · {classes.frames} frames · "
-                f"{classes.unreadable} unreadable{untrained}"
-            )
-        case Task.DETECTION:
-            found = cast("DetectionEvaluation", result)
-            return (
-                f"boxes are the same from an overlap of 0.5 on; recall and precision at a score of "
-                f"{found.score_threshold:g} · {found.frames} frames · {found.unmatched} without boxes{untrained}"
-            )
-        case _:
-            masks = cast("Evaluation", result)
-            return (
-                f"mean IoU {masks.mean_iou:.4f} over the classes but `none` · pixel accuracy "
-                f"{masks.confusion.pixel_accuracy:.4f} · {masks.frames} frames · {masks.unmatched} without labels"
-                f"{untrained}"
-            )
-
-
 def result_table(result: "Result", card: ModelCard) -> Table:
-    """What a model says of one picture."""
-    from shared.messages.results import Classification, Detections, Tensors  # noqa: PLC0415  As above.
+    """Returns a model's result for one image as a table."""
+    from shared.messages.results import Classification, Detections, Tensors  # noqa: PLC0415  See TYPE_CHECKING.
 
     table = Table()
     columns: tuple[str, ...]
@@ -102,59 +65,12 @@ def result_table(result: "Result", card: ModelCard) -> Table:
     return table
 
 
-def told(value: object) -> str:
-    """A fact as a word."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "?" if value is None else str(value)
-
-
-def _confusion_table(result: "Evaluation", title: str) -> Table:
-    """Of each true class (row), how many percent were taken for which class (column)."""
-    names, counts = result.card.labels.names, result.confusion.counts
-    held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
-    table = Table(title=title, caption="true class by row, predicted class by column, %")
-    table.add_column("true class")
-    table.add_column("IoU", justify="right")
-    for i in held:
-        table.add_column(str(i), justify="right", no_wrap=True)
-    iou = result.confusion.intersection_over_union()
-    for i in held:
-        shares = 100 * counts[i] / max(1, counts[i].sum())
-        percents = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in held)
-        table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *percents)
-    return table
-
-
-def _object_table(result: "DetectionEvaluation", title: str) -> Table:
-    """Average precision, recall and precision by class and size."""
-    table = Table(title=title, caption="size: root of the area from which a box counts, pixels of the input")
-    for column in ("class", "size", "boxes", "AP", "recall", "precision"):
-        table.add_column(column, justify="left" if column == "class" else "right")
-    for name, sizes in result.figures.items():
-        for size, figures in sizes.items():
-            values = (figures[key] for key in ("average_precision", "recall", "precision"))
-            shown = ("?" if value is None else f"{value:.3f}" for value in values)
-            table.add_row(name, size.removeprefix("from_").removesuffix("_px"), str(figures["truths"]), *shown)
-    return table
-
-
-def _taken_table(result: "ClassificationEvaluation", title: str) -> Table:
-    """For what the frames were taken."""
-    table = Table(title=title)
-    table.add_column("taken for")
-    table.add_column("frames", justify="right")
-    for name, count in zip(result.card.labels.names, result.taken_for, strict=True):
-        table.add_row(name, str(count))
-    return table
-
-
 def _scored(class_ids: Iterable[int], scores: Iterable[float], card: ModelCard) -> list[list[str]]:
     return [[card.labels.name_of(class_id), f"{score:.1%}"] for class_id, score in zip(class_ids, scores, strict=True)]
 
 
 def _shares(mask: Any, card: ModelCard) -> list[list[str]]:
-    """The share of the pixels of each class, the largest first; what a crop cut off is unseen."""
+    """Returns the share of pixels of each class, largest first; pixels outside of the model's crop are "unseen"."""
     counts = np.bincount(mask.ravel(), minlength=256)
     names = card.labels.names
     return [
@@ -185,5 +101,4 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
         path = repository.file(name)
     except SkylaneError as error:
         return row | {"file": str(error)}
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return row | {"MB": round(sum(each.stat().st_size for each in files) / 1e6, 1), "file": "ok"}
+    return row | {"MB": round(megabytes(path), 1), "file": "ok"}

@@ -1,4 +1,4 @@
-"""`model verify`: whether the models of a repository are whole, steady, and as good as what they were converted from."""
+"""`skylane model verify`: checks files, determinism and the agreement with the reference of a repository's models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,89 +12,87 @@ from cloud.models.warmup_images import warmup_images
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 
-_PICTURES = 4
-_STEADY = 0.999  # Of labels: threads may sum in another order from run to run.
+_IMAGES = 4
+_MIN_STABILITY = 0.999  # Share of equal labels in two runs; threads may change the order of sums.
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found of one version of a model. The checks stop at the first that fails."""
+    """The results for one version of a model. Verification stops at the first failed check."""
 
     name: str
     version: str
-    engine: str = ""  # "tensorflow fp32"
-    checks: tuple[str, ...] = ()  # That it passed, in order.
+    engine: str = ""  # Engine and precision, such as "tensorflow fp32".
+    checks: tuple[str, ...] = ()  # The passed checks in order.
     failure: str | None = None
-    agreement: float | None = None  # Of labels with the reference's; None where it is its own.
+    agreement: float | None = None  # Share of labels equal to the reference's; None if the model is its own reference.
 
 
 def verify(
     repository: Repository, names: tuple[str, ...], placement: Placement, on_model: Callable[[str], None]
 ) -> list[Verification]:
-    """Check all versions of some models, of all where none is named; `on_model` is told each before.
+    """Verifies all versions of the named models, or of all models.
 
-    ValidatedText are the file's hash, that its tensors are there and fit the manifest, that two runs on the same pictures
-    agree, and that its labels agree with those of the model it was converted from, or with TensorFlow's where another
-    engine runs it, as its `agreement_floor` wants.
+    The checks are: the file's hash, the tensors match the manifest, two runs on the same images agree, and the labels agree
+    with the reference. The reference is the model it was converted from, or TensorFlow if another engine runs it; the
+    manifest's `agreement_floor` is the required share. `on_model` is called before each model.
 
     Raises:
-        SkylaneError: there is no such repository or model.
+        SkylaneError: the repository or a model does not exist.
     """
-    found: list[Verification] = []
+    results: list[Verification] = []
     for name in names or repository.names():
         for version in _versions(repository, name):
             on_model(f"{name} {version}")
-            found.append(_verified(repository, name, version, placement))
-    return found
+            results.append(_verify(repository, name, version, placement))
+    return results
 
 
 def _versions(repository: Repository, name: str) -> tuple[str, ...]:
-    """A model's versions; where its manifest, which tells the only one, is broken, an unknown one that fails."""
+    """Returns a model's versions, or "?" if its manifest is broken."""
     try:
         return repository.versions(name)
     except ConfigError:
         return ("?",)
 
 
-def _verified(repository: Repository, name: str, version: str, placement: Placement) -> Verification:
+def _verify(repository: Repository, name: str, version: str, placement: Placement) -> Verification:
     state = Verification(name, version)
     try:
         manifest = repository.manifest(name, None if version == "?" else version)
         state = replace(state, checks=("manifest",))
         repository.file(name, version)
         state = replace(state, checks=(*state.checks, "hash"))
-        own = None if manifest.engine != AUTO else reference(repository, name, version).engine
-        with repository.load(name, placement, version=version, engine=own) as model:
-            model.warm_up(1)  # Fails where the answers do not fit the manifest.
+        engine = None if manifest.engine != AUTO else reference(repository, name, version).engine
+        with repository.load(name, placement, version=version, engine=engine) as model:
+            model.warm_up(1)  # Raises if the outputs do not match the manifest.
             state = replace(state, engine=f"{model.engine_name} {model.precision}", checks=(*state.checks, "tensors"))
-            return _compared(repository, model, state, placement)
+            return _compare(repository, model, state, placement)
     except SkylaneError as error:
         return replace(state, failure=str(error))
 
 
-def _compared(repository: Repository, model: Model, state: Verification, placement: Placement) -> Verification:
-    shown = warmup_images(model.card.height, model.card.width, _PICTURES)
-    first = model.infer(shown)
-    if agreement(model.manifest, first, model.infer(shown)) < _STEADY:
+def _compare(repository: Repository, model: Model, state: Verification, placement: Placement) -> Verification:
+    images = warmup_images(model.card.height, model.card.width, _IMAGES)
+    first = model.infer(images)
+    if agreement(model.manifest, first, model.infer(images)) < _MIN_STABILITY:
         return replace(state, failure=NOT_DETERMINISTIC)
     state = replace(state, checks=(*state.checks, "steady"))
-    held = reference(repository, state.name, state.version)
+    candidate = reference(repository, state.name, state.version)
     source = model.manifest.converted_from
-    if source is not None and held.model == state.name:
-        return replace(
-            state, failure=f"the model it was converted from ({source.model}, {source.sha256[:12]}…) is not here"
-        )
-    if (held.model, f"{held.engine} {held.precision}") == (state.name, state.engine):
-        return state  # It is its own reference.
-    where = replace(placement, precision=held.precision)
-    with repository.load(held.model, where, version=held.version, engine=held.engine) as truth:
+    if source is not None and candidate.model == state.name:
+        problem = f"the repository lacks the model it was converted from ({source.model}, {source.sha256[:12]}…)"
+        return replace(state, failure=problem)
+    if (candidate.model, f"{candidate.engine} {candidate.precision}") == (state.name, state.engine):
+        return state  # The model is its own reference.
+    where = replace(placement, precision=candidate.precision)
+    with repository.load(candidate.model, where, version=candidate.version, engine=candidate.engine) as truth:
         if truth.input_shape != model.input_shape:
-            return replace(state, failure=f"takes pictures of another size than {held.model}")
-        share = agreement(model.manifest, truth.infer(shown), first)
+            return replace(state, failure=f"takes images of another size than {candidate.model}")
+        share = agreement(model.manifest, truth.infer(images), first)
     floor = model.manifest.agreement_floor
     if share < floor:
-        told = (
-            f"{100 * share:.3f} % of its labels are those of {held.label(state.name)}, its floor is {100 * floor:g} %"
-        )
-        return replace(state, agreement=share, failure=told)
+        reference_name = candidate.label(state.name)
+        problem = f"{100 * share:.3f} % of its labels equal those of {reference_name}, its floor is {100 * floor:g} %"
+        return replace(state, agreement=share, failure=problem)
     return replace(state, agreement=share, checks=(*state.checks, "agreement"))

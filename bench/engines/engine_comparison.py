@@ -26,7 +26,7 @@ from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.engine import DeviceError, Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.segmentation import EvaluationError, evaluate
+from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation
 from shared.broker.broker import Broker
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
@@ -180,8 +180,8 @@ def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
     repository = Repository(folder / "models")
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
-    frames = calibration_frames.drawn(repository.card(plan.model), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES)
-    quantization.quantise(repository, plan.model, Precision.INT8, frames, called=int8_name)
+    frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION, _UNSEEN)
+    quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=called)
     return repository.root
 
 
@@ -191,7 +191,7 @@ def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: 
         found = {}
         for name, each in ready.items():
             on_step(f"{name}: mean IoU")
-            found[name] = evaluate(each.model, plan.bag, frames=plan.frames).mean_iou
+            found[name] = evaluate_segmentation(model, plan.bag, frames=plan.frames).mean_iou
     except EvaluationError:
         return None
     return found

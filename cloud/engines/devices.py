@@ -1,4 +1,4 @@
-"""Devices by name: "auto", "cpu", "gpu" and "gpu:N", for every engine the same."""
+"""Device names, the same for every engine: "auto", "cpu", "gpu" and "gpu:N"."""
 
 import re
 
@@ -7,16 +7,20 @@ from cloud.engines.engine import DeviceError
 _NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
 
 
-def choose(device: str, gpus: int, library: str, remedy: str) -> str:
-    """The device to run on, "cpu" or "gpu:N", for one asked for, where `library` sees so many GPUs.
+def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
+    """Returns the device to run on, "cpu" or "gpu:N".
 
-    `remedy`: what to install where it sees none.
+    Args:
+        device: The requested device.
+        gpus: The number of GPUs that the library sees.
+        library: The library's name, for messages.
+        remedy: What to do if the library sees no GPU, for messages.
 
     Raises:
-        DeviceError: it is no device's name, or this machine has no such GPU.
+        DeviceError: the name is invalid, or this machine has no such GPU.
     """
     if _NAME.fullmatch(device) is None:
-        raise DeviceError(device, "is no device: use auto, cpu or gpu:N")
+        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
     if device == "cpu":
         return "cpu"
     if device == "auto":

@@ -1,4 +1,4 @@
-"""An engine: what runs a model's file on a device. One module an engine; a manifest's `format` and `engine` choose it."""
+"""The contract of an engine, which runs model files on a device, and the table of all engines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError
 
-Images = npt.NDArray[np.uint8]  # N×H×W×3, in the model's layout.
+Images = npt.NDArray[np.uint8]  # N×H×W×3, in the channel order of the model.
 ClassIds = npt.NDArray[np.uint8]  # N×H×W.
-Outputs = Mapping[str, npt.NDArray[Any]]  # By the manifest's head; the first axis is N; in host memory.
+Outputs = Mapping[str, npt.NDArray[Any]]  # Arrays in host memory by the manifest's head; the first axis is the batch.
 
 
 class EngineEntry(NamedTuple):
-    """Where an engine lives ("module:attribute"), the pip extra that brings its library, and the formats that it reads."""
+    """The import path of an engine ("module:attribute"), the pip extra of its library, and the formats it reads."""
 
     path: str
     extra: str
     formats: tuple[str, ...]
 
 
-ENGINES = {  # Paths, not classes: naming TensorFlow must not import it.
+ENGINES = {  # Paths instead of classes, so that this module imports no framework.
     "tensorflow": EngineEntry(
         "cloud.engines.tensorflow.engine:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
     ),
@@ -39,9 +39,9 @@ ENGINES = {  # Paths, not classes: naming TensorFlow must not import it.
     "triton": EngineEntry("cloud.engines.remote.triton:TritonEngine", "transports", ("open_inference",)),
     "tf_serving": EngineEntry("cloud.engines.remote.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
 }
-AUTO = "auto"  # In a manifest's `engine`: the fastest on this host whose labels agree with the reference's.
+AUTO = "auto"  # A manifest's `engine`: the fastest one on this host whose labels agree with the reference engine.
 
-# Each format's own engine, which runs it where no other is asked for: the first of the table that reads it.
+# The default engine of each format: the first one in ENGINES that reads it, except for these three.
 FORMATS = {form: name for name, entry in reversed(ENGINES.items()) for form in entry.formats} | {
     "openvino": "openvino",
     "onnx": "onnxruntime",
@@ -50,7 +50,7 @@ FORMATS = {form: name for name, entry in reversed(ENGINES.items()) for form in e
 
 
 class Precision(StrEnum):
-    """What a model's numbers are, and what they are computed in."""
+    """The number type of a model's weights and of its arithmetic."""
 
     FP32 = "fp32"
     BF16 = "bf16"
@@ -59,7 +59,7 @@ class Precision(StrEnum):
 
 
 class EngineError(SkylaneError):
-    """A model's file cannot be run as its manifest says."""
+    """A model's file cannot be run as its manifest describes it."""
 
     def __init__(self, path: Path, problem: str) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class EngineError(SkylaneError):
 
 
 class DeviceError(SkylaneError):
-    """A device was asked for that is not there."""
+    """The requested device is missing or unsuitable."""
 
     def __init__(self, device: str, problem: str) -> None:
         self.device = device
@@ -77,57 +77,65 @@ class DeviceError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model runs, on how many threads, and in what numbers."""
+    """The device, thread counts and precision that a model runs with."""
 
-    device: str = "auto"  # "auto" (a GPU where there is one), "cpu", "gpu" or "gpu:N".
-    intra_threads: int = 0  # Within an operation; 0 lets the engine choose.
-    inter_threads: int = 0  # Between operations; 0 lets the engine choose.
-    instances: int | None = None  # Batches that are inferred at a time; None lets the engine choose.
-    precision: Precision | None = None  # None: as the manifest says.
+    device: str = "auto"  # "auto" (a GPU if there is one), "cpu", "gpu" or "gpu:N".
+    intra_threads: int = 0  # Threads within an operation; 0 lets the engine choose.
+    inter_threads: int = 0  # Threads between operations; 0 lets the engine choose.
+    instances: int | None = None  # Batches inferred at the same time; None lets the engine choose.
+    precision: Precision | None = None  # None takes the manifest's.
 
 
 class Engine(Protocol):
-    """A model's file, open on a device. Used by one thread at a time, unless it has a true `is_reentrant`.
+    """A model's file, opened on a device.
 
-    One that has it may tell in `instances` how many batches it is best given at a time.
-
-    Built as `Engine(path, manifest, placement)` with a `cloud.models.manifest.Manifest`; raises EngineError or DeviceError
-    where that cannot be.
+    An engine is built as `Engine(path, manifest, placement)`, with a `cloud.models.manifest.Manifest`; the constructor
+    raises EngineError or DeviceError. One thread at a time uses an engine, unless it has a true attribute
+    `is_reentrant`; the optional attribute `instances` is then the best number of concurrent batches.
     """
 
     @property
     def name(self) -> str:
-        """Its key in ENGINES."""
+        """The key of the engine in ENGINES."""
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "gpu:N"; of a model on another server, that one's address."""
+        """The device in use: "cpu", "gpu:N", or the address of the server that runs the model."""
 
     @property
     def precision(self) -> Precision:
-        """What it computes in."""
+        """The number type that the engine computes in."""
 
     @property
     def batch_size(self) -> int | None:
-        """The batch size baked into the graph; None where any will do."""
+        """The fixed batch size of the graph; None if it accepts any."""
 
     def infer(self, batch: Images) -> Outputs:
-        """What the model answers, by the manifest's head, in host memory when it returns.
+        """Runs the model and returns its outputs by head, in host memory.
 
-        `batch`: uint8 N×H×W×3, C-contiguous, in the manifest's layout; N is `batch_size` where that is not None.
-        By task: segmentation {"mask": uint8 N×H×W class ids of the input's size, the lowest where scores are equal};
-        classification {"scores": float32 N×C, probabilities}; detection {"boxes": float32 N×A×4, x1, y1, x2, y2 in
-        pixels of the input, "scores": float32 N×A×C, probabilities}; tensors: every head as the model gives it.
-        Raises InferenceError where the model itself fails on this batch, or answers with numbers that are none.
+        Args:
+            batch: uint8 N×H×W×3, C-contiguous, in the manifest's channel order. N is `batch_size` unless that is None.
+
+        Returns:
+            The outputs of the manifest's task.
+
+            - segmentation: {"mask": uint8 N×H×W class ids of the input's size; the lowest id wins a tie}
+            - classification: {"scores": float32 N×C probabilities}
+            - detection: {"boxes": float32 N×A×4, x1, y1, x2, y2 in pixels of the input;
+              "scores": float32 N×A×C probabilities}
+            - tensors: every head unchanged
+
+        Raises:
+            InferenceError: the model failed on this batch, or its output contains NaN.
         """
 
     def close(self) -> None:
-        """Release memory and devices."""
+        """Releases memory and devices."""
 
 
 class InferenceError(SkylaneError):
-    """A model failed on a batch. The vehicle is told the text: no path of this host stands in it."""
+    """A model failed on a batch. The text is sent to the vehicle, so it contains no path of this host."""
 
 
-class UnavailableError(InferenceError):
-    """A model could not be asked, whatever the pictures: none of them need be tried alone."""
+class ModelUnavailableError(InferenceError):
+    """The model could not be reached. The images are not the cause, so a retry image by image is useless."""

@@ -1,8 +1,8 @@
-"""What a model needs before and after it on the host, where its file does not do it itself.
+"""Preprocessing and postprocessing in NumPy, for model files that do not contain these steps.
 
-TensorFlow's engine puts these steps into its graph (`cloud.engines.tensorflow.graph_heads`, which says the same in operations).
-The engines of other formats run a file as it is: scaling before it; arg max, probabilities and boxes in pixels after it.
-A file made by `skylane model convert` holds them all, and nothing is left to do here.
+Before the model: scaling. After it: arg max, probabilities, and boxes in pixels. `cloud.engines.tensorflow.graph_heads` and
+`cloud.engines.openvino.heads` add the same steps to the graph instead, and a file written by `skylane model convert`
+contains them already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from shared.messages.model_card import Task
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]
-Shape = Sequence[int | None]  # None: left open.
+Shape = Sequence[int | None]  # None stands for a dimension of any size.
 
 _RGB = 3
 _MAP_RANK = 4  # N×H×W×C or N×C×H×W
@@ -29,17 +29,17 @@ _CORNERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """How pixels become a model's input."""
+class Preprocessor:
+    """Converts images to the model's input."""
 
     section: InputSection
-    planar: bool  # N×3×H×W instead of N×H×W×3.
-    batch_size: int | None  # Baked into the file; None where any will do.
+    planar: bool  # The input is N×3×H×W instead of N×H×W×3.
+    batch_size: int | None  # Fixed by the file; None if it accepts any.
 
     def __call__(self, images: Images) -> Array:
-        """The model's input from uint8 N×H×W×3: `(pixel * scale - mean) / std` in the model's own type.
+        """Returns `(pixel * scale - mean) / std` in the model's dtype, for uint8 images N×H×W×3.
 
-        Where the pixels are fed as they are, what comes back is what was given.
+        If there is nothing to convert, the result is `images` itself.
         """
         section = self.section
         if self.planar:
@@ -57,32 +57,38 @@ class Feed:
         return values
 
 
-def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Feed:
-    """How to feed an input of this shape and type; of one that tells neither, N×H×W×3 of the manifest's is believed.
+def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Preprocessor:
+    """Returns the preprocessor for a file's input tensor.
+
+    Args:
+        shape: The shape of the tensor; None if unknown, which assumes N×H×W×3.
+        dtype: The dtype of the tensor; None if unknown, which assumes the manifest's.
+        manifest: The manifest that describes the input.
+        path: The model file, for messages.
 
     Raises:
-        EngineError: it is not what the manifest says.
+        EngineError: the tensor does not match the manifest.
     """
     section = manifest.input
     if dtype is not None and dtype != section.dtype:
         raise EngineError(path, f"input {section.tensor!r} is {dtype}, the manifest's dtype {section.dtype}")
     if shape is None:
-        return Feed(section, planar=False, batch_size=None)
+        return Preprocessor(section, planar=False, batch_size=None)
     for planar, sides in (
         (False, (section.height, section.width, _RGB)),
         (True, (_RGB, section.height, section.width)),
     ):
         if _fits(shape, (None, *sides)):
-            return Feed(section, planar, shape[0])
-    wanted = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
-    raise EngineError(path, f"input {section.tensor!r} is {_told(shape)}, the manifest's {wanted}: correct it")
+            return Preprocessor(section, planar, shape[0])
+    expected = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
+    raise EngineError(path, f"input {section.tensor!r} is {_formatted(shape)}, the manifest's {expected}: correct it")
 
 
-def named(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
-    """A file's tensor by its name; `role`: "input" or "output".
+def find_tensor(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
+    """Returns a file's tensor by name; `role` is "input" or "output".
 
     Raises:
-        EngineError: it has none; the nearest names are offered.
+        EngineError: the file has no such tensor; the message suggests the nearest names.
     """
     if name not in tensors:
         raise EngineError(path, f"the model has no {role} {name!r}{suggestion(name, tensors)}")
@@ -90,21 +96,21 @@ def named(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
 
 
 def check_other_inputs(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
-    """Check that a file asks for nothing but the picture and what the manifest's constants give.
+    """Checks that each input other than the image has a value in the manifest's constants.
 
     Raises:
-        EngineError: it asks for more.
+        EngineError: an input has no value.
     """
-    unfed = sorted(set(names) - set(constants))
-    if unfed:
-        raise EngineError(path, f"also wants {', '.join(unfed[:5])}: give each a value in input.constants")
+    missing = sorted(set(names) - set(constants))
+    if missing:
+        raise EngineError(path, f"also needs {', '.join(missing[:5])}: give each a value in input.constants")
 
 
 def file_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
-    """The precision of the file, which is what an engine that rewrites no numbers computes in.
+    """Returns the precision of the file, for an engine that cannot convert it.
 
     Raises:
-        EngineError: another one was asked for.
+        EngineError: the placement asks for another precision.
     """
     if placement.precision not in (None, manifest.precision):
         raise EngineError(
@@ -116,15 +122,15 @@ def file_precision(manifest: Manifest, placement: Placement, engine: str, path: 
 
 
 def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
-    """Check that an output of this shape, None where it tells none, is what the manifest says of a head.
+    """Checks the shape of a head's output against the manifest; an unknown shape (None) always passes.
 
     Raises:
-        EngineError: it is not.
+        EngineError: the shape does not match.
     """
     if shape is None or manifest.task is Task.TENSORS:
         return
     section = manifest.heads[head]
-    labels = len(manifest.labels) or None  # In a file: not known here.
+    labels = len(manifest.labels) or None  # Unknown here if the manifest names a labels file.
     problem, channels = None, None
     match section.kind:
         case OutputKind.CLASS_IDS:
@@ -137,20 +143,20 @@ def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path)
             problem = None if _fits(shape, (None, None, _CORNERS)) else "boxes are N×A×4"
         case _:
             rank = 2 if manifest.task is Task.CLASSIFICATION else _BOXES_RANK
-            wanted = "the scores of a picture are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
-            problem = None if len(shape) == rank else wanted
+            expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
+            problem = None if len(shape) == rank else expected
             channels = None if problem else shape[-1]
     if problem:
-        raise EngineError(path, f"output {section.tensor!r} is {_told(shape)}: {problem}")
+        raise EngineError(path, f"output {section.tensor!r} is {_formatted(shape)}: {problem}")
     if None not in (channels, labels) and channels != labels:
         raise EngineError(path, f"gives {channels} scores where the manifest has {labels} labels: name all")
 
 
-def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path) -> Array:
-    """What `Engine.infer` gives for a head, from what the model gave.
+def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Array:
+    """Returns the array of a head as `Engine.infer` defines it, from the model's raw output.
 
     Raises:
-        InferenceError: it holds NaN, or is of a shape that the manifest does not mean.
+        InferenceError: the output contains NaN, or its shape does not match the manifest.
     """
     section = manifest.heads[head]
     if values.dtype.kind == "f" and np.isnan(values).any():
@@ -161,7 +167,7 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
         raise InferenceError(error.problem) from error
     match manifest.task:
         case Task.SEGMENTATION:
-            return _class_ids(values, section, feed, manifest)
+            return _class_ids(values, section, preprocessor, manifest)
         case Task.CLASSIFICATION:
             return _softmax(_floats(values)) if section.kind is OutputKind.LOGITS else _floats(values)
         case Task.DETECTION if section.kind is OutputKind.BOXES:
@@ -172,17 +178,19 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
 
 
 def first_line(error: Exception) -> str:
-    """What a library says of an error, without the lines that follow."""
+    """Returns the first line of an error message, at most 300 characters."""
     text = str(error).strip()
     return printable(text.splitlines()[0][:300]) if text else type(error).__name__
 
 
-def _class_ids(values: Array, section: OutputSection, feed: Feed, manifest: Manifest) -> npt.NDArray[np.uint8]:
-    """uint8 N×H×W of the input's size; the lowest class where scores are equal."""
+def _class_ids(
+    values: Array, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
+) -> npt.NDArray[np.uint8]:
+    """Returns uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
     if section.kind is OutputKind.SCORES:
         labels = len(manifest.labels)
-        of_labels = [axis for axis in (1, 3) if values.shape[axis] == labels]
-        values = np.argmax(values, of_labels[0] if len(of_labels) == 1 else 1 if feed.planar else 3)
+        label_axes = [axis for axis in (1, 3) if values.shape[axis] == labels]
+        values = np.argmax(values, label_axes[0] if len(label_axes) == 1 else 1 if preprocessor.planar else 3)
     elif values.ndim == 2:  # noqa: PLR2004 - H×W
         values = values[np.newaxis]
     elif values.ndim == _MAP_RANK:
@@ -190,19 +198,19 @@ def _class_ids(values: Array, section: OutputSection, feed: Feed, manifest: Mani
     class_ids = values.astype(np.uint8, copy=False)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):
-        # A model that answers at a fraction of its input's size: each of its pixels stands for a block.
+        # The output is smaller than the input: enlarge it by nearest neighbour.
         rows, columns = (_nearest(*sides) for sides in zip(class_ids.shape[1:], (height, width), strict=True))
         class_ids = class_ids[:, rows][:, :, columns]
     return class_ids
 
 
 def _nearest(coarse: int, fine: int) -> npt.NDArray[np.intp]:
-    """Which of `coarse` pixels lies under the centre of each of `fine` ones."""
+    """Returns for each of `fine` pixels the index of the `coarse` pixel under its centre."""
     return ((np.arange(fine) + 0.5) * coarse / fine).astype(np.intp)
 
 
 def _in_pixels(boxes: Array, manifest: Manifest) -> Array:
-    """Boxes N×A×4 as x1, y1, x2, y2 in pixels of the input."""
+    """Converts boxes N×A×4 to x1, y1, x2, y2 in pixels of the input."""
     form = manifest.box_format
     match form.order:
         case BoxOrder.XYXY:
@@ -228,15 +236,15 @@ def _softmax(logits: Array) -> Array:
 
 
 def _sigmoid(logits: Array) -> Array:
-    """Without overflow on either side: tanh is flat where exp would not be."""
+    """Computes the sigmoid by tanh, which unlike exp cannot overflow."""
     return np.asarray(0.5 * np.tanh(0.5 * logits) + 0.5, np.float32)
 
 
-def _fits(shape: Shape, wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and all(
-        None in sides or sides[0] == sides[1] for sides in zip(shape, wanted, strict=True)
+def _fits(shape: Shape, expected: Shape) -> bool:
+    return len(shape) == len(expected) and all(
+        None in sides or sides[0] == sides[1] for sides in zip(shape, expected, strict=True)
     )
 
 
-def _told(shape: Shape) -> str:
+def _formatted(shape: Shape) -> str:
     return "×".join("?" if side is None else str(side) for side in shape) or "a scalar"

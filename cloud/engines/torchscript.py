@@ -1,4 +1,4 @@
-"""The engine of TorchScript files, on the CPU or a CUDA GPU."""
+"""The TorchScript engine, on the CPU or a CUDA GPU."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,106 +9,110 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.devices import choose
+from cloud.engines.devices import choose_device
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
 from cloud.engines.pre_postprocess import (
     Array,
-    Feed,
-    answer,
+    Preprocessor,
     check_other_inputs,
     check_output,
     file_precision,
+    find_tensor,
     first_line,
-    named,
+    postprocess,
 )
 from cloud.models.manifest import Manifest
 
-torch: Any = import_module("torch")  # Any: its types take mypy minutes.
+torch: Any = import_module("torch")  # Any: its type hints take mypy minutes.
 
 
 class TorchScriptEngine:
-    """Runs a TorchScript file. The manifest's input is the name of `forward`'s argument; its outputs are keys, or places.
+    """Runs a TorchScript file.
 
-    A `forward` that returns a map names its outputs by key; one that returns a tensor, or several, by place: "0", "1".
-    A TorchScript tells no shapes: it is tried once on a black picture, as N×3×H×W and, where that does not fit, as
-    N×H×W×3. It is a program, but one of tensors only: TorchScript has no files, no network and no imports. Reading the
-    file unpickles no Python object. Neither is a promise about damaged files, hence the repository's hash.
+    The manifest's input is the name of an argument of `forward`. If `forward` returns a dict, the outputs are its keys;
+    if it returns a tensor or several, they are the positions "0", "1" and so on.
+
+    A TorchScript declares no shapes, so the constructor runs it on a black image to find out whether it takes N×3×H×W or
+    N×H×W×3. A TorchScript can compute with tensors only: it has no access to files, network or imports, and loading it
+    unpickles no Python object. Damaged files may still crash the process; the repository's hash excludes them.
     """
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        """Load the module onto its device and try it.
+        """Loads the module onto its device and runs it once.
 
         Raises:
-            EngineError: the file is no TorchScript that runs here, or not what the manifest says.
-            DeviceError: the device is not there.
+            EngineError: the file is not a valid TorchScript, or does not match the manifest.
+            DeviceError: the device is missing.
         """
         self.name = "torchscript"
         self.precision = file_precision(manifest, placement, self.name, path)
-        self.device = choose(placement.device, torch.cuda.device_count(), "PyTorch", "install a PyTorch with CUDA")
+        self.device = choose_device(
+            placement.device, torch.cuda.device_count(), "PyTorch", "install a PyTorch with CUDA"
+        )
         self.batch_size = None
         self._manifest, self._path = manifest, path
-        self._place = torch.device(self.device.replace("gpu", "cuda"))
+        self._torch_device = torch.device(self.device.replace("gpu", "cuda"))
         if placement.intra_threads:
-            torch.set_num_threads(placement.intra_threads)  # Of the whole process: PyTorch has no other setting.
-        self._module = _loaded(path, self._place, manifest)
+            torch.set_num_threads(placement.intra_threads)  # PyTorch has this setting for the whole process only.
+        self._module = _load(path, self._torch_device, manifest)
         self._constants = _constants(self._module, manifest, path)
-        self._feed = self._tried()
+        self._preprocessor = self._find_preprocessor()
 
     def infer(self, batch: Images) -> Outputs:
-        """As `cloud.engines.engine.Engine.infer`."""
+        """See `cloud.engines.engine.Engine.infer`."""
         try:
-            found = self._run(batch, self._feed)
+            outputs = self._run(batch, self._preprocessor)
         except (RuntimeError, ValueError) as error:
-            raise InferenceError(f"the model failed: {_cause(error)}") from error
+            raise InferenceError(f"the model failed: {_last_line(error)}") from error
         return {
-            head: answer(head, found[section.tensor], self._feed, self._manifest, self._path)
+            head: postprocess(head, outputs[section.tensor], self._preprocessor, self._manifest, self._path)
             for head, section in self._manifest.heads.items()
         }
 
     def close(self) -> None:
-        """Release the module; the GPU's memory goes back to PyTorch's own pool."""
+        """Releases the module; GPU memory returns to PyTorch's pool."""
         self._module = None
 
-    def _run(self, batch: Images, feed: Feed) -> dict[str, Array]:
-        """The model's outputs by name, in host memory: the copy waits for the device."""
+    def _run(self, batch: Images, preprocessor: Preprocessor) -> dict[str, Array]:
+        """Returns the model's outputs by name; the copy to host memory waits for the device."""
         with torch.inference_mode():
-            picture = torch.from_numpy(feed(batch)).to(self._place)
-            given = self._module(picture, **self._constants)
-            return {name: tensor.cpu().numpy() for name, tensor in _by_name(given).items()}
+            images = torch.from_numpy(preprocessor(batch)).to(self._torch_device)
+            returned = self._module(images, **self._constants)
+            return {name: tensor.cpu().numpy() for name, tensor in _by_name(returned).items()}
 
-    def _tried(self) -> Feed:
-        """How the picture lies in its input, by trying; checks the outputs against the manifest."""
+    def _find_preprocessor(self) -> Preprocessor:
+        """Returns the preprocessor for the axis order that the module accepts, and checks the outputs."""
         section = self._manifest.input
         black = np.zeros((1, section.height, section.width, 3), np.uint8)
         problems = []
         for planar in (True, False):
-            feed = Feed(section, planar, None)
+            preprocessor = Preprocessor(section, planar, None)
             try:
-                found = self._run(black, feed)
+                outputs = self._run(black, preprocessor)
                 for head, output in self._manifest.heads.items():
-                    tensor = named(found, output.tensor, "output", self._path)
+                    tensor = find_tensor(outputs, output.tensor, "output", self._path)
                     check_output(head, tensor.shape, self._manifest, self._path)
-                    answer(head, tensor, feed, self._manifest, self._path)
+                    postprocess(head, tensor, preprocessor, self._manifest, self._path)
             except (RuntimeError, ValueError) as error:
-                problems.append(EngineError(self._path, f"fails on a black picture: {_cause(error)}"))
+                problems.append(EngineError(self._path, f"fails on a black image: {_last_line(error)}"))
             except EngineError as error:
-                problems.insert(0, error)  # It ran: what did not fit says more.
+                problems.insert(0, error)  # The module ran, so this error is more informative.
             except InferenceError:
-                return feed  # NaN of a black picture: each frame will tell.
+                return preprocessor  # NaN for a black image need not mean NaN for a frame.
             else:
-                return feed
+                return preprocessor
         raise problems[0]
 
 
-def _loaded(path: Path, place: Any, manifest: Manifest) -> Any:
-    """The module, in inference mode, its weights made constants."""
+def _load(path: Path, device: Any, manifest: Manifest) -> Any:
+    """Loads the module in inference mode with its weights frozen as constants."""
     try:
-        with _deprecations_known(), path.open("rb") as file:
-            module = torch.jit.load(file, map_location=place).eval()
+        with _without_deprecation_warnings(), path.open("rb") as file:
+            module = torch.jit.load(file, map_location=device).eval()
             names = [argument.name for argument in module.forward.schema.arguments[1:]]
-            named(dict.fromkeys(names), manifest.input.tensor, "input", path)
+            find_tensor(dict.fromkeys(names), manifest.input.tensor, "input", path)
             frozen = torch.jit.freeze(module)
-            return torch.jit.optimize_for_inference(frozen) if place.type == "cpu" else frozen
+            return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
     except (RuntimeError, ValueError, AttributeError) as error:
@@ -116,31 +120,30 @@ def _loaded(path: Path, place: Any, manifest: Manifest) -> Any:
 
 
 def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:
-    """What to give for the other arguments that have no default."""
+    """Returns the manifest's values for the arguments other than the image."""
     others = [each for each in module.forward.schema.arguments[1:] if each.name != manifest.input.tensor]
-    check_other_inputs(
-        [each.name for each in others if not each.has_default_value()], list(manifest.input.constants), path
-    )
+    required = [each.name for each in others if not each.has_default_value()]
+    check_other_inputs(required, list(manifest.input.constants), path)
     return {each.name: manifest.input.constants[each.name] for each in others if each.name in manifest.input.constants}
 
 
-def _by_name(given: Any) -> dict[str, Any]:
-    """What `forward` returned, by key or by place."""
-    if isinstance(given, dict):
-        return given
-    parts = given if isinstance(given, (list, tuple)) else [given]
-    return {str(place): tensor for place, tensor in enumerate(parts)}
+def _by_name(returned: Any) -> dict[str, Any]:
+    """Returns the result of `forward` as tensors by key or by position."""
+    if isinstance(returned, dict):
+        return returned
+    parts = returned if isinstance(returned, (list, tuple)) else [returned]
+    return {str(position): tensor for position, tensor in enumerate(parts)}
 
 
-def _cause(error: Exception) -> str:
-    """The last line: before it stands where in TorchScript it was raised."""
+def _last_line(error: Exception) -> str:
+    """Returns the last line of an error; the lines before it are the TorchScript stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
 
 
 @contextmanager
-def _deprecations_known() -> Iterator[None]:
-    """PyTorch would have all of TorchScript replaced by torch.export; the files that there are stay TorchScript."""
+def _without_deprecation_warnings() -> Iterator[None]:
+    """Ignores PyTorch's advice to use torch.export, which cannot load existing TorchScript files."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         yield

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.engines.engine import UnavailableError
+from cloud.engines.engine import ModelUnavailableError
 from cloud.isolation.process import ProcessLostError
 from cloud.models.model import Model
 from cloud.serving.admission import Admission
@@ -218,7 +218,7 @@ class Batcher:
         error = self._try(live) if live else None
         if error is None:
             return
-        if isinstance(error, UnavailableError):
+        if isinstance(error, ModelUnavailableError):
             for request in live:
                 self._replier.refuse(request, Status.FAILED, str(error))
             return

@@ -1,1 +1,4 @@
-"""Network architectures in Keras: MobileNetV3, EfficientNet, and their heads."""
+"""Network architectures in Keras: trunks (MobileNetV3, EfficientNet), heads, and the networks built from them.
+
+Start with `networks`.
+"""

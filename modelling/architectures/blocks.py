@@ -1,12 +1,11 @@
-"""The blocks MobileNetV3 and its heads are made of.
+"""The building blocks of MobileNetV3 and its heads.
 
-A network is built in one of two shapes. For training each convolution is followed by batch normalisation; for
-inference (`folded`) the normalisation has become the convolution's bias. `modelling.folding` turns the weights of the
-first into those of the second.
+A network has two variants. For training, batch normalisation follows each convolution. For inference (`folded`), the
+normalisation is part of the convolution's weights and bias; `modelling.training.weights.fold` converts the weights.
 
-Dilation is done by phases: `SpaceToBatch` cuts a map into rate×rate interleaved smaller maps stacked along the batch,
-where an undilated convolution is the dilated one on the whole map. TensorFlow would do that cut and its inverse around
-every single dilated depthwise convolution; here it is made once for all the blocks of one dilation.
+Dilated convolutions are implemented by `SpaceToBatch`: it splits a map into interleaved smaller maps, its phases, stacked
+along the batch, and a plain convolution on them equals a dilated one on the whole map. TensorFlow would split and join the
+map around every dilated depthwise convolution; here this happens once for all blocks of one dilation.
 """
 
 from dataclasses import dataclass
@@ -14,29 +13,32 @@ from typing import Any
 
 from modelling.frameworks import keras, tf
 
-EPSILON = 1e-3  # Added to the variance by normalisation.
-_DIVISOR = 8  # Of which the widths of published networks are multiples.
-_LEAST = 0.9  # Rounding takes no more than a tenth of a width away.
+EPSILON = 1e-3  # Added to the variance by batch normalisation.
+_DIVISOR = 8  # The widths of published networks are multiples of this.
+_MIN_ROUNDING = 0.9  # Rounding reduces a width by at most a tenth.
 
-Tensor = Any  # keras.KerasTensor; Keras ships no types.
+Tensor = Any  # A keras.KerasTensor; Keras has no type hints.
 
 
-class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """N×H×W×C → 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C: every second row and column, zero-padded to a multiple m of the size."""
+class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
+    """Splits a map into its four phases: every second row and column, after zero-padding to a multiple of m pixels.
+
+    N×H×W×C becomes 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C.
+    """
 
     def __init__(self, multiple: int = 2, **options: Any) -> None:
         super().__init__(**options)
         self.multiple = multiple
 
     def call(self, features: Tensor) -> Tensor:
-        """Cut."""
+        """Splits the map."""
         shape = tf.shape(features)
         rows = -shape[1] % self.multiple
         columns = -shape[2] % self.multiple
         return tf.space_to_batch(features, [2, 2], [[0, rows], [0, columns]])
 
     def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Half the padded height and width; four times the batch."""
+        """Returns half the padded height and width, and four times the batch."""
         batch, height, width, channels = shape
         return (None if batch is None else 4 * batch, self._halved(height), self._halved(width), channels)
 
@@ -44,15 +46,15 @@ class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return None if length is None else (length + -length % self.multiple) // 2
 
 
-class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """The inverse of `splits` nested `SpaceToBatch`, cropped to the size of `like`, a map of N×H×W×C'."""
+class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
+    """Inverts `splits` nested `SpaceToBatch` layers and crops the result to the size of `like`, N×H×W×C'."""
 
     def __init__(self, splits: int, **options: Any) -> None:
         super().__init__(**options)
         self.splits = splits
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:
-        """Join."""
+        """Joins the phases."""
         for _ in range(self.splits):
             features = tf.batch_to_space(features, [2, 2], [[0, 0], [0, 0]])
         shape = tf.shape(like)
@@ -61,33 +63,33 @@ class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
     def compute_output_shape(
         self, features_shape: tuple[int | None, ...], like_shape: tuple[int | None, ...]
     ) -> tuple[int | None, ...]:
-        """The size of `like` with the channels of the phases."""
+        """Returns the size of `like` with the channels of the phases."""
         return (*like_shape[:3], features_shape[3])
 
 
-class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """N×H×W×C → N×H/2×W/2×C: one of the four phases, each time another at random; even sizes only."""
+class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
+    """Selects one of the four phases at random in each step: N×H×W×C becomes N×H/2×W/2×C; even sizes only."""
 
     def call(self, features: Tensor) -> Tensor:
-        """Choose."""
+        """Selects a phase."""
         start = tf.random.uniform([2], 0, 2, tf.int32)
         return features[:, start[0] :: 2, start[1] :: 2]
 
     def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Half the height and width."""
+        """Returns half the height and width."""
         batch, height, width, channels = shape
         return (batch, height and height // 2, width and width // 2, channels)
 
 
-class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """The mean of each channel over a whole picture, N×1×1×C, given to each of its 4**splits phases."""
+class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
+    """Computes the mean of each channel over the whole image, N×1×1×C, and repeats it for its 4**splits phases."""
 
     def __init__(self, splits: int, **options: Any) -> None:
         super().__init__(**options)
         self.splits = splits
 
     def call(self, features: Tensor) -> Tensor:
-        """Pool."""
+        """Computes the means."""
         means = tf.reduce_mean(features, axis=[1, 2], keepdims=True)
         if not self.splits:
             return means
@@ -97,30 +99,30 @@ class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return tf.tile(whole, [phases, 1, 1, 1])
 
     def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """One number a channel."""
+        """Returns one number per channel."""
         return (shape[0], 1, 1, shape[3])
 
 
-class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """Bilinear resize of a map to the height and width of another, half-pixel centres."""
+class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
+    """Resizes a map to the height and width of another, bilinear with half-pixel centres."""
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:
-        """Resize."""
+        """Resizes the map."""
         resized = tf.image.resize(features, tf.shape(like)[1:3], method="bilinear")
         return tf.cast(resized, features.dtype)
 
     def compute_output_shape(
         self, features_shape: tuple[int | None, ...], like_shape: tuple[int | None, ...]
     ) -> tuple[int | None, ...]:
-        """The size of `like` with the channels of the resized map."""
+        """Returns the size of `like` with the channels of the resized map."""
         return (*like_shape[:3], features_shape[3])
 
 
-class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras ships no types.
-    """Batch normalisation in one kernel. Keras writes it as a dozen operations: a third of a training step on a CPU."""
+class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras has no type hints.
+    """Batch normalisation as one operation; Keras uses a dozen, which take a third of a training step on a CPU."""
 
     def call(self, features: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:  # noqa: ARG002, FBT001 - Keras calls it so.
-        """Normalise by the batch in training, else by the running mean and variance."""
+        """Normalises by the batch's statistics in training, else by the running mean and variance."""
         scale, offset = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
         if not training:
             mean, variance = tf.convert_to_tensor(self.moving_mean), tf.convert_to_tensor(self.moving_variance)
@@ -134,22 +136,25 @@ class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
 
 
 def rounded(channels: float) -> int:
-    """A scaled width as the published networks have it: the nearest multiple of eight, or the next where that takes too much."""
+    """Rounds a width as the published networks do: to the nearest multiple of 8, or up if that removes over a tenth."""
     nearest = max(_DIVISOR, int(channels + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
-    return nearest if nearest >= _LEAST * channels else nearest + _DIVISOR
+    return nearest if nearest >= _MIN_ROUNDING * channels else nearest + _DIVISOR
 
 
 def _unit_gain(kernel: int) -> Any:
-    """He's initialiser for depthwise kernels, each fed by one channel.
+    """Returns He's initialiser for depthwise kernels, which have one input channel.
 
-    Keras counts all channels: its kernels start tens of times too small, and the first thousand steps shake them.
+    Keras counts all channels, so its kernels start tens of times too small and disturb the first thousand steps.
     """
     return keras.initializers.RandomNormal(stddev=2**0.5 / kernel)
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """Builds blocks of one network: `folded` without batch normalisation, `momentum` is that of its running means."""
+class BlockBuilder:
+    """Builds the blocks of one network.
+
+    `folded` omits batch normalisation; `momentum` is that of its running means.
+    """
 
     folded: bool
     momentum: float = 0.97
@@ -165,7 +170,7 @@ class Blocks:
         dilation: int = 1,
         activation: str | None = None,
     ) -> Tensor:
-        """Convolution, normalisation, activation; SAME padding. Layers `name.conv` and `name.norm`."""
+        """Adds a convolution with SAME padding, normalisation and activation; layers `name.conv` and `name.norm`."""
         features = keras.layers.Conv2D(
             channels,
             kernel,
@@ -181,7 +186,7 @@ class Blocks:
     def depthwise(
         self, features: Tensor, name: str, *, kernel: int = 3, stride: int = 1, activation: str | None = None
     ) -> Tensor:
-        """One kernel×kernel filter a channel, normalisation, activation; SAME padding."""
+        """Adds one kernel×kernel filter per channel with SAME padding, normalisation and activation."""
         features = keras.layers.DepthwiseConv2D(
             kernel,
             strides=stride,
@@ -197,18 +202,18 @@ class Blocks:
         features: Tensor,
         name: str,
         *,
-        narrowed: int,
+        squeezed: int,
         activation: str = "relu",
         gate: str = "hard_sigmoid",
         splits: int = 0,
     ) -> Tensor:
-        """Scale each channel by a gate computed from all channels' means (Hu et al. 2018).
+        """Scales each channel by a gate computed from the means of all channels (Hu et al. 2018).
 
-        `narrowed`: the channels between; the activations by default are MobileNetV3's.
+        `squeezed` is the number of channels in between; the default activations are MobileNetV3's.
         """
         means = PooledPhases(splits, name=f"{name}.pool")(features)
-        few = keras.layers.Conv2D(narrowed, 1, activation=activation, name=f"{name}.squeeze")(means)
-        gates = keras.layers.Conv2D(features.shape[-1], 1, activation=gate, name=f"{name}.excite")(few)
+        hidden = keras.layers.Conv2D(squeezed, 1, activation=activation, name=f"{name}.squeeze")(means)
+        gates = keras.layers.Conv2D(features.shape[-1], 1, activation=gate, name=f"{name}.excite")(hidden)
         return keras.layers.Multiply(name=f"{name}.scale")([features, gates])
 
     def _normalised(self, features: Tensor, name: str, activation: str | None) -> Tensor:

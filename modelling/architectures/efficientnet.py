@@ -3,16 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, Tensor, rounded
-from modelling.architectures.networks import Network
+from modelling.architectures.blocks import BlockBuilder, Tensor, rounded
+from modelling.architectures.networks import Network, image_input
 from modelling.frameworks import keras
 
 SWISH = "silu"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A row of the paper's table 1, of B0: `repeats` blocks, of which the first one has the stride."""
+class EfficientNetStage:
+    """A stage of B0, a row of the paper's table 1; only the first of the `repeats` blocks has the stride."""
 
     expansion: int
     channels: int
@@ -22,22 +22,21 @@ class Stage:
 
 
 STAGES = (
-    Stage(1, 16, 1, 1, 3),
-    Stage(6, 24, 2, 2, 3),
-    Stage(6, 40, 2, 2, 5),
-    Stage(6, 80, 3, 2, 3),
-    Stage(6, 112, 3, 1, 5),
-    Stage(6, 192, 4, 2, 5),
-    Stage(6, 320, 1, 1, 3),
+    EfficientNetStage(1, 16, 1, 1, 3),
+    EfficientNetStage(6, 24, 2, 2, 3),
+    EfficientNetStage(6, 40, 2, 2, 5),
+    EfficientNetStage(6, 80, 3, 2, 3),
+    EfficientNetStage(6, 112, 3, 1, 5),
+    EfficientNetStage(6, 192, 4, 2, 5),
+    EfficientNetStage(6, 320, 1, 1, 3),
 )
 _STEM, _LAST = 32, 1280
 
 
 def efficientnet(classes: int, *, width: float, depth: float, folded: bool) -> Network:
-    """B0 scaled by `width` and `depth`; the resolution is whatever picture it is given. Logits N×classes."""
-    blocks = Blocks(folded)
-    picture = keras.Input((None, None, 3), name="picture")
-    features = blocks.convolution(picture, rounded(_STEM * width), "stem", kernel=3, stride=2, activation=SWISH)
+    """EfficientNet-B0 scaled by `width` and `depth`, for images of any size; the output is logits N×classes."""
+    blocks, image = BlockBuilder(folded), image_input()
+    features = blocks.convolution(image, rounded(_STEM * width), "stem", kernel=3, stride=2, activation=SWISH)
     number = 0
     for stage in STAGES:
         for repeat in range(math.ceil(stage.repeats * depth)):
@@ -48,7 +47,7 @@ def efficientnet(classes: int, *, width: float, depth: float, folded: bool) -> N
             )
     features = blocks.convolution(features, rounded(_LAST * width), "last", activation=SWISH)
     means = keras.layers.GlobalAveragePooling2D(name="pool")(features)
-    return keras.Model(picture, keras.layers.Dense(classes, name="logits")(means), name="network")
+    return keras.Model(image, keras.layers.Dense(classes, name="logits")(means), name="network")
 
 
 def b7(classes: int, *, folded: bool) -> Network:
@@ -56,14 +55,18 @@ def b7(classes: int, *, folded: bool) -> Network:
     return efficientnet(classes, width=2.0, depth=3.1, folded=folded)
 
 
-def _block(blocks: Blocks, entering: Tensor, stage: Stage, name: str, *, channels: int, stride: int) -> Tensor:
-    """An inverted residual with squeeze and excitation: its gate narrows to a quarter of what enters the block."""
-    features, enters = entering, entering.shape[-1]
+def _block(
+    blocks: BlockBuilder, block_input: Tensor, stage: EfficientNetStage, name: str, *, channels: int, stride: int
+) -> Tensor:
+    """An inverted residual; its squeeze-and-excitation reduces to a quarter of the block's input channels."""
+    features, in_channels = block_input, block_input.shape[-1]
     if stage.expansion > 1:
-        features = blocks.convolution(features, enters * stage.expansion, f"{name}.widen", activation=SWISH)
+        features = blocks.convolution(features, in_channels * stage.expansion, f"{name}.widen", activation=SWISH)
     features = blocks.depthwise(features, f"{name}.spatial", kernel=stage.kernel, stride=stride, activation=SWISH)
     features = blocks.squeeze_excite(
-        features, f"{name}.gate", narrowed=max(1, enters // 4), activation=SWISH, gate="sigmoid"
+        features, f"{name}.gate", squeezed=max(1, in_channels // 4), activation=SWISH, gate="sigmoid"
     )
     features = blocks.convolution(features, channels, f"{name}.narrow")
-    return features if stride > 1 or channels != enters else keras.layers.Add(name=f"{name}.sum")([features, entering])
+    if stride > 1 or channels != in_channels:
+        return features
+    return keras.layers.Add(name=f"{name}.sum")([features, block_input])

@@ -1,27 +1,27 @@
-"""What turns a trunk's features into class scores: LR-ASPP with fine skips, and DeepLabV3+."""
+"""Segmentation heads: LR-ASPP with skip connections, and DeepLabV3+."""
 
-from modelling.architectures.blocks import Blocks, ResizeLike, Tensor
+from modelling.architectures.blocks import BlockBuilder, ResizeLike, Tensor
 from modelling.architectures.mobilenet_v3 import Features
 from modelling.frameworks import keras
 
 
-def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
-    """Lite reduced ASPP (Howard et al. 2019, section 6.4), carried on to half the picture's size.
+def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
+    """Builds lite reduced ASPP (Howard et al. 2019, section 6.4), extended to half the image's size.
 
-    The paper's head ends at an eighth. Poles and persons are a few pixels wide there, so three steps follow, each
-    adding the trunk's finer map. `thinned`: as the trunk is. Returns scores N×H/2×W/2×classes.
+    The paper's head ends at an eighth, where poles and persons are a few pixels wide. Three steps follow here, each of
+    which adds a finer map of the trunk. `thinned` must equal that of the trunk. Returns scores N×H/2×W/2×classes.
     """
-    quarter = quartered(blocks, features, width=width, sixteenth=thinned)
-    quarter = _refined(blocks, quarter, "4", narrowed=24)
+    quarter = quarter_features(blocks, features, width=width, sixteenth=thinned)
+    quarter = _refine(blocks, quarter, "4", channels=24)
     half = ResizeLike(name="head.to_half")(quarter, features.half)
-    half = _refined(blocks, _summed(blocks, half, features.half, "2", width=24), "2", narrowed=24)
+    half = _refine(blocks, _add_skip(blocks, half, features.half, "2", channels=24), "2", channels=24)
     return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
 
 
-def quartered(blocks: Blocks, features: Features, *, width: int, sixteenth: bool) -> Tensor:
-    """LR-ASPP with the trunk's eighth and quarter added, N×H/4×W/4×48.
+def quarter_features(blocks: BlockBuilder, features: Features, *, width: int, sixteenth: bool) -> Tensor:
+    """Builds LR-ASPP with skip connections from the trunk's eighth and quarter, N×H/4×W/4×48.
 
-    `sixteenth`: the trunk's last map has a sixteenth of the picture's size, else an eighth.
+    `sixteenth` means that the trunk's last map has a sixteenth of the image's size instead of an eighth.
     """
     local = blocks.convolution(features.last, width, "head.local", activation="relu")
     gate = keras.layers.AveragePooling2D(
@@ -34,27 +34,27 @@ def quartered(blocks: Blocks, features: Features, *, width: int, sixteenth: bool
     context = blocks.convolution(context, 64, "head.narrow")
     if sixteenth:
         context = ResizeLike(name="head.to_eighth")(context, features.eighth)
-    eighth = _refined(blocks, _summed(blocks, context, features.eighth, "8", width=64), "8", narrowed=48)
+    eighth = _refine(blocks, _add_skip(blocks, context, features.eighth, "8", channels=64), "8", channels=48)
     quarter = ResizeLike(name="head.to_quarter")(eighth, features.quarter)
-    return _summed(blocks, quarter, features.quarter, "4", width=48)
+    return _add_skip(blocks, quarter, features.quarter, "4", channels=48)
 
 
-def _summed(blocks: Blocks, coarse: Tensor, fine: Tensor, place: str, *, width: int) -> Tensor:
-    """Add the trunk's finer map to a coarse one of `width` channels."""
-    fine = blocks.convolution(fine, width, f"head.skip{place}")
-    both = keras.layers.Add(name=f"head.sum{place}")([coarse, fine])
-    return keras.layers.Activation("relu", name=f"head.relu{place}")(both)
+def _add_skip(blocks: BlockBuilder, coarse: Tensor, fine: Tensor, scale: str, *, channels: int) -> Tensor:
+    """Adds the trunk's finer map to a coarse one of `channels` channels."""
+    fine = blocks.convolution(fine, channels, f"head.skip{scale}")
+    both = keras.layers.Add(name=f"head.sum{scale}")([coarse, fine])
+    return keras.layers.Activation("relu", name=f"head.relu{scale}")(both)
 
 
-def _refined(blocks: Blocks, both: Tensor, place: str, *, narrowed: int) -> Tensor:
-    """Look at a sum with one 3×3 convolution."""
-    return blocks.convolution(both, narrowed, f"head.refine{place}", kernel=3, activation="relu")
+def _refine(blocks: BlockBuilder, features: Tensor, scale: str, *, channels: int) -> Tensor:
+    """Applies one 3×3 convolution."""
+    return blocks.convolution(features, channels, f"head.refine{scale}", kernel=3, activation="relu")
 
 
 def deeplab_v3_plus(
-    blocks: Blocks, features: Features, classes: int, *, width: int, rates: tuple[int, int, int]
+    blocks: BlockBuilder, features: Features, classes: int, *, width: int, rates: tuple[int, int, int]
 ) -> Tensor:
-    """Atrous spatial pyramid pooling with image pooling, then the decoder of DeepLabV3+ (Chen et al. 2018).
+    """Builds atrous spatial pyramid pooling with image pooling, and the decoder of DeepLabV3+ (Chen et al. 2018).
 
     Returns scores N×H/4×W/4×classes.
     """

@@ -1,14 +1,14 @@
-"""MobileNetV3 (Howard et al. 2019, "Searching for MobileNetV3") as the trunk of a segmentation network."""
+"""MobileNetV3 (Howard et al. 2019, "Searching for MobileNetV3") as the trunk of other networks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from modelling.architectures.blocks import BatchToSpace, Blocks, RandomPhase, SpaceToBatch, Tensor, rounded
+from modelling.architectures.blocks import BatchToSpace, BlockBuilder, RandomPhase, SpaceToBatch, Tensor, rounded
 from modelling.frameworks import keras
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BlockSpec:
     """One inverted residual: a row of the paper's tables 1 and 2."""
 
     kernel: int
@@ -21,7 +21,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a trunk gives, from finest to coarsest: maps at a half, a quarter and an eighth of the size, and the last."""
+    """The feature maps of a trunk: at a half, a quarter and an eighth of the image's size, and the last one."""
 
     half: Tensor
     quarter: Tensor
@@ -32,80 +32,87 @@ class Features:
 RELU, SWISH = "relu", "hard_silu"
 
 SMALL = (
-    Row(3, 16, 16, squeeze_excite=True, activation=RELU, stride=2),
-    Row(3, 72, 24, squeeze_excite=False, activation=RELU, stride=2),
-    Row(3, 88, 24, squeeze_excite=False, activation=RELU, stride=1),
-    Row(5, 96, 40, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 120, 48, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 144, 48, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 288, 96, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 16, 16, squeeze_excite=True, activation=RELU, stride=2),
+    BlockSpec(3, 72, 24, squeeze_excite=False, activation=RELU, stride=2),
+    BlockSpec(3, 88, 24, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(5, 96, 40, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 240, 40, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 120, 48, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 144, 48, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 288, 96, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 576, 96, squeeze_excite=True, activation=SWISH, stride=1),
 )
 LARGE = (
-    Row(3, 16, 16, squeeze_excite=False, activation=RELU, stride=1),
-    Row(3, 64, 24, squeeze_excite=False, activation=RELU, stride=2),
-    Row(3, 72, 24, squeeze_excite=False, activation=RELU, stride=1),
-    Row(5, 72, 40, squeeze_excite=True, activation=RELU, stride=2),
-    Row(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
-    Row(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
-    Row(3, 240, 80, squeeze_excite=False, activation=SWISH, stride=2),
-    Row(3, 200, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
-    Row(3, 480, 112, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(3, 672, 112, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 672, 160, squeeze_excite=True, activation=SWISH, stride=2),
-    Row(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
-    Row(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 16, 16, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(3, 64, 24, squeeze_excite=False, activation=RELU, stride=2),
+    BlockSpec(3, 72, 24, squeeze_excite=False, activation=RELU, stride=1),
+    BlockSpec(5, 72, 40, squeeze_excite=True, activation=RELU, stride=2),
+    BlockSpec(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
+    BlockSpec(5, 120, 40, squeeze_excite=True, activation=RELU, stride=1),
+    BlockSpec(3, 240, 80, squeeze_excite=False, activation=SWISH, stride=2),
+    BlockSpec(3, 200, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 184, 80, squeeze_excite=False, activation=SWISH, stride=1),
+    BlockSpec(3, 480, 112, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(3, 672, 112, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 672, 160, squeeze_excite=True, activation=SWISH, stride=2),
+    BlockSpec(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
+    BlockSpec(5, 960, 160, squeeze_excite=True, activation=SWISH, stride=1),
 )
 
 
-def halved_tail(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows with the last stage at half width, which the paper finds as good for segmentation (its table 7, RF2)."""
-    return rows[:-3] + tuple(
-        Row(row.kernel, expansion, row.channels // 2, row.squeeze_excite, row.activation, row.stride)
-        for row, expansion in zip(
-            rows[-3:], (rows[-3].expansion, rows[-2].expansion // 2, rows[-1].expansion // 2), strict=True
-        )
+def with_halved_tail(specs: tuple[BlockSpec, ...]) -> tuple[BlockSpec, ...]:
+    """Halves the width of the last stage, which loses no accuracy in segmentation (the paper's table 7, RF2)."""
+    *others, first, second, third = specs
+    return (
+        *others,
+        replace(first, channels=first.channels // 2),
+        replace(second, expansion=second.expansion // 2, channels=second.channels // 2),
+        replace(third, expansion=third.expansion // 2, channels=third.channels // 2),
     )
 
 
 def floored_quarter(channels: int) -> int:
-    """A quarter, rounded down to a multiple of eight: what the gates of the networks that ship narrow to."""
+    """Returns a quarter, rounded down to a multiple of 8: the gate width of the built-in networks."""
     return max(8, channels // 4 // 8 * 8)
 
 
 def rounded_quarter(channels: int) -> int:
-    """A quarter, rounded as the authors' own code does: for the network as it was published."""
+    """Returns a quarter, rounded as in the authors' code: the gate width of the published network."""
     return rounded(channels / 4)
 
 
 def trunk(
-    blocks: Blocks,
-    picture: Tensor,
-    rows: tuple[Row, ...],
+    blocks: BlockBuilder,
+    image: Tensor,
+    specs: tuple[BlockSpec, ...],
     *,
     output_stride: int,
     last: int,
     thinned: bool = False,
-    narrowing: Callable[[int], int] = floored_quarter,
+    gate_width: Callable[[int], int] = floored_quarter,
 ) -> Features:
-    """Build the trunk on `picture`, N×H×W×3 about zero, float.
+    """Builds the trunk.
 
-    Beyond `output_stride` (8, 16; with 32 there is none) a stride becomes a dilation of the blocks after it. `last` is the width of the
-    closing 1×1 convolution. The last map has the size of an `output_stride`-th of the picture. `thinned`: where the
-    first dilation begins only one phase goes on, at random; its result stands for all four. A quarter of the work there
-    trains the same weights. `narrowing`: how many channels a gate of so many narrows to.
+    Args:
+        blocks: The block builder.
+        image: float N×H×W×3, centred on zero.
+        specs: The blocks, such as SMALL or LARGE.
+        output_stride: The size of the image divided by that of the last map: 8, 16 or 32. After it is reached, a stride
+            becomes a dilation of the following blocks; 32 has no dilation.
+        last: The number of channels of the closing 1×1 convolution.
+        thinned: For training, keep only one random phase at the first dilation, which represents all four. This trains
+            the same weights with a quarter of the work.
+        gate_width: The number of hidden channels of a gate, for its number of channels.
     """
-    features = blocks.convolution(picture, 16, "stem", kernel=3, stride=2, activation=SWISH)
+    features = blocks.convolution(image, 16, "stem", kernel=3, stride=2, activation=SWISH)
     stride, splits, chosen = 2, 0, None
-    finest = {2: features}
-    halvings_left = sum(row.stride == 2 for row in rows)  # noqa: PLR2004  # A stride of two.
-    for number, row in enumerate(rows, start=1):
-        step = row.stride
+    by_stride = {2: features}
+    halvings_left = sum(spec.stride == 2 for spec in specs)  # noqa: PLR2004
+    for number, spec in enumerate(specs, start=1):
+        step = spec.stride
         if step > 1:
             halvings_left -= 1
             if stride == output_stride:
@@ -115,32 +122,32 @@ def trunk(
                 else:
                     features = SpaceToBatch(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
                     splits += 1
-        narrowed = narrowing(row.expansion) if row.squeeze_excite else None
+        squeezed = gate_width(spec.expansion) if spec.squeeze_excite else None
         features = _inverted_residual(
-            blocks, features, row, f"block{number}", stride=step, splits=splits, narrowed=narrowed
+            blocks, features, spec, f"block{number}", stride=step, splits=splits, squeezed=squeezed
         )
         stride *= step
         if not splits and chosen is None:
-            finest[stride] = features
+            by_stride[stride] = features
     features = blocks.convolution(features, last, "last", activation=SWISH)
     if splits:
-        features = BatchToSpace(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
-    return Features(finest[2], finest[4], finest[8], features)
+        features = BatchToSpace(splits, name="join")(features, by_stride[output_stride] if chosen is None else chosen)
+    return Features(by_stride[2], by_stride[4], by_stride[8], features)
 
 
 def _inverted_residual(
-    blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int, narrowed: int | None
+    blocks: BlockBuilder, inputs: Tensor, spec: BlockSpec, name: str, *, stride: int, splits: int, squeezed: int | None
 ) -> Tensor:
-    """Widen, filter each channel, narrow; add the input where its shape allows."""
-    entering = features
-    if row.expansion != entering.shape[-1]:
-        features = blocks.convolution(features, row.expansion, f"{name}.widen", activation=row.activation)
+    """Widens, filters each channel and narrows; adds the input if its shape allows."""
+    features = inputs
+    if spec.expansion != inputs.shape[-1]:
+        features = blocks.convolution(features, spec.expansion, f"{name}.widen", activation=spec.activation)
     features = blocks.depthwise(
-        features, f"{name}.spatial", kernel=row.kernel, stride=stride, activation=row.activation
+        features, f"{name}.spatial", kernel=spec.kernel, stride=stride, activation=spec.activation
     )
-    if narrowed is not None:
-        features = blocks.squeeze_excite(features, f"{name}.gate", narrowed=narrowed, splits=splits)
-    features = blocks.convolution(features, row.channels, f"{name}.narrow")
-    if stride == 1 and row.stride == 1 and row.channels == entering.shape[-1]:
-        features = keras.layers.Add(name=f"{name}.sum")([features, entering])
+    if squeezed is not None:
+        features = blocks.squeeze_excite(features, f"{name}.gate", squeezed=squeezed, splits=splits)
+    features = blocks.convolution(features, spec.channels, f"{name}.narrow")
+    if stride == 1 and spec.stride == 1 and spec.channels == inputs.shape[-1]:
+        features = keras.layers.Add(name=f"{name}.sum")([features, inputs])
     return features

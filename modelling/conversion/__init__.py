@@ -1,4 +1,4 @@
-"""Converts a model to another file format and compares its answers with the original's.
+"""Converts a model to another file format and compares its outputs with the original's.
 
 Start with `conversion`.
 """

@@ -1,4 +1,4 @@
-"""`model convert`: a model in another format, beside the one it was made from, with what its labels lost by it."""
+"""`skylane model convert`: writes a model in another format and compares its labels with the original's."""
 
 import tempfile
 from collections.abc import Callable
@@ -11,22 +11,23 @@ import numpy as np
 
 from cloud.engines.engine import FORMATS, Images, Placement, Precision
 from cloud.models.agreement import agreement
-from cloud.models.manifest import MANIFEST_NAME, Manifest
+from cloud.models.manifest import Manifest
 from cloud.models.repository import Repository
-from modelling.conversion.derived_manifest import derived, finished, made_in
-from modelling.conversion.errors import ConversionError
-from modelling.conversion.targets import TARGETS, check
+from modelling.conversion.derived_manifest import (
+    IMAGES,
+    derived_manifest,
+    end_to_end_sections,
+    megabytes,
+    write_manifest,
+)
+from modelling.conversion.targets import TARGETS, ConversionError, check_target
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
 
-IMAGES = "images"  # The input of every file that is written from TensorFlow's formats.
-
-_MB = 1e6
-
 
 @dataclass(frozen=True, slots=True)
-class Converted:
-    """A model's new folder, and how it compares."""
+class ConvertedModel:
+    """A new model's folder, and the comparison with its reference."""
 
     folder: Path
     manifest: Manifest
@@ -42,7 +43,7 @@ class Converted:
 
     @property
     def holds_floor(self) -> bool:
-        """Whether `engine: auto` may take it."""
+        """True if the agreement suffices for `engine: auto`."""
         return self.agreement >= self.manifest.agreement_floor
 
 
@@ -52,105 +53,125 @@ def convert(
     target: str,
     frames: Images,
     *,
-    called: str,
+    new_name: str,
     precision: Precision = Precision.FP32,
     replace: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Converted:
-    """Write model `called` into the repository: `name` in the format `target`, a key of TARGETS.
+) -> ConvertedModel:
+    """Converts model `name` of the repository to the format `target` and adds the result as model `new_name`.
 
-    `frames`: uint8 N×H×W×3 in the model's layout, for the comparison of labels. A model appears whole or not at all.
+    The new model appears in the repository only when it is complete.
+
+    Args:
+        repository: The model repository.
+        name: The model to convert.
+        target: A key of TARGETS.
+        frames: uint8 N×H×W×3 in the model's channel order; both models' labels are compared on them.
+        new_name: The name of the new model.
+        precision: The number type of the new model.
+        replace: Replace an existing model `new_name`.
+        on_step: Called with a description of each step.
 
     Raises:
-        ConversionError: there is no way between the formats, the folder is there, or an operation has no other form.
-        SkylaneError: the model cannot be read or run; MissingExtraError where a library is not installed.
+        ConversionError: the formats or an operation cannot be converted, or the folder exists.
+        MissingExtraError: a library is not installed.
+        SkylaneError: the model cannot be read or run.
     """
     manifest, path = repository.manifest(name), repository.file(name)
-    check(manifest, name, target, precision)
-    final = repository.root / called
-    if final.exists() and (not replace or called == name):
-        raise ConversionError(target, f"{final} is there already: choose another --name, or give --force to replace it")
+    check_target(manifest, name, target, precision)
+    final = repository.root / new_name
+    if final.exists() and (not replace or new_name == name):
+        raise ConversionError(target, f"{final} exists already: choose another --name, or give --force to replace it")
     labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
+    variant = target if precision is Precision.FP32 else f"{target}, {precision}"
     try:
         repository.root.mkdir(parents=True, exist_ok=True)
-        # Two folders deep, where nobody takes a half-written model for one of the repository's.
-        with tempfile.TemporaryDirectory(prefix=".converting-", dir=repository.root) as workplace:
-            draft = Repository(Path(workplace) / "draft")
-            folder = draft.root / called
+        # Two folders deep, so that nothing takes an incomplete model for one of the repository.
+        with tempfile.TemporaryDirectory(prefix=".converting-", dir=repository.root) as temporary:
+            draft = Repository(Path(temporary) / "draft")
+            folder = draft.root / new_name
             folder.mkdir(parents=True)
             on_step(f"{name} to {target}")
             file = folder / TARGETS[target].file
-            part = _written(path, manifest, target, file, precision)
+            sections = _write_file(path, manifest, target, file, precision)
             changes = {
-                "name": called,
-                "description": made_in(manifest, name, target, precision),
+                "name": new_name,
+                "description": f"{manifest.description} ({name} as {variant})".strip(),
                 "format": target,
                 "file": file.name,
                 "sha256": tree_sha256(file),
                 "precision": precision,
                 "converted_from": manifest.converted_from or {"model": name, "sha256": manifest.sha256},
-                **part,
+                **sections,
             }
-            made = derived(manifest, labels, changes)
-            _write(made, folder)
-            on_step(f"{called} against {name}")
+            converted = derived_manifest(manifest, labels, changes)
+            write_manifest(converted, folder)
+            on_step(f"{new_name} against {name}")
             reference = _reference(repository, name, manifest)
-            made = made.model_copy(update={"agreement": _agreed(repository, reference, draft, called, frames)})
-            _write(made, folder)
+            share = _mean_agreement(repository, reference, draft, new_name, frames)
+            converted = converted.model_copy(update={"agreement": share})
+            write_manifest(converted, folder)
             if final.exists():
-                final.rename(Path(workplace) / "replaced")
+                final.rename(Path(temporary) / "replaced")
             folder.rename(final)
     except OSError as error:
         raise ConversionError(target, f"{error.filename or final}: {error.strerror}") from error
-    sizes = [_megabytes(each) for each in (path, final / made.file)]
-    return Converted(final, made, reference, len(frames), *sizes)
+    before, after = megabytes(path), megabytes(final / converted.file)
+    return ConvertedModel(final, converted, reference, len(frames), before, after)
 
 
-def _written(path: Path, manifest: Manifest, target: str, file: Path, precision: Precision) -> dict[str, Any]:
-    """Write the model's file; returns what its manifest says of it."""
+def _write_file(path: Path, manifest: Manifest, target: str, file: Path, precision: Precision) -> dict[str, Any]:
+    """Writes the model's file; returns the manifest keys that describe it."""
+    half = precision is Precision.FP16
     try:
         if target == "openvino":
-            return _to_openvino(path, manifest, file, half=precision is Precision.FP16)
+            return _write_openvino(path, manifest, file, half=half)
         if manifest.format == "onnx":
             onnx_file = import_module("modelling.conversion.onnx_file")
             onnx_file.write_onnx(onnx_file.half_onnx(onnx_file.read_onnx(path)), file)
-            return {}  # What lies around the model, scaling and arg max, stays where the source's manifest has it.
-        return _from_tensorflow(path, manifest, target, file, half=precision is Precision.FP16)
+            return {}  # Inputs, outputs, preprocessing and postprocessing are those of the source.
+        return _write_from_tensorflow(path, manifest, target, file, half=half)
     except ModuleNotFoundError as error:
         extra = "openvino" if error.name == "openvino" else "convert"
         raise MissingExtraError(f"conversion to {target}", error.name or "a library", extra) from error
 
 
-def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
-    import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
-    plain = import_module("modelling.conversion.conversion_graph").plain_graph(path, manifest)
-    tensors = {head: head for head in plain.heads}
+def _write_from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
+    import_module("cloud.engines.tensorflow.library")  # Before the others, because it imports TensorFlow quietly.
+    graph = import_module("modelling.conversion.conversion_graph").conversion_graph(path, manifest)
+    image_tensor, tensors, batch_size = IMAGES, {head: head for head in graph.heads}, graph.batch_size
     if target == "onnx":
         onnx_file = import_module("modelling.conversion.onnx_file")
-        model = onnx_file.onnx_of(plain)
+        model = onnx_file.onnx_of(graph)
         onnx_file.write_onnx(onnx_file.half_onnx(model) if half else model, file)
-        return finished(manifest, IMAGES, tensors, batch_size=plain.batch_size)
-    files = import_module("modelling.conversion.tensorflow_files")
-    if target == "tflite":
-        baked = files.write_tflite(plain, file, half=half)
-        return finished(manifest, IMAGES, tensors, batch_size=baked)
-    if target == "saved_model":
-        files.write_saved_model(plain, file)
-        return finished(manifest, IMAGES, tensors, batch_size=plain.batch_size)
-    files.write_frozen_graph(plain, file)
-    return finished(
-        manifest, plain.input_tensor, {head: f"{head}:0" for head in plain.heads}, batch_size=plain.batch_size
-    )
+    else:
+        files = import_module("modelling.conversion.tensorflow_files")
+        if target == "tflite":
+            batch_size = files.write_tflite(graph, file, half=half)
+        elif target == "saved_model":
+            files.write_saved_model(graph, file)
+        else:
+            files.write_frozen_graph(graph, file)
+            image_tensor, tensors = graph.input_tensor, {head: f"{head}:0" for head in graph.heads}
+    return end_to_end_sections(manifest, image_tensor, tensors, batch_size=batch_size)
 
 
-def _to_openvino(path: Path, manifest: Manifest, file: Path, *, half: bool) -> dict[str, Any]:
-    write: Callable[..., int | None] = import_module("modelling.conversion.openvino_file").write_openvino
-    batch_size = write(path, manifest, file, half=half)
-    return finished(manifest, IMAGES, {head: head for head in manifest.heads}, batch_size=batch_size)
+def _write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) -> dict[str, Any]:
+    """Writes model.xml and model.bin from any format that the OpenVINO engine reads; `half` stores float16 weights."""
+    graph = import_module("cloud.engines.openvino.graph")
+    library = import_module("cloud.engines.openvino.library")
+    model = graph.read_end_to_end(library.core(), path, manifest)
+    folder.mkdir()
+    try:
+        library.ov.save_model(model, folder / graph.IR_NAME, compress_to_fp16=half)
+    except RuntimeError as error:
+        raise ConversionError("openvino", graph.error_summary(error)) from error
+    heads = {head: head for head in manifest.heads}
+    return end_to_end_sections(manifest, IMAGES, heads, batch_size=graph.model_batch_size(model))
 
 
 def _reference(repository: Repository, name: str, manifest: Manifest) -> str:
-    """The model that all conversions are compared with: the one that `name` itself was made from, where it is there."""
+    """Returns the model to compare with: the source of `name` if the repository still has it, else `name` itself."""
     source = manifest.converted_from
     try:
         is_there = source is not None and repository.manifest(source.model).sha256 == source.sha256
@@ -159,21 +180,11 @@ def _reference(repository: Repository, name: str, manifest: Manifest) -> str:
     return source.model if source is not None and is_there else name
 
 
-def _agreed(repository: Repository, reference: str, draft: Repository, called: str, frames: Images) -> float:
+def _mean_agreement(repository: Repository, reference: str, draft: Repository, new_name: str, frames: Images) -> float:
     cpu = Placement(device="cpu")
-    own = FORMATS[repository.manifest(reference).format]  # Not whichever is fastest here.
-    with repository.load(reference, cpu, engine=own) as one, draft.load(called, cpu) as other:
-        shares = []
-        for frame in frames:
-            wanted, found = one.infer(frame[np.newaxis]), other.infer(frame[np.newaxis])
-            shares.append(agreement(one.manifest, wanted, found))
+    default_engine = FORMATS[repository.manifest(reference).format]  # Not `auto`, which depends on the host.
+    with repository.load(reference, cpu, engine=default_engine) as one, draft.load(new_name, cpu) as other:
+        shares = [
+            agreement(one.manifest, one.infer(frame[np.newaxis]), other.infer(frame[np.newaxis])) for frame in frames
+        ]
     return float(np.mean(shares))
-
-
-def _write(manifest: Manifest, folder: Path) -> None:
-    (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
-
-
-def _megabytes(path: Path) -> float:
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return sum(each.stat().st_size for each in files) / _MB

@@ -1,11 +1,11 @@
-"""A model of TensorFlow's as one plain graph: pixels in, finished answers out, ready to be written in any format.
+"""Builds the graph that converters read: a TensorFlow model from camera pixels to final outputs, with folded constants.
 
-Scaling before the model and arg max, probabilities or boxes in pixels after it become part of the file, so that every
-engine computes them as TensorFlow does, and none is left with a copy of the scores to go through.
+The file then contains preprocessing and postprocessing, so every engine computes them as TensorFlow does and none has to
+process a copy of the scores.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ import numpy as np
 
 from cloud.engines.engine import EngineError, Images, Outputs
 from cloud.engines.tensorflow.engine import READERS
-from cloud.engines.tensorflow.graph_rewriting import freed
+from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size
 from cloud.engines.tensorflow.graphdef import FrozenModel
 from cloud.engines.tensorflow.library import tf
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
 from cloud.models.warmup_images import warmup_images
-
-IMAGES = "images"  # The input of every file that is written.
+from modelling.conversion.derived_manifest import IMAGES
 
 _optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
-_SAME = 0.9999  # Of labels: a library may sum in another order for another batch, and round otherwise.
+_MIN_AGREEMENT = 0.9999  # Share of equal labels; another batch size may change the order of sums, and so the rounding.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,57 +32,59 @@ class ConversionGraph:
     """A GraphDef without variables or arithmetic on constants."""
 
     graph: Any
-    heads: tuple[str, ...]  # Its outputs' names, those of the manifest's heads.
+    heads: tuple[str, ...]  # The names of the outputs, which are those of the manifest's heads.
     height: int
     width: int
-    batch_size: int | None  # Baked in; None where any will do.
+    batch_size: int | None  # The fixed batch size; None if the graph accepts any.
 
     @property
     def input_tensor(self) -> str:
-        """uint8 N×H×W×3."""
+        """The name of the input tensor, uint8 N×H×W×3."""
         return f"{IMAGES}:0"
 
     @property
     def output_tensors(self) -> list[str]:
-        """In the order of `heads`."""
+        """The names of the output tensors, in the order of `heads`."""
         return [f"{head}:0" for head in self.heads]
 
     def function(self) -> Any:
-        """The graph as a concrete function from images to a map of heads."""
+        """Returns the graph as a concrete function from images to a dict of heads."""
         specification = tf.TensorSpec([self.batch_size, self.height, self.width, 3], tf.uint8, name=IMAGES)
 
-        def answers(images: Any) -> dict[str, Any]:
-            found = tf.graph_util.import_graph_def(
+        def call(images: Any) -> dict[str, Any]:
+            outputs = tf.graph_util.import_graph_def(
                 self.graph, {self.input_tensor: images}, self.output_tensors, name="model"
             )
-            return dict(zip(self.heads, found, strict=True))
+            return dict(zip(self.heads, outputs, strict=True))
 
-        return tf.function(answers, autograph=False).get_concrete_function(specification)
+        return tf.function(call, autograph=False).get_concrete_function(specification)
 
 
-def plain_graph(path: Path, manifest: Manifest) -> ConversionGraph:
-    """Read a frozen graph, SavedModel or Keras file; a batch baked into it is made free where that is sound.
+def conversion_graph(path: Path, manifest: Manifest) -> ConversionGraph:
+    """Reads a frozen graph, SavedModel or Keras file.
+
+    A fixed batch size is replaced by any size if the outputs stay the same.
 
     Raises:
-        EngineError: the file is not what the manifest says.
+        EngineError: the file does not match the manifest.
     """
     frozen = READERS[manifest.format](path, manifest)
-    baked = frozen_batch_size(frozen, manifest)
-    if baked is None:
+    fixed_size = frozen_batch_size(frozen, manifest)
+    if fixed_size is None:
         return _assembled(frozen, manifest, None)
-    as_it_is = _assembled(frozen, manifest, baked)
+    original = _assembled(frozen, manifest, fixed_size)
     try:
-        free = FrozenModel(freed(frozen.graph, frozen.input_tensor), frozen.input_tensor, frozen.output_tensors, path)
-        candidate = _assembled(free, manifest, None)
-        return candidate if _agree(as_it_is, candidate, manifest) else as_it_is
+        free_graph = with_free_batch(frozen.graph, frozen.input_tensor)
+        candidate = _assembled(replace(frozen, graph=free_graph), manifest, None)
+        return candidate if _agree(original, candidate, manifest) else original
     except (EngineError, tf.errors.OpError, ValueError):
-        return as_it_is
+        return original
 
 
-def folded(definition: Any, kept: Sequence[str]) -> Any:
-    """A GraphDef with everything constant worked out; `kept`: its operations that must not fall away.
+def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
+    """Returns a GraphDef with all constant expressions evaluated, including shape arithmetic for a known image size.
 
-    Arithmetic on shapes, which sizes pads and crops, ends as numbers wherever the sides of the picture are known.
+    `kept` names the operations that must not be removed.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -95,7 +96,7 @@ def folded(definition: Any, kept: Sequence[str]) -> Any:
     options = config.graph_options.rewrite_options
     options.optimizers[:] = ["constfold", "function", "constfold"]
     options.meta_optimizer_iterations = 1
-    options.min_graph_nodes = -1  # Also graphs of a few operations.
+    options.min_graph_nodes = -1  # Optimises small graphs too.
     return _optimiser.OptimizeGraph(config, meta)
 
 
@@ -105,34 +106,34 @@ def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) 
     graph = tf.Graph()
     with graph.as_default():
         images = tf.compat.v1.placeholder(tf.uint8, (batch_size, section.height, section.width, 3), IMAGES)
-        found = tf.import_graph_def(
+        outputs = tf.import_graph_def(
             whole.graph.as_graph_def(),
             {whole.images.name: images},
             [tensor.name for tensor in whole.heads.values()],
             name="model",
         )
-        for head, tensor in zip(whole.heads, found, strict=True):
+        for head, tensor in zip(whole.heads, outputs, strict=True):
             tf.identity(tensor, head)
     heads = tuple(whole.heads)
-    definition = folded(graph.as_graph_def(), (IMAGES, *heads))
+    definition = fold_constants(graph.as_graph_def(), (IMAGES, *heads))
     return ConversionGraph(definition, heads, section.height, section.width, batch_size)
 
 
-def _agree(one: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
-    """Whether pictures at once are answered as each alone."""
-    batch = one.batch_size or 1
-    given = warmup_images(one.height, one.width, 2 * batch)
-    alone = [_run(one, part) for part in np.split(given, 2)]
-    wanted = {head: np.concatenate([answers[head] for answers in alone]) for head in one.heads}
-    found = _run(free, given)
-    fits = all(found[head].shape == values.shape for head, values in wanted.items())
-    return fits and agreement(manifest, wanted, found) >= _SAME
+def _agree(original: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
+    """Returns whether a double batch through `free` gives the outputs of two batches through `original`."""
+    batch = original.batch_size or 1
+    images = warmup_images(original.height, original.width, 2 * batch)
+    parts = [_run(original, part) for part in np.split(images, 2)]
+    expected = {head: np.concatenate([outputs[head] for outputs in parts]) for head in original.heads}
+    outputs = _run(free, images)
+    same_shapes = all(outputs[head].shape == values.shape for head, values in expected.items())
+    return same_shapes and agreement(manifest, expected, outputs) >= _MIN_AGREEMENT
 
 
-def _run(plain: ConversionGraph, images: Images) -> Outputs:
+def _run(conversion: ConversionGraph, images: Images) -> Outputs:
     graph = tf.Graph()
     with graph.as_default():
-        tf.import_graph_def(plain.graph, name="")
+        tf.import_graph_def(conversion.graph, name="")
     with tf.compat.v1.Session(graph=graph) as session:
-        found = session.run(plain.output_tensors, {plain.input_tensor: images})
-    return dict(zip(plain.heads, found, strict=True))
+        outputs = session.run(conversion.output_tensors, {conversion.input_tensor: images})
+    return dict(zip(conversion.heads, outputs, strict=True))

@@ -1,4 +1,4 @@
-"""`skylane model convert`: a model in another format."""
+"""`skylane model convert`."""
 
 from importlib import import_module
 from itertools import islice
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cloud.engines.engine import Images, Precision
 from cloud.models.repository import Repository, default_root
+from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS
 from shared.imaging.frames import Frame, Layout
 from shared.messages.model_card import ModelCard
@@ -18,21 +19,23 @@ from shared.messages.topics import validate_name
 
 @click.command("convert")
 @click.argument("name", metavar="MODEL")
-@click.option("--to", "target", type=click.Choice(list(TARGETS)), required=True, help="The format to write.")
+@click.option("--to", "target", type=click.Choice(list(TARGETS)), required=True, help="The format to convert to.")
 @click.option(
     "--precision",
     type=click.Choice([Precision.FP32.value, Precision.FP16.value]),
     default=Precision.FP32.value,
     show_default=True,
-    help="fp16: half the bytes, weights rounded.",
+    help="fp16 halves the file size and rounds the weights.",
 )
-@click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to compare on. [those that ship]")
-@click.option("--frames", type=click.IntRange(1, 1000), default=4, show_default=True, help="To compare on.")
-@click.option("--name", "called", metavar="NAME", help="Call the new model so. [MODEL-FORMAT]")
-@click.option("--force", is_flag=True, help="Replace the new model where there is one of its name.")
 @click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
+    "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with frames to compare on. [the built-in frames]"
 )
+@click.option(
+    "--frames", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of frames to compare on."
+)
+@click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-FORMAT]")
+@FORCE
+@MODELS
 def convert_model(
     name: str,
     root: Path | None,
@@ -41,41 +44,41 @@ def convert_model(
     precision: str,
     bag: Path | None,
     frames: int,
-    called: str | None,
+    new_name: str | None,
     force: bool,
 ) -> None:
-    """Write MODEL in another format as a new model, and tell how many of its labels stay the same."""
-    convert = import_module("modelling.conversion.conversion").convert  # What it imports, `list` needs none of.
+    """Convert MODEL to another format as a new model, and report the share of labels that stay the same."""
+    convert = import_module("modelling.conversion.conversion").convert  # Its imports are slow; `list` needs none.
     repository = Repository(root or default_root())
     card = repository.card(name)
     suffix = target.replace("_", "-") if precision == Precision.FP32 else f"{target.replace('_', '-')}-{precision}"
     with Console(stderr=True).status(f"{name} to {target}") as status:
-        made = convert(
+        converted = convert(
             repository,
             name,
             target,
             _frames(card, frames, bag),
-            called=validate_name("model", called or f"{name}-{suffix}"),
+            new_name=validate_name("model", new_name or f"{name}-{suffix}"),
             precision=Precision(precision),
             replace=force,
             on_step=status.update,
         )
-    size = f"{made.megabytes_after:.2f} MB, {name} {made.megabytes_before:.2f} MB"
-    click.echo(f"wrote {made.folder}: {size}; batches of up to {made.manifest.batching.max_size}")
-    click.echo(f"labels as {made.reference}'s: {made.agreement:.5%} on {made.frames} frames")
-    if not made.holds_floor:
-        click.echo(f"under its floor of {made.manifest.agreement_floor:.2%}: engine auto will not take it")
+    size = f"{converted.megabytes_after:.2f} MB, {name} {converted.megabytes_before:.2f} MB"
+    click.echo(f"wrote {converted.folder}: {size}; batches of up to {converted.manifest.batching.max_size}")
+    click.echo(f"labels equal to {converted.reference}'s: {converted.agreement:.5%} on {converted.frames} frames")
+    if not converted.holds_floor:
+        click.echo(f"below its floor of {converted.manifest.agreement_floor:.2%}: engine auto will not use it")
 
 
 def _frames(card: ModelCard, count: int, bag: Path | None) -> Images:
-    """uint8 N×H×W×3 as the model takes them."""
+    """Returns uint8 N×H×W×3 frames in the model's size and channel order."""
     if bag is None:
-        shipped = import_module("cloud.models.warmup_images").warmup_images(card.height, card.width, count)
-        return np.ascontiguousarray(shipped if card.layout is Layout.RGB8 else shipped[..., ::-1])
+        builtin = import_module("cloud.models.warmup_images").warmup_images(card.height, card.width, count)
+        return np.ascontiguousarray(builtin if card.layout is Layout.RGB8 else builtin[..., ::-1])
     source = import_module("rosbag_tools.reading.frames").BagSource(bag)
     prepared = import_module("modelling.evaluation.segmentation").prepared
     try:
-        found = islice((each for each in source.frames() if isinstance(each, Frame)), count)
-        return np.stack([prepared(each.pixels, each.layout, card, "binning")[0] for each in found])
+        frames = islice((each for each in source.frames() if isinstance(each, Frame)), count)
+        return np.stack([prepared(each.pixels, each.layout, card, "binning")[0] for each in frames])
     finally:
         source.close()

@@ -1,42 +1,55 @@
-"""The manifest of a model that was made from another one."""
+"""The manifest and the file size of a model that was converted or quantised from another one."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import Precision
-from cloud.models.manifest import Manifest, OutputKind
+from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
 from shared.imaging.labels import Labels
 from shared.messages.model_card import Task
 
-_FINISHED = {"mask": OutputKind.CLASS_IDS, "scores": OutputKind.PROBABILITIES, "boxes": OutputKind.BOXES}
-_OF_THE_SOURCE = {"labels_file", "engine", "agreement", "signature"}  # Which the new model has none of, or its own.
+IMAGES = "images"  # The name of the input in end-to-end files.
+
+_FINAL_KINDS = {"mask": OutputKind.CLASS_IDS, "scores": OutputKind.PROBABILITIES, "boxes": OutputKind.BOXES}
+_NOT_INHERITED = {"labels_file", "engine", "agreement", "signature"}
 
 
-def finished(source: Manifest, picture: str, tensors: Mapping[str, str], *, batch_size: int | None) -> dict[str, Any]:
-    """The part of a manifest about a file that takes the camera's pixels and gives what `Engine.infer` does.
+def end_to_end_sections(
+    source: Manifest, image_tensor: str, tensors: Mapping[str, str], *, batch_size: int | None
+) -> dict[str, Any]:
+    """Returns the manifest keys of a file from camera pixels to the outputs of `Engine.infer`.
 
-    `picture`: its input's name. `tensors`: its outputs' names by head. `batch_size`: what is baked in, None for any.
+    Args:
+        source: The manifest of the source model.
+        image_tensor: The name of the input.
+        tensors: The names of the outputs by head.
+        batch_size: The fixed batch size of the file; None if it accepts any.
     """
     section = source.input.model_dump(include={"height", "width", "layout", "resize"}, mode="json")
     heads = {
-        head: {"tensor": tensor, "kind": OutputKind.TENSOR if source.task is Task.TENSORS else _FINISHED[head]}
+        head: {"tensor": tensor, "kind": OutputKind.TENSOR if source.task is Task.TENSORS else _FINAL_KINDS[head]}
         for head, tensor in tensors.items()
     }
-    part: dict[str, Any] = {"input": {**section, "tensor": picture, "dtype": "uint8"}, "box_format": {}}
-    part |= {"output": next(iter(heads.values()))} if source.output else {"outputs": heads}
-    return part if batch_size is None else part | {"batching": {"max_size": batch_size}}
+    keys: dict[str, Any] = {"input": {**section, "tensor": image_tensor, "dtype": "uint8"}, "box_format": {}}
+    keys |= {"output": next(iter(heads.values()))} if source.output else {"outputs": heads}
+    return keys if batch_size is None else keys | {"batching": {"max_size": batch_size}}
 
 
-def derived(source: Manifest, labels: Labels | None, changes: Mapping[str, Any]) -> Manifest:
-    """The manifest of a model made from `source`, with `changes`; its labels are written out."""
-    document = source.model_dump(mode="json", exclude_none=True, exclude=_OF_THE_SOURCE) | dict(changes)
+def derived_manifest(source: Manifest, labels: Labels | None, changes: Mapping[str, Any]) -> Manifest:
+    """Returns `source` with `changes`, and with its labels written out."""
+    document = source.model_dump(mode="json", exclude_none=True, exclude=_NOT_INHERITED) | dict(changes)
     if labels is not None:
         named = zip(labels.names, labels.colours, strict=True)
         document["labels"] = [{"name": name, "colour": colour} for name, colour in named]
     return Manifest.model_validate(document)
 
 
-def made_in(source: Manifest, name: str, made: str, precision: Precision) -> str:
-    """The description of a model: the source's, and what was made of it."""
-    how = made if precision is Precision.FP32 else f"{made}, {precision}"
-    return f"{source.description} ({name} as {how})".strip()
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Writes `model.yaml` into a model's folder."""
+    (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+
+
+def megabytes(path: Path) -> float:
+    """Returns the size of a file, or of all files in a folder, in units of 10⁶ bytes."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return sum(each.stat().st_size for each in files) / 1e6

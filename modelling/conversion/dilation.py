@@ -1,8 +1,8 @@
-"""Dilation by phases (SpaceToBatchND … BatchToSpaceND) written as dilated convolutions, in TensorFlow's GraphDef.
+"""Replaces space-to-batch dilation in a TensorFlow GraphDef by dilated convolutions, for converters.
 
-TensorFlow runs a dilated depthwise convolution fastest on interleaved smaller maps stacked along the batch. Elsewhere
-the cut and its inverse cost more than they save, and they tie the graph to a batch. On the whole map the same function
-is: zeros where the cut padded, dilated convolutions inside, the crop where the inverse cropped.
+TensorFlow runs a dilated depthwise convolution fastest between SpaceToBatchND, which splits a map into interleaved smaller
+maps (its phases) stacked along the batch, and BatchToSpaceND. Other runtimes are slower that way, and the graph depends on
+the batch size. On the whole map, the equivalent is: pad as SpaceToBatchND does, convolve with dilation, crop.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 from cloud.engines.tensorflow.graphdef import node_of
 from cloud.engines.tensorflow.library import tf
 
-_BY_PIXEL = {  # What one pixel of the answer takes from one pixel of each operand.
+_ELEMENTWISE = {
     *("Identity", "Cast", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Neg", "Rsqrt"),
     *("AddV2", "Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "BiasAdd", "FusedBatchNormV3"),
 }
@@ -22,59 +22,59 @@ _CONVOLUTIONS = {"Conv2D", "DepthwiseConv2dNative"}
 _MAP_RANK = 4  # N×H×W×C
 
 
-class _NotByPhases(Exception):  # noqa: N818 - never leaves this module.
-    """Something between a cut and its inverse is no function of the whole map that is known here."""
+class _UnsupportedGraphError(Exception):
+    """The graph has an operation on phases that this pass does not know."""
 
 
-class _Step(IntEnum):
-    """How far the mean over a picture, which has several phases, has come."""
+class _PoolingStep(IntEnum):
+    """The progress of computing the mean over an image from the means of its phases."""
 
-    MAP = 0  # Not begun.
-    BY_PHASE = 1  # A mean for each phase.
-    IN_A_ROW = 2  # Those, the phases of a picture along an axis of their own.
-    WHOLE = 3  # Their mean.
-    TILED = 4  # That, given to each phase again.
+    MAP = 0  # Not started.
+    PHASE_MEANS = 1  # One mean per phase.
+    SEPARATE_AXIS = 2  # The phase means, with the phases on an axis of their own.
+    WHOLE = 3  # The mean of the phase means.
+    TILED = 4  # The mean, repeated for each phase.
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
-    """What a tensor of the phases stands for."""
+class _SplitTensor:
+    """The state of a tensor between SpaceToBatchND and BatchToSpaceND."""
 
-    rates: tuple[int, ...]  # The cuts it lies in, outermost first.
-    step: _Step = _Step.MAP
+    rates: tuple[int, ...]  # The block sizes of the enclosing SpaceToBatchND operations, outermost first.
+    step: _PoolingStep = _PoolingStep.MAP
 
 
-def undilated(graph: Any) -> Any:
-    """`graph`, a frozen GraphDef, with dilated convolutions for the phases; itself where it has none, or others.
+def with_dilated_convolutions(graph: Any) -> Any:
+    """Returns a frozen GraphDef with dilated convolutions, or `graph` itself if there is nothing it can replace.
 
-    The answer is a GraphDef for converters: TensorFlow's own CPU kernels do not run dilated depthwise convolutions.
+    The result is for converters: TensorFlow's CPU kernels do not support dilated depthwise convolutions.
     """
     if not any(node.op == "SpaceToBatchND" for node in graph.node):
         return graph
     try:
-        return _Rewriting(graph).run()
-    except _NotByPhases:
+        return _DilationPass(graph).run()
+    except _UnsupportedGraphError:
         return graph
 
 
-class _Rewriting:
-    """One pass over a graph in its order of computation."""
+class _DilationPass:
+    """One pass over a graph in order of computation."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._nodes = {node.name: node for node in graph.node}
-        self._values: dict[str, _Value] = {}
-        self._made = tf.compat.v1.GraphDef()
-        self._made.versions.CopyFrom(graph.versions)
-        self._made.library.CopyFrom(graph.library)
+        self._values: dict[str, _SplitTensor] = {}
+        self._result = tf.compat.v1.GraphDef()
+        self._result.versions.CopyFrom(graph.versions)
+        self._result.library.CopyFrom(graph.library)
 
     def run(self) -> Any:
         for name in self._ordered():
             self._add(self._nodes[name])
-        return self._made
+        return self._result
 
     def _ordered(self) -> list[str]:
-        """Names, each after what it is computed from."""
+        """Returns the names of the operations in topological order."""
         ordered: dict[str, None] = {}
         waiting = [(node.name, False) for node in reversed(self._graph.node)]
         while waiting:
@@ -92,39 +92,41 @@ class _Rewriting:
         sources = [node_of(source) for source in node.input if not source.startswith("^")]
         inside = {self._values[source] for source in sources if source in self._values}
         if node.op == "SpaceToBatchND":
-            self._cut(node, inside)
+            self._split(node, inside)
         elif not inside:
-            self._made.node.append(node)
+            self._result.node.append(node)
         elif node.op == "BatchToSpaceND":
             self._join(node, inside)
         elif node.op == "Const":
-            self._made.node.append(node)
+            self._result.node.append(node)
         else:
             self._inside(node, inside)
 
-    def _cut(self, node: Any, inside: set[_Value]) -> None:
-        """A cut pads; the phases of a nested one are `rate` apart, and so is what it pads."""
-        value = self._only(inside) if inside else _Value(())
+    def _split(self, node: Any, inside: set[_SplitTensor]) -> None:
+        """Replaces SpaceToBatchND by its padding; a nested one pads in multiples of the enclosing rates."""
+        value = self._only(inside) if inside else _SplitTensor(())
         rate, pads = self._rate(node), self._constant(node.input[2]) * int(np.prod(value.rates, initial=1))
-        self._values[node.name] = _Value((*value.rates, rate))
+        self._values[node.name] = _SplitTensor((*value.rates, rate))
         if not pads.any():
             self._alias(node, node.input[0])
             return
         whole = np.zeros((_MAP_RANK, 2), np.int32)
         whole[1:3] = pads
         self._const(f"{node.name}/paddings_of_whole", whole)
-        padded = self._made.node.add(name=node.name, op="Pad", input=[node.input[0], f"{node.name}/paddings_of_whole"])
+        padded = self._result.node.add(
+            name=node.name, op="Pad", input=[node.input[0], f"{node.name}/paddings_of_whole"]
+        )
         padded.attr["T"].CopyFrom(node.attr["T"])
         padded.attr["Tpaddings"].type = tf.int32.as_datatype_enum
 
-    def _join(self, node: Any, inside: set[_Value]) -> None:
+    def _join(self, node: Any, inside: set[_SplitTensor]) -> None:
         value = self._only(inside)
         if value.step or not value.rates or value.rates[-1] != self._rate(node):
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         outer = value.rates[:-1]
         crops = self._constant(node.input[2]) * int(np.prod(outer, initial=1))
         if outer:
-            self._values[node.name] = _Value(outer)
+            self._values[node.name] = _SplitTensor(outer)
         if not crops.any():
             self._alias(node, node.input[0])
             return
@@ -133,79 +135,79 @@ class _Rewriting:
         for part, content in (("begin", begin), ("end", end), ("strides", np.ones(_MAP_RANK, np.int32))):
             self._const(f"{node.name}/{part}", content)
         parts = [f"{node.name}/{part}" for part in ("begin", "end", "strides")]
-        cropped = self._made.node.add(name=node.name, op="StridedSlice", input=[node.input[0], *parts])
+        cropped = self._result.node.add(name=node.name, op="StridedSlice", input=[node.input[0], *parts])
         cropped.attr["T"].CopyFrom(node.attr["T"])
         cropped.attr["Index"].type = tf.int32.as_datatype_enum
         cropped.attr["begin_mask"].i = 0b1001
         cropped.attr["end_mask"].i = 0b1001 | sum(0b10 << side for side in range(2) if not crops[side, 1])
 
-    def _inside(self, node: Any, inside: set[_Value]) -> None:
-        """An operation on phases becomes the same on the whole map."""
+    def _inside(self, node: Any, inside: set[_SplitTensor]) -> None:
+        """Replaces an operation on phases by its equivalent on the whole map."""
         if node.op in _CONVOLUTIONS:
             self._convolution(node, self._only(inside))
         elif node.op in ("Mean", "Reshape", "Tile"):
             self._pooling(node, self._only(inside))
-        elif node.op in _BY_PIXEL:
+        elif node.op in _ELEMENTWISE:
             if len({value.rates for value in inside}) != 1 or any(
-                value.step not in (_Step.MAP, _Step.TILED) for value in inside
+                value.step not in (_PoolingStep.MAP, _PoolingStep.TILED) for value in inside
             ):
-                raise _NotByPhases
-            self._values[node.name] = _Value(next(iter(inside)).rates, min(value.step for value in inside))
-            self._made.node.append(node)
+                raise _UnsupportedGraphError
+            self._values[node.name] = _SplitTensor(next(iter(inside)).rates, min(value.step for value in inside))
+            self._result.node.append(node)
         else:
-            raise _NotByPhases
+            raise _UnsupportedGraphError
 
-    def _convolution(self, node: Any, value: _Value) -> None:
+    def _convolution(self, node: Any, value: _SplitTensor) -> None:
         if node_of(node.input[0]) not in self._values or node_of(node.input[1]) in self._values:
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         kernel = self._shape(node.input[1])[:2]
         if node.attr["data_format"].s not in (b"", b"NHWC") or any(
             stride != 1 for stride in node.attr["strides"].list.i
         ):
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         self._values[node.name] = value
-        made = self._made.node.add()
-        made.CopyFrom(node)
-        if kernel == [1, 1] and value.step in (_Step.MAP, _Step.TILED):
+        dilated = self._result.node.add()
+        dilated.CopyFrom(node)
+        if kernel == [1, 1] and value.step in (_PoolingStep.MAP, _PoolingStep.TILED):
             return
-        if value.step is not _Step.MAP:
-            raise _NotByPhases
-        # Other paddings, and those of even kernels, do not lie the same on both sides of each phase.
+        if value.step is not _PoolingStep.MAP:
+            raise _UnsupportedGraphError
+        # Other paddings, and SAME for even kernels, are not the same on both sides of each phase.
         if node.attr["padding"].s != b"VALID" and (
             node.attr["padding"].s != b"SAME" or any(k % 2 == 0 for k in kernel)
         ):
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         before = list(node.attr["dilations"].list.i) or [1] * _MAP_RANK
         factor = int(np.prod(value.rates))
-        made.attr["dilations"].list.i[:] = [1, before[1] * factor, before[2] * factor, 1]
+        dilated.attr["dilations"].list.i[:] = [1, before[1] * factor, before[2] * factor, 1]
 
-    def _pooling(self, node: Any, value: _Value) -> None:
-        """The mean of a picture's phases, step by step; on the whole map the first step is all there is to do."""
+    def _pooling(self, node: Any, value: _SplitTensor) -> None:
+        """Keeps the first step of computing the mean of an image, and bypasses the steps that combine its phases."""
         phases = int(np.prod(value.rates)) ** 2
-        told = self._constant(node.input[1]).tolist()
+        operand = self._constant(node.input[1]).tolist()
         keeps = node.attr["keep_dims"].b
         match value.step, node.op:
-            case _Step.MAP, "Mean" if told == [1, 2] and keeps:
-                self._made.node.append(node)
-            case _Step.BY_PHASE, "Reshape" if told[:1] == [phases] and told[2:4] == [1, 1]:
+            case _PoolingStep.MAP, "Mean" if operand == [1, 2] and keeps:
+                self._result.node.append(node)
+            case _PoolingStep.PHASE_MEANS, "Reshape" if operand[:1] == [phases] and operand[2:4] == [1, 1]:
                 self._alias(node, node.input[0])
-            case _Step.IN_A_ROW, "Mean" if told in (0, [0]) and not keeps:
+            case _PoolingStep.SEPARATE_AXIS, "Mean" if operand in (0, [0]) and not keeps:
                 self._alias(node, node.input[0])
-            case _Step.WHOLE, "Tile" if told == [phases, 1, 1, 1]:
+            case _PoolingStep.WHOLE, "Tile" if operand == [phases, 1, 1, 1]:
                 self._alias(node, node.input[0])
             case _:
-                raise _NotByPhases
-        self._values[node.name] = _Value(value.rates, _Step(value.step + 1))
+                raise _UnsupportedGraphError
+        self._values[node.name] = _SplitTensor(value.rates, _PoolingStep(value.step + 1))
 
-    def _only(self, inside: set[_Value]) -> _Value:
+    def _only(self, inside: set[_SplitTensor]) -> _SplitTensor:
         if len(inside) != 1:
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         return next(iter(inside))
 
     def _rate(self, node: Any) -> int:
         rates = self._constant(node.input[1]).tolist()
         if len(rates) != 2 or rates[0] != rates[1]:  # noqa: PLR2004 - height and width.
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         return int(rates[0])
 
     def _constant(self, source: str) -> Any:
@@ -213,17 +215,17 @@ class _Rewriting:
         while node is not None and node.op == "Identity":
             node = self._nodes.get(node_of(node.input[0]))
         if node is None or node.op != "Const":
-            raise _NotByPhases
+            raise _UnsupportedGraphError
         return tf.make_ndarray(node.attr["value"].tensor)
 
     def _shape(self, source: str) -> list[int]:
         return list(self._constant(source).shape)
 
     def _const(self, name: str, content: Any) -> None:
-        node = self._made.node.add(name=name, op="Const")
+        node = self._result.node.add(name=name, op="Const")
         node.attr["dtype"].type = tf.as_dtype(content.dtype).as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(content))
 
     def _alias(self, node: Any, source: str) -> None:
-        made = self._made.node.add(name=node.name, op="Identity", input=[source])
-        made.attr["T"].CopyFrom(node.attr["T"])
+        alias = self._result.node.add(name=node.name, op="Identity", input=[source])
+        alias.attr["T"].CopyFrom(node.attr["T"])

@@ -1,10 +1,10 @@
-"""An ONNX graph to be looked at and changed: who makes a tensor, who reads it, what is constant."""
+"""Queries and changes of an ONNX graph."""
 
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-onnx: Any = import_module("onnx")  # Any: half of it is untyped.
+onnx: Any = import_module("onnx")  # Any: its type hints are incomplete.
 import_module("onnx.numpy_helper")
 import_module("onnx.shape_inference")
 
@@ -12,7 +12,7 @@ Shape = tuple[int | None, ...]
 
 
 class OnnxGraph:
-    """Wraps an onnx.ModelProto and changes it in place."""
+    """An onnx.ModelProto that is changed in place."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -20,31 +20,31 @@ class OnnxGraph:
         self._constants = {each.name: each for each in self._graph.initializer}
 
     def nodes(self, *operations: str) -> list[Any]:
-        """The nodes of some operations, or all, in order of computation."""
+        """Returns the nodes of the given operations, or all nodes, in order of computation."""
         return [node for node in self._graph.node if not operations or node.op_type in operations]
 
-    def maker(self, tensor: str) -> Any:
-        """The node that makes a tensor; None of an input or a constant."""
+    def producer(self, tensor: str) -> Any:
+        """Returns the node that computes a tensor; None for an input or a constant."""
         return next((node for node in self._graph.node if tensor in node.output), None)
 
     def only_user(self, tensor: str) -> Any:
-        """The one node that reads a tensor; None where there are several, or it is an output."""
+        """Returns the one node that reads a tensor; None if several do, or if it is an output of the graph."""
         users = [node for node in self._graph.node if tensor in node.input]
         is_output = any(each.name == tensor for each in self._graph.output)
         return users[0] if len(users) == 1 and not is_output else None
 
     def constant(self, tensor: str) -> Any:
-        """A constant's array; None of a tensor that is computed."""
-        found = self._constants.get(tensor)
-        return None if found is None else onnx.numpy_helper.to_array(found)
+        """Returns a constant's array; None for any other tensor."""
+        initializer = self._constants.get(tensor)
+        return None if initializer is None else onnx.numpy_helper.to_array(initializer)
 
     def number(self, tensor: str) -> float | None:
-        """A constant that is one number."""
+        """Returns a constant of one element; None for any other tensor."""
         values = self.constant(tensor)
         return float(values.reshape(-1)[0]) if values is not None and values.size == 1 else None
 
     def with_number(self, node: Any) -> tuple[str, float | None]:
-        """The other operand and the number of a node that computes with one; the number is None without."""
+        """Returns the tensor and the number that a binary node combines; the number is None if both are tensors."""
         for place in (1, 0):
             value = self.number(node.input[place])
             if value is not None:
@@ -52,15 +52,15 @@ class OnnxGraph:
         return node.input[0], None
 
     def attribute(self, node: Any, name: str, default: Any = None) -> Any:
-        """An attribute's value."""
+        """Returns an attribute's value."""
         return next((onnx.helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
 
     def set_attribute(self, node: Any, name: str, value: Any) -> None:
-        """Give a node an attribute that it has not."""
+        """Adds an attribute to a node."""
         node.attribute.append(onnx.helper.make_attribute(name, value))
 
     def add_constant(self, name: str, values: Any) -> str:
-        """Add a constant; returns its name."""
+        """Adds a constant; returns its name."""
         tensor = onnx.numpy_helper.from_array(values, name)
         self._graph.initializer.append(tensor)
         self._constants[name] = tensor
@@ -69,23 +69,23 @@ class OnnxGraph:
     def replace(
         self, nodes: Sequence[Any], operation: str, inputs: Sequence[str], output: str, **attributes: Any
     ) -> None:
-        """Put one node in the place of some; `output` is the last one's."""
-        place = list(self._graph.node).index(nodes[-1])
-        made = onnx.helper.make_node(operation, list(inputs), [output], name=nodes[-1].name, **attributes)
-        self._graph.node.insert(place, made)
+        """Replaces some nodes by one; `output` is that of the last of them."""
+        position = list(self._graph.node).index(nodes[-1])
+        replacement = onnx.helper.make_node(operation, list(inputs), [output], name=nodes[-1].name, **attributes)
+        self._graph.node.insert(position, replacement)
         for node in nodes:
             self._graph.node.remove(node)
 
     def rename(self, names: dict[str, str]) -> None:
-        """Give tensors other names, inputs and outputs among them."""
+        """Renames tensors, including inputs and outputs of the graph."""
         for node in self._graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
         for end in (*self._graph.input, *self._graph.output):
             end.name = names.get(end.name, end.name)
 
-    def open_batch(self, size: int | None) -> None:
-        """Tell the first side of every input and output: a size, or that any will do."""
+    def set_batch_size(self, size: int | None) -> None:
+        """Sets the first dimension of every input and output; None accepts any size."""
         for end in (*self._graph.input, *self._graph.output):
             sides = end.type.tensor_type.shape.dim
             if not sides:
@@ -97,7 +97,7 @@ class OnnxGraph:
                 sides[0].dim_value = size
 
     def shapes(self) -> dict[str, Shape]:
-        """The shapes of all tensors whose ranks can be worked out."""
+        """Returns the shapes of all tensors whose rank can be inferred."""
         inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
         return {
             each.name: tuple(
@@ -107,7 +107,7 @@ class OnnxGraph:
         }
 
     def drop_unused(self) -> None:
-        """Leave out the constants that nothing reads."""
+        """Removes the constants that no node reads."""
         read = {name for node in self._graph.node for name in node.input} | {each.name for each in self._graph.output}
         kept = [each for each in self._graph.initializer if each.name in read]
         del self._graph.initializer[:]

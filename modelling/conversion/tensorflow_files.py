@@ -1,4 +1,4 @@
-"""Writing TensorFlow's own formats and TensorFlow Lite from a plain graph."""
+"""Writes frozen graphs, SavedModels and TensorFlow Lite files."""
 
 import tempfile
 from dataclasses import replace
@@ -8,36 +8,35 @@ from typing import Any
 
 from cloud.engines.tensorflow.library import tf
 from modelling.conversion.conversion_graph import ConversionGraph
-from modelling.conversion.errors import ConversionError
+from modelling.conversion.targets import ConversionError
 
 _flatbuffers: Any = import_module("tensorflow.lite.tools.flatbuffer_utils")
 
 
-def write_frozen_graph(plain: ConversionGraph, path: Path) -> None:
-    """Write a binary GraphDef; its tensors are "images:0" and the heads, "mask:0"."""
-    path.write_bytes(plain.graph.SerializeToString(deterministic=True))
+def write_frozen_graph(graph: ConversionGraph, path: Path) -> None:
+    """Writes a binary GraphDef with the tensors "images:0" and one per head, such as "mask:0"."""
+    path.write_bytes(graph.graph.SerializeToString(deterministic=True))
 
 
-def write_saved_model(plain: ConversionGraph, folder: Path) -> None:
-    """Write a SavedModel; the keys of `serving_default` are "images" and the heads."""
+def write_saved_model(graph: ConversionGraph, folder: Path) -> None:
+    """Writes a SavedModel; the keys of `serving_default` are "images" and the heads."""
     module = tf.Module()
-    module.answer = plain.function()
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.answer})
+    module.infer = graph.function()
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.infer})
 
 
-def write_tflite(plain: ConversionGraph, path: Path, *, half: bool) -> int:
-    """Write a TensorFlow Lite model of its built-in operations; the keys of its signature as above.
+def write_tflite(graph: ConversionGraph, path: Path, *, half: bool) -> int:
+    """Writes a TensorFlow Lite model with the signature of `write_saved_model`; returns its fixed batch size.
 
-    Returns the batch that is baked in: 1 where any would do, as TensorFlow Lite lays its memory out for one size, a
-    frame in a batch takes as long as alone, and each change of size costs more than an inference. `half`: its weights
-    are float16, and made float32 again when it is opened.
+    The size is 1 if the graph accepts any: TensorFlow Lite allocates for one size, a batch is not faster per frame, and
+    each change of size costs more than an inference. `half` stores float16 weights, which are expanded to float32 on load.
 
     Raises:
-        ConversionError: an operation has no built-in form.
+        ConversionError: an operation is not a TensorFlow Lite built-in.
     """
-    baked = replace(plain, batch_size=plain.batch_size or 1)
+    fixed = replace(graph, batch_size=graph.batch_size or 1)
     with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
-        write_saved_model(baked, Path(folder))
+        write_saved_model(fixed, Path(folder))
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if half:
@@ -45,14 +44,14 @@ def write_tflite(plain: ConversionGraph, path: Path, *, half: bool) -> int:
             converter.target_spec.supported_types = [tf.float16]
         try:
             content = converter.convert()
-        except Exception as error:  # Its compiler raises whatever it meets.
+        except Exception as error:  # The converter's errors have no common base class.
             raise ConversionError("tflite", error) from error
-    path.write_bytes(_named_by_keys(content))
-    return baked.batch_size or 1
+    path.write_bytes(_with_signature_names(content))
+    return fixed.batch_size or 1
 
 
-def _named_by_keys(content: bytes) -> bytes:
-    """The same model, its tensors named as the keys of its signature: other readers know no signatures."""
+def _with_signature_names(content: bytes) -> bytes:
+    """Returns the model with its tensors named after the signature's keys, for readers without signature support."""
     model = _flatbuffers.convert_bytearray_to_object(bytearray(content))
     (signature,) = model.signatureDefs
     tensors = model.subgraphs[signature.subgraphIndex].tensors

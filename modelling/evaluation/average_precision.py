@@ -1,4 +1,4 @@
-"""How well boxes were found: average precision and recall, by class and by size."""
+"""Matches predicted boxes with true ones; average precision and recall by class and size."""
 
 from dataclasses import dataclass, field
 
@@ -10,25 +10,25 @@ from shared.messages.results import Detections
 
 Floats = npt.NDArray[np.float32]
 
-_SAME = 0.5  # Intersection over union from which a found box is the true one.
-_INSIDE = 0.5  # The share of a found box in a thing that does not count from which it is no error.
+_MIN_IOU = 0.5  # Smallest intersection over union of a predicted box and the true box that it matches.
+_MIN_INSIDE = 0.5  # The share of a predicted box in an uncounted object that makes it neither right nor wrong.
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The figures of one class and size; NaN where there is nothing to divide by."""
+class DetectionMetrics:
+    """The metrics of one class and size; NaN if undefined."""
 
     truths: int
     average_precision: float
-    recall: float  # At the score that boxes are told from.
-    precision: float
+    recall: float  # Counts boxes from the score threshold on.
+    precision: float  # The same.
 
 
 @dataclass(slots=True)
 class BoxMatcher:
-    """Counts, frame by frame, which found boxes are true ones.
+    """Matches predicted with true boxes, frame by frame.
 
-    `smallest`: pixels, the root of the area from which a true box counts. What is smaller may be found or missed.
+    `smallest` is the root of the area, in pixels, of the smallest true box that counts; smaller ones may be found or missed.
     """
 
     classes: int
@@ -43,63 +43,62 @@ class BoxMatcher:
         self._hits = [[] for _ in range(self.classes)]
 
     def add(self, found: Detections, boxes: Floats, class_ids: npt.NDArray[np.intp]) -> None:
-        """Count a frame with its true boxes N×4 (x1, y1, x2, y2 in the pixels of the found ones) and their classes."""
-        counts = _sides(boxes) >= self.smallest
+        """Adds a frame with its true boxes N×4 (x1, y1, x2, y2 in pixels of the predicted ones) and their classes."""
+        counts = _root_areas(boxes) >= self.smallest
         for class_id in range(self.classes):
             self._add(
                 class_id,
                 found.boxes[found.class_ids == class_id],
                 found.scores[found.class_ids == class_id],
                 boxes[counts & (class_ids == class_id)],
-                # Of any class: three pixels are as likely a person as a rider's wheel.
-                boxes[~counts],
+                boxes[~counts],  # All classes, because objects of a few pixels are hard to classify.
             )
 
-    def figures(self, class_id: int, threshold: float) -> Found:
-        """The figures of a class; recall and precision are those of boxes that score at least `threshold`."""
+    def metrics(self, class_id: int, threshold: float) -> DetectionMetrics:
+        """Returns the metrics of a class; recall and precision count boxes with a score of at least `threshold`."""
         scores = np.array(self._scores[class_id], np.float64)
         hits = np.array(self._hits[class_id], bool)
         truths = self.truths[class_id]
-        told = scores >= threshold
-        right = int(hits[told].sum())
-        return Found(
+        selected = scores >= threshold
+        correct = int(hits[selected].sum())
+        return DetectionMetrics(
             truths,
             average_precision(scores, hits, truths),
-            right / truths if truths else float("nan"),
-            right / int(told.sum()) if told.any() else float("nan"),
+            correct / truths if truths else float("nan"),
+            correct / int(selected.sum()) if selected.any() else float("nan"),
         )
 
     def _add(self, class_id: int, found: Floats, scores: Floats, boxes: Floats, uncounted: Floats) -> None:
         self.truths[class_id] += len(boxes)
         overlaps = pairwise_iou(found, boxes)
         is_free = np.ones(len(boxes), bool)
-        for at in np.argsort(-scores, kind="stable"):
-            open_overlaps = np.where(is_free, overlaps[at], -1.0)
-            best = int(open_overlaps.argmax()) if len(boxes) else -1
-            hit = best >= 0 and open_overlaps[best] >= _SAME
+        for index in np.argsort(-scores, kind="stable"):
+            free_overlaps = np.where(is_free, overlaps[index], -1.0)
+            best = int(free_overlaps.argmax()) if len(boxes) else -1
+            hit = best >= 0 and free_overlaps[best] >= _MIN_IOU
             if hit:
                 is_free[best] = False
-            elif _sides(found[at : at + 1])[0] < self.smallest or _lies_in(found[at], uncounted):
+            elif _root_areas(found[index : index + 1])[0] < self.smallest or _lies_in(found[index], uncounted):
                 continue
-            self._scores[class_id].append(float(scores[at]))
+            self._scores[class_id].append(float(scores[index]))
             self._hits[class_id].append(bool(hit))
 
 
 def average_precision(scores: npt.NDArray[np.float64], hits: npt.NDArray[np.bool_], truths: int) -> float:
-    """The area under the falling envelope of precision over recall (PASCAL VOC since 2010); NaN without truths."""
+    """Returns the area under the falling envelope of precision over recall (PASCAL VOC since 2010); NaN without truths."""
     if not truths:
         return float("nan")
-    right = np.cumsum(hits[np.argsort(-scores, kind="stable")])
-    precision = right / np.arange(1, len(right) + 1)
+    correct = np.cumsum(hits[np.argsort(-scores, kind="stable")])
+    precision = correct / np.arange(1, len(correct) + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    return float(np.sum(envelope * np.diff(right, prepend=0)) / truths)
+    return float(np.sum(envelope * np.diff(correct, prepend=0)) / truths)
 
 
 def _lies_in(box: Floats, others: Floats) -> bool:
     shares = intersections(box[np.newaxis], others)[0] / max(float(areas(box[np.newaxis])[0]), 1e-9)
-    return bool((shares >= _INSIDE).any())
+    return bool((shares >= _MIN_INSIDE).any())
 
 
-def _sides(boxes: Floats) -> npt.NDArray[np.float64]:
-    """The root of each box's area, in pixels."""
+def _root_areas(boxes: Floats) -> npt.NDArray[np.float64]:
+    """Returns the root of each box's area, in pixels."""
     return np.sqrt(areas(boxes))

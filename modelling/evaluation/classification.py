@@ -1,4 +1,4 @@
-"""How well a classifier does on a bag whose frames are all of one known class, such as a drive's weather."""
+"""Evaluates a classifier on a bag whose frames all have the same known class, such as a drive's weather."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,31 +13,50 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import UnknownNameError
 from shared.imaging.frames import UnreadableFrame
 from shared.messages.model_card import ModelCard
+from shared.terminal_table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class ClassificationEvaluation:
-    """The figures of a classifier on a bag."""
+    """A classifier's results on a bag."""
 
     card: ModelCard
     bag_sha256: str
     camera: str
     truth: str
-    unreadable: int  # Pictures that could not be judged.
-    taken_for: tuple[int, ...]  # How many frames were taken for each class.
+    unreadable: int  # Images that could not be evaluated.
+    taken_for: tuple[int, ...]  # The number of frames by predicted class.
 
     @property
     def frames(self) -> int:
-        """How many were judged."""
+        """The number of evaluated frames."""
         return sum(self.taken_for)
 
     @property
     def accuracy(self) -> float:
-        """The share of frames taken for what they are."""
+        """The share of correctly classified frames."""
         return self.taken_for[self.card.labels.names.index(self.truth)] / self.frames
 
+    @property
+    def summary(self) -> str:
+        """The results in one line."""
+        untrained = "" if self.card.trained else " (untrained weights)"
+        return (
+            f"accuracy {self.accuracy:.4f} for {self.truth} · {self.frames} frames · "
+            f"{self.unreadable} unreadable{untrained}"
+        )
+
+    def table(self, title: str) -> Table:
+        """Returns the number of frames by predicted class."""
+        table = Table(title=title)
+        table.add_column("taken for")
+        table.add_column("frames", justify="right")
+        for name, count in zip(self.card.labels.names, self.taken_for, strict=True):
+            table.add_row(name, str(count))
+        return table
+
     def to_json(self) -> dict[str, Any]:
-        """Plain types."""
+        """Returns the results as plain types."""
         return {
             **subject(self.card, self.bag_sha256, self.camera),
             "truth": self.truth,
@@ -58,24 +77,25 @@ def evaluate_classification(
     demosaic: str = "binning",
     on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
 ) -> ClassificationEvaluation:
-    """Run a classifier over a bag's pictures, all of which are of the class `truth`.
+    """Evaluates a classifier on a bag's images, all of which have the class `truth`.
 
-    The other parameters are those of `modelling.evaluation.segmentation.evaluate`; of several cameras the first is taken.
+    The other parameters are those of `modelling.evaluation.segmentation.evaluate_segmentation`; the default camera is the
+    first one.
 
     Raises:
-        SkylaneError: the bag cannot be read, has no such camera or no readable picture, or the model no such class.
+        SkylaneError: the bag cannot be read, has no such camera or no readable image, or the model has no such class.
     """
     names = model.card.labels.names
     if truth is None:
         raise EvaluationError(
-            f"{model.card.name} tells whole frames: say what the bag's are, --truth {'|'.join(names)}"
+            f"{model.card.name} classifies whole frames: give the class of the bag's frames, --truth {'|'.join(names)}"
         )
     if truth not in names:
         raise UnknownNameError("class", truth, names)
     source = BagSource(bag, topics=() if camera is None else (camera,))
     try:
-        chosen = str(source.provenance["cameras"][0])  # type: ignore[index]  # A list, which the type does not tell.
-        taken = np.zeros(len(names), np.int64)
+        chosen = str(source.provenance["cameras"][0])  # type: ignore[index]  # The value is a list.
+        predictions = np.zeros(len(names), np.int64)
         unreadable = 0
         for frame in source.frames():
             if frame.camera != chosen:
@@ -84,13 +104,13 @@ def evaluate_classification(
                 unreadable += 1
                 continue
             image, _ = prepared(frame.pixels, frame.layout, model.card, demosaic)
-            taken[int(model.infer(image[np.newaxis])["scores"][0].argmax())] += 1
-            on_frame(int(taken.sum()), frames)
-            if taken.sum() == frames:
+            predictions[int(model.infer(image[np.newaxis])["scores"][0].argmax())] += 1
+            on_frame(int(predictions.sum()), frames)
+            if predictions.sum() == frames:
                 break
         sha256 = str(source.provenance["sha256"])
     finally:
         source.close()
-    if not taken.any():
-        raise EvaluationError(f"{bag}: no picture on {chosen} can be read")
-    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, tuple(taken.tolist()))
+    if not predictions.any():
+        raise EvaluationError(f"{bag}: no image on {chosen} can be read")
+    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, tuple(predictions.tolist()))

@@ -1,4 +1,4 @@
-"""A detector's figures by class and by the size of what is to be found."""
+"""A detector's metrics by class and object size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,38 +8,34 @@ import numpy as np
 from cloud.models.manifest import Manifest
 from modelling.evaluation.average_precision import BoxMatcher
 
-SIZES = (6.0, 12.0, 24.0)  # Pixels of the model's input, the root of the area, from which a thing counts.
-HEADLINE_SIZE = 12.0  # The one of them that is told where there is room for one figure.
+SIZES = (6.0, 12.0, 24.0)  # Smallest counted objects: root of the area in pixels of the model's input.
+HEADLINE_SIZE = 12.0  # The size of the summary value.
 
-_LEAST_SCORE = 0.05  # Below it a curve of precision over recall is all but flat, and costs the most.
+_MIN_SCORE = 0.05  # Lower scores hardly change the precision-recall curve, but cost the most time.
 
 
-def counts_of_sizes(classes: int) -> dict[float, BoxMatcher]:
-    """Empty counts by size."""
+def matchers_by_size(classes: int) -> dict[float, BoxMatcher]:
+    """Returns an empty matcher for each size."""
     return {size: BoxMatcher(classes, size) for size in SIZES}
 
 
-def lenient(manifest: Manifest) -> Manifest:
-    """The manifest with a score threshold so low that a whole curve of precision over recall comes out."""
-    section = manifest.detection.model_copy(update={"score_threshold": _LEAST_SCORE})
+def with_low_threshold(manifest: Manifest) -> Manifest:
+    """Returns the manifest with a score threshold that is low enough for a whole precision-recall curve."""
+    section = manifest.detection.model_copy(update={"score_threshold": _MIN_SCORE})
     return manifest.model_copy(update={"detection": section})
 
 
-def figures_of_sizes(counts: dict[float, BoxMatcher], names: Sequence[str], threshold: float) -> dict[str, Any]:
-    """By class and size, rounded; null where there is nothing to divide by. `threshold`: as `BoxMatcher.figures`."""
+def metrics_by_size(matchers: dict[float, BoxMatcher], names: Sequence[str], threshold: float) -> dict[str, Any]:
+    """Returns rounded metrics by class name and size, None for undefined ones; see `BoxMatcher.metrics`."""
     return {
-        name: {f"from_{size:g}_px": _rounded(count, class_id, threshold) for size, count in counts.items()}
+        name: {f"from_{size:g}_px": _rounded(matcher, class_id, threshold) for size, matcher in matchers.items()}
         for class_id, name in enumerate(names)
     }
 
 
-def _rounded(count: BoxMatcher, class_id: int, threshold: float) -> dict[str, Any]:
-    found = count.figures(class_id, threshold)
-    figures = {
-        "average_precision": found.average_precision,
-        "recall": found.recall,
-        "precision": found.precision,
-    }
-    return {"truths": found.truths} | {
-        name: None if np.isnan(value) else round(value, 4) for name, value in figures.items()
+def _rounded(matcher: BoxMatcher, class_id: int, threshold: float) -> dict[str, Any]:
+    metrics = matcher.metrics(class_id, threshold)
+    values = {name: getattr(metrics, name) for name in ("average_precision", "recall", "precision")}
+    return {"truths": metrics.truths} | {
+        name: None if np.isnan(value) else round(value, 4) for name, value in values.items()
     }

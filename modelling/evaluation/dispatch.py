@@ -1,4 +1,4 @@
-"""Evaluation of a model on a bag, whatever its task is."""
+"""Evaluates a model of any task on a bag."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,11 +6,13 @@ from pathlib import Path
 from cloud.models.model import Model
 from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
 from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
-from modelling.evaluation.segmentation import Evaluation, EvaluationError, evaluate
+from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, evaluate_segmentation
 from shared.messages.model_card import Task
 
+Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation
 
-def judged(
+
+def evaluate_model(
     model: Model,
     bag: Path,
     *,
@@ -19,11 +21,13 @@ def judged(
     frames: int | None,
     demosaic: str,
     on_frame: Callable[[int, int | None], None],
-) -> Evaluation | DetectionEvaluation | ClassificationEvaluation:
-    """The figures of a model on a bag; `truth`: what all frames are, for a classifier; the rest as in `evaluate`.
+) -> Evaluation:
+    """Evaluates a model on a bag.
+
+    `truth` is the class of all frames, for a classifier; `evaluate_segmentation` explains the other parameters.
 
     Raises:
-        SkylaneError: the bag has nothing to judge such a model by.
+        SkylaneError: the bag has no ground truth for such a model.
     """
     match model.card.task:
         case Task.CLASSIFICATION:
@@ -31,12 +35,10 @@ def judged(
                 model, bag, truth, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame
             )
         case Task.TENSORS:
-            raise EvaluationError(
-                f"{model.card.name} gives raw tensors: a bag has nothing that they could be held against"
-            )
+            raise EvaluationError(f"{model.card.name} gives raw tensors: a bag has no ground truth for them")
         case task if truth is not None:
             raise EvaluationError(f"--truth is for a classifier, and {model.card.name} is a {task}: leave it out")
         case Task.DETECTION:
             return evaluate_detection(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
         case _:
-            return evaluate(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
+            return evaluate_segmentation(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)

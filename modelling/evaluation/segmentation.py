@@ -1,4 +1,4 @@
-"""How well a model does on a bag with true labels."""
+"""Evaluates a segmentation model on a bag with true labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cloud.models.model import Model
 from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.time_sync import Pairing
+from modelling.evaluation.time_sync import TimestampMatcher
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, suggestion
@@ -18,44 +18,71 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, plan, to_source
 from shared.messages.model_card import ModelCard
+from shared.terminal_table import Table
 
-UNLABELLED = "none"  # The class that is no class: counted as an error where predicted, but not in the mean.
-LABELS = "/labels"
-
-UNSEEN = 255  # What a crop cut off: the model never saw it, so it is not judged there.
+UNLABELLED = "none"  # The class of pixels without a class: an error where predicted, but not part of the mean IoU.
+LABELS = "/labels"  # The suffix of a topic with true labels.
+UNSEEN = 255  # The class id of pixels outside of the model's crop, which are not evaluated.
 
 
 class EvaluationError(SkylaneError):
-    """A bag that no model can be judged by."""
+    """A model cannot be evaluated on a bag."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The figures of a model on a bag."""
+class SegmentationEvaluation:
+    """A segmentation model's results on a bag."""
 
     card: ModelCard
     bag_sha256: str
     camera: str
-    frames: int  # Judged.
-    unmatched: int  # Pictures without labels of their stamp, or unreadable.
-    foreign_pixels: int  # Whose true class the model does not have; not counted.
+    frames: int  # Evaluated frames.
+    unmatched: int  # Images without labels of the same timestamp, or unreadable.
+    foreign_pixels: int  # Pixels whose true class is not one of the model's; not evaluated.
     confusion: Confusion
 
     @property
     def mean_iou(self) -> float:
-        """The mean intersection over union of the classes in the true labels, other than `none`; NaN without any."""
+        """The mean intersection over union of the classes in the true labels except `none`; NaN without any."""
         present = self.confusion.counts.sum(axis=1) > 0
-        judged = [
+        evaluated = [
             iou
-            for name, iou, held in zip(
+            for name, iou, is_present in zip(
                 self.card.labels.names, self.confusion.intersection_over_union(), present, strict=True
             )
-            if held and name != UNLABELLED
+            if is_present and name != UNLABELLED
         ]
-        return float(np.mean(judged)) if judged else float("nan")
+        return float(np.mean(evaluated)) if evaluated else float("nan")
+
+    accuracy = mean_iou
+
+    @property
+    def summary(self) -> str:
+        """The results in one line."""
+        untrained = "" if self.card.trained else " (untrained weights)"
+        return (
+            f"mean IoU {self.mean_iou:.4f} over the classes except `none` · pixel accuracy "
+            f"{self.confusion.pixel_accuracy:.4f} · {self.frames} frames · {self.unmatched} without labels{untrained}"
+        )
+
+    def table(self, title: str) -> Table:
+        """Returns the predicted classes (columns) of each true class (row) in percent."""
+        names, counts = self.card.labels.names, self.confusion.counts
+        present = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
+        table = Table(title=title, caption="true class by row, predicted class by column, %")
+        table.add_column("true class")
+        table.add_column("IoU", justify="right")
+        for i in present:
+            table.add_column(str(i), justify="right", no_wrap=True)
+        iou = self.confusion.intersection_over_union()
+        for i in present:
+            shares = 100 * counts[i] / max(1, counts[i].sum())
+            percents = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in present)
+            table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *percents)
+        return table
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types; a figure that does not exist is null."""
+        """Returns the results as plain types; an undefined number is None."""
         by_class = zip(self.card.labels.names, self.confusion.intersection_over_union().tolist(), strict=True)
         return {
             **subject(self.card, self.bag_sha256, self.camera),
@@ -70,7 +97,7 @@ class Evaluation:
 
 
 def subject(card: ModelCard, bag_sha256: str, camera: str) -> dict[str, Any]:
-    """What was judged on what, as every evaluation tells it."""
+    """Returns the model and the data of an evaluation, which are part of every evaluation's JSON."""
     return {
         "model": card.name,
         "version": card.version,
@@ -82,17 +109,17 @@ def subject(card: ModelCard, bag_sha256: str, camera: str) -> dict[str, Any]:
 
 
 def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> tuple[npt.NDArray[np.uint8], Geometry]:
-    """A picture as a model takes it: uint8 H×W×3 in the card's size and layout, and the geometry that was made.
+    """Returns an image as uint8 H×W×3 in a model's size and channel order, and the applied geometry.
 
     Raises:
-        DemosaicError, GeometryError: the picture cannot be brought there.
+        DemosaicError, GeometryError: the image cannot be converted.
     """
     height, width = pixels.shape[:2]
     geometry = plan(card.resize, height, width, card.height, card.width)
     return apply(to_colour(pixels, layout, card.layout, demosaic), geometry), geometry
 
 
-def evaluate(
+def evaluate_segmentation(
     model: Model,
     bag: Path,
     *,
@@ -100,46 +127,51 @@ def evaluate(
     frames: int | None = None,
     demosaic: str = "binning",
     on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> Evaluation:
-    """Run a model over a bag's pictures and compare with the true labels of the same stamp, at the pictures' own size.
+) -> SegmentationEvaluation:
+    """Compares a model's masks with the true labels of the same timestamp, at the camera's image size.
 
-    `camera`: an image topic; the first one that has labels beside it where none is given. `frames`: at most so many.
-    `on_frame` is told how many are judged, of how many.
+    Args:
+        model: The model.
+        bag: The bag with images and labels.
+        camera: The image topic; the first one with labels by default.
+        frames: The largest number of frames to evaluate.
+        demosaic: The demosaicing method, a key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
+        on_frame: Called after each frame with the number of evaluated frames and their total.
 
     Raises:
-        SkylaneError: the bag cannot be read, has no such camera, or no labels beside it.
+        SkylaneError: the bag cannot be read, or has no such camera with labels.
     """
     camera, truth, count = labelled_camera(bag, camera)
     total = count if frames is None else min(frames, count)
-    judge = _Judge(model, demosaic)
+    counter = _MaskCounter(model, demosaic)
     source = BagSource(bag, topics=[camera, truth])
-    pairing: Pairing[Frame, Frame] = Pairing()
+    matcher: TimestampMatcher[Frame, Frame] = TimestampMatcher()
     try:
         for frame in source.frames():
             if isinstance(frame, UnreadableFrame):
-                pairing.unmatched += frame.camera == camera
+                matcher.unmatched += frame.camera == camera
                 continue
-            offer = pairing.with_picture if frame.camera == camera else pairing.with_truth
-            pair = offer(frame.stamp_ns, frame)
+            add = matcher.add_image if frame.camera == camera else matcher.add_truth
+            pair = add(frame.stamp_ns, frame)
             if pair is not None:
-                judge.add(*pair)
-                on_frame(judge.frames, total)
-            if judge.frames == frames:
+                counter.add(*pair)
+                on_frame(counter.frames, total)
+            if counter.frames == frames:
                 break
         else:
-            pairing.end()
+            matcher.end()
         sha256 = str(source.provenance["sha256"])
     finally:
         source.close()
-    if not judge.frames:
-        raise EvaluationError(f"{bag}: no picture on {camera} has labels of the same stamp on {truth}")
-    return Evaluation(
-        model.card, sha256, camera, judge.frames, pairing.unmatched, judge.foreign_pixels, judge.confusion
+    if not counter.frames:
+        raise EvaluationError(f"{bag}: no image on {camera} has labels of the same timestamp on {truth}")
+    return SegmentationEvaluation(
+        model.card, sha256, camera, counter.frames, matcher.unmatched, counter.foreign_pixels, counter.confusion
     )
 
 
-class _Judge:
-    """Counts, frame by frame, what the model took for what."""
+class _MaskCounter:
+    """Runs the model on images and counts the predicted class of each pixel by its true class."""
 
     def __init__(self, model: Model, demosaic: str) -> None:
         self._model = model
@@ -149,38 +181,40 @@ class _Judge:
         self.frames = 0
         self.foreign_pixels = 0
 
-    def add(self, picture: Frame, truth: Frame) -> None:
-        if truth.layout is not Layout.MONO8 or truth.pixels.shape != picture.pixels.shape[:2]:
+    def add(self, frame: Frame, truth: Frame) -> None:
+        if truth.layout is not Layout.MONO8 or truth.pixels.shape != frame.pixels.shape[:2]:
             raise EvaluationError(
-                f"labels on {truth.camera} are {truth.layout} of {truth.pixels.shape}, the picture is "
-                f"{picture.pixels.shape[:2]}: labels must be mono8 of the picture's size"
+                f"labels on {truth.camera} are {truth.layout} of {truth.pixels.shape}, the image is "
+                f"{frame.pixels.shape[:2]}: labels must be mono8 of the image's size"
             )
-        image, geometry = prepared(picture.pixels, picture.layout, self._model.card, self._demosaic)
+        image, geometry = prepared(frame.pixels, frame.layout, self._model.card, self._demosaic)
         mask = self._model.predict(image[np.newaxis])[0]
         if mask.max() >= self._classes:
             name = self._model.card.name
             raise EvaluationError(
-                f"{name} answers class {mask.max()}, but names only {self._classes}: name all in labels"
+                f"{name} predicts class {mask.max()}, but names only {self._classes}: name all in labels"
             )
         predicted = to_source(mask, geometry, UNSEEN)
         true = truth.pixels.astype(np.uint8, copy=False)
         known = true < self._classes
         counted = known & (predicted < self._classes)
         self.foreign_pixels += int(known.size - np.count_nonzero(known))
-        if counted.all():
-            self.confusion = self.confusion.with_masks(true, predicted)
-        else:
-            self.confusion = self.confusion.with_masks(true[counted], predicted[counted])
+        if not counted.all():
+            true, predicted = true[counted], predicted[counted]
+        self.confusion = self.confusion.with_masks(true, predicted)
         self.frames += 1
 
 
 def labelled_camera(path: Path, camera: str | None, truth: str = LABELS) -> tuple[str, str, int]:
-    """A camera (the first with truth beside it, where none is given), the topic of its truth, and how many pictures.
+    """Finds a camera with ground truth in a bag; returns its topic, the truth's topic, and the number of images.
 
-    `truth`: how that topic's name ends, beside the camera's.
+    Args:
+        path: The bag.
+        camera: The image topic; the first one with ground truth by default.
+        truth: The suffix of the truth's topic, which has the same prefix as the camera's.
 
     Raises:
-        SkylaneError: the bag cannot be read, or has no such camera with truth beside it.
+        SkylaneError: the bag cannot be read, or has no such camera with ground truth.
     """
     bag = Bag(path)
     try:
@@ -199,9 +233,9 @@ def labelled_camera(path: Path, camera: str | None, truth: str = LABELS) -> tupl
             f"{path} holds no true {truth.strip('/')} (a topic …{truth}): `skylane bag make` writes them"
         )
     wanted = next(iter(labelled)) if camera is None else camera
-    for name, beside in labelled.items():
-        if name.lstrip("/") == wanted.lstrip("/"):  # Bags spell their topics with and without the slash.
-            return name, beside, counts[name]
+    for name, truth_topic in labelled.items():
+        if name.lstrip("/") == wanted.lstrip("/"):  # Topics have a leading slash in some bags only.
+            return name, truth_topic, counts[name]
     raise EvaluationError(f"{path} has no camera with {truth.strip('/')} on {wanted!r}{suggestion(wanted, labelled)}")
 
 

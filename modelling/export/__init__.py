@@ -1,1 +1,1 @@
-"""Writes trained networks as frozen graphs, SavedModels and Keras files."""
+"""Writes networks with their weights as frozen graphs, SavedModels and Keras files."""

@@ -1,7 +1,7 @@
-"""A network as a Keras file that opens without this package: our own layers become operations of Keras itself.
+"""Writes a network as a Keras file that opens without this package.
 
-A `.keras` file names the classes of its layers, and a worker must load none of ours. With the size of the picture fixed
-each of our layers is a few plain operations on the same numbers.
+A `.keras` file names the classes of its layers, and a worker must not load custom classes. For a fixed image size, each
+custom layer is therefore replaced by built-in operations of Keras with the same results.
 """
 
 from collections.abc import Callable
@@ -18,42 +18,42 @@ Call = Callable[..., Tensor]
 
 
 def write_keras(network: Any, output: Output, height: int, width: int, path: Path) -> None:
-    """Write the function of `modelling.export.tensorflow_export.function_of` for pictures of a size, any number of them at once; segmentation only.
+    """Writes the function of `modelling.export.tensorflow_export.serving_function` for any batch size; segmentation only.
 
-    Its input is called `input`, its output as in the other formats.
+    The input and output have the same names as in the other formats.
     """
     dtype = "uint8" if output is Output.CLASS_IDS else "float32"
-    pictures = keras.Input((height, width, 3), dtype=dtype, name=INPUT)
-    scaled = pictures * 2.0 - 1.0
+    images = keras.Input((height, width, 3), dtype=dtype, name=INPUT)
+    scaled = images * 2.0 - 1.0
     if output is Output.CLASS_IDS:
-        scaled = keras.ops.cast(pictures, "float32") * (1 / 127.5) - 1.0
-    answer = _plain(network, height, width)(scaled)
+        scaled = keras.ops.cast(images, "float32") * (1 / 127.5) - 1.0
+    result = _with_builtin_layers(network, height, width)(scaled)
     if output is Output.CLASS_IDS:
-        answer = keras.ops.cast(keras.ops.argmax(answer, axis=-1), "uint8")
+        result = keras.ops.cast(keras.ops.argmax(result, axis=-1), "uint8")
     (name,) = TENSORS[output]
-    named = keras.layers.Identity(name=name, dtype=answer.dtype)(answer)
-    keras.Model(pictures, named, name="model").save(path)
+    named = keras.layers.Identity(name=name, dtype=result.dtype)(result)
+    keras.Model(images, named, name="model").save(path)
 
 
-def _plain(network: Any, height: int, width: int) -> Any:
-    """The network for one size of picture, with layers of Keras only and the same weights."""
-    plain = keras.models.clone_model(
+def _with_builtin_layers(network: Any, height: int, width: int) -> Any:
+    """Returns the network for one image size, with built-in layers and the same weights."""
+    clone = keras.models.clone_model(
         network,
         input_tensors=keras.Input((height, width, 3), name="picture"),
-        clone_function=_copied,
-        call_function=_called,
+        clone_function=_clone,
+        call_function=_call,
     )
-    assign(plain, weights_of(network), network.name)
-    return plain
+    assign(clone, weights_of(network), network.name)
+    return clone
 
 
-def _copied(layer: Any) -> Any:
+def _clone(layer: Any) -> Any:
     return layer if type(layer) in _OPERATIONS else layer.from_config(layer.get_config())
 
 
-def _called(layer: Any, *given: Tensor, **options: Any) -> Tensor:
+def _call(layer: Any, *inputs: Tensor, **options: Any) -> Tensor:
     operation = _OPERATIONS.get(type(layer))
-    return layer(*given, **options) if operation is None else operation(layer, *given)
+    return layer(*inputs, **options) if operation is None else operation(layer, *inputs)
 
 
 def _split(layer: SpaceToBatch, features: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _split(layer: SpaceToBatch, features: Tensor) -> Tensor:
         features = keras.layers.ZeroPadding2D(((0, rows), (0, columns)))(features)
     half_height, half_width = (height + rows) // 2, (width + columns) // 2
     features = keras.ops.reshape(features, (-1, half_height, 2, half_width, 2, channels))
-    features = keras.ops.transpose(features, (2, 4, 0, 1, 3, 5))  # The phase first: four smaller maps of each picture.
+    features = keras.ops.transpose(features, (2, 4, 0, 1, 3, 5))  # The phase first: four smaller maps per image.
     return keras.ops.reshape(features, (-1, half_height, half_width, channels))
 
 

@@ -1,6 +1,6 @@
-"""A network with its weights as a file that an engine serves: a frozen graph or a SavedModel.
+"""Writes a network with its weights as a frozen graph or a SavedModel.
 
-Both hold the same function of the network, so that one model in two files gives the same labels.
+Both formats contain the same function of the network, so they give the same labels.
 """
 
 from collections.abc import Callable
@@ -14,69 +14,51 @@ from modelling.recipes import Output
 from modelling.training.weights import SCOPE, variables
 
 INPUT = "input"
-TENSORS = {  # What each output's tensors are called, the graph's and the signature's.
+TENSORS = {  # The names of the output tensors in the graph, which are also the signature's keys.
     Output.CLASS_IDS: ("prediction",),
     Output.SCORES: ("scores",),
     Output.PROBABILITIES: ("scores",),
     Output.OBJECTS: ("boxes", "scores"),
 }
 
-# Pictures in, the tensors of the output by name out.
-Function = Callable[[Any], dict[str, Any]]
 
+def serving_function(network: Any, output: Output, height: int, width: int) -> Callable[[Any], dict[str, Any]]:
+    """Returns the function of a model file, from RGB images N×height×width×3 to the output tensors by name.
 
-def function_of(network: Any, output: Output, height: int, width: int) -> Function:
-    """What a model computes of pictures N×height×width×3, RGB.
-
-    Class ids: of uint8 pictures, uint8 N×H×W; scaling and arg max are inside.
-    Scores: of float32 pictures 0..1, float32 N×H×W×classes.
-    Probabilities: of uint8 pictures, float32 N×classes; scaling and softmax are inside.
-    Objects: of uint8 pictures, boxes float32 N×A×4 (x1, y1, x2, y2 in pixels) and scores N×A×classes, the
-    probabilities; scaling and sigmoid are inside. A is the number of cells, and which of the boxes are told is left to
-    whoever reads them.
+    - CLASS_IDS: uint8 images to uint8 N×H×W; includes scaling and arg max.
+    - SCORES: float32 images 0..1 to float32 N×H×W×classes.
+    - PROBABILITIES: uint8 images to float32 N×classes; includes scaling and softmax.
+    - OBJECTS: uint8 images to boxes, float32 N×A×4 (x1, y1, x2, y2 in pixels), and scores, the probabilities N×A×classes;
+      includes scaling and sigmoid. A is the number of cells; the reader selects the boxes.
     """
 
-    def given(pictures: Any) -> Any:
+    def infer(images: Any) -> dict[str, Any]:
         if output is Output.SCORES:
-            return network(pictures * 2.0 - 1.0, training=False)
-        return network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
-
-    def class_ids(pictures: Any) -> dict[str, Any]:
-        best = tf.argmax(given(pictures), axis=-1, output_type=tf.int32)
-        return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
-
-    def scores(pictures: Any) -> dict[str, Any]:
-        return {"scores": tf.identity(given(pictures), name="scores")}
-
-    def probabilities(pictures: Any) -> dict[str, Any]:
-        return {"scores": tf.nn.softmax(given(pictures), name="scores")}
-
-    def objects(pictures: Any) -> dict[str, Any]:
-        logits, shapes = given(pictures)
-        rows, columns = detector.cells(height, width)
-        found = detector.boxes(shapes, rows, columns)
+            return {"scores": tf.identity(network(images * 2.0 - 1.0, training=False), name="scores")}
+        result = network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=False)
+        if output is Output.CLASS_IDS:
+            best = tf.argmax(result, axis=-1, output_type=tf.int32)
+            return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
+        if output is Output.PROBABILITIES:
+            return {"scores": tf.nn.softmax(result, name="scores")}
+        logits, shapes = result
+        rows, columns = detector.grid_size(height, width)
+        boxes = detector.decode_boxes(shapes, rows, columns)
         return {
-            "boxes": tf.reshape(found, (-1, rows * columns, 4), name="boxes"),
+            "boxes": tf.reshape(boxes, (-1, rows * columns, 4), name="boxes"),
             "scores": tf.sigmoid(tf.reshape(logits, (-1, rows * columns, logits.shape[-1])), name="scores"),
         }
 
-    functions: dict[Output, Function] = {
-        Output.CLASS_IDS: class_ids,
-        Output.SCORES: scores,
-        Output.PROBABILITIES: probabilities,
-        Output.OBJECTS: objects,
-    }
-    return functions[output]
+    return infer
 
 
 def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch: int | None = 1) -> Any:
-    """The GraphDef of `function_of` for `batch` pictures, None for any number; from `input:0` to those of TENSORS.
+    """Returns the GraphDef of `serving_function`, from `input:0` to the tensors in TENSORS; a `batch` of None is any size.
 
-    Each weight is a constant named "weights/<layer>.<variable>", from which `modelling.training.weights.weights_in` reads it.
+    Each weight is a constant "weights/<layer>.<variable>", which `modelling.training.weights.weights_in` reads.
     """
-    concrete = tf.function(function_of(network, output, height, width), autograph=False).get_concrete_function(
-        _specification(output, height, width, batch)
-    )
+    function = tf.function(serving_function(network, output, height, width), autograph=False)
+    concrete = function.get_concrete_function(_specification(output, height, width, batch))
     names = {id(variable.value.handle): name for name, variable in variables(network).items()}
     constants = {
         placeholder.op.name: SCOPE + names[id(handle)]
@@ -99,11 +81,11 @@ def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch
 def write_saved_model(
     network: Any, output: Output, height: int, width: int, folder: Path, *, batch: int | None = 1
 ) -> None:
-    """Write a SavedModel of `function_of`; signature `serving_default`, from `input` to the outputs; `batch` as above."""
+    """Writes a SavedModel of `serving_function` with the signature `serving_default`; a `batch` of None is any size."""
     module = tf.Module()
-    module.weights = [variable.value for variable in network.variables]  # Saved are only variables that it owns.
-    serving = tf.function(function_of(network, output, height, width), autograph=False)
-    signature = serving.get_concrete_function(_specification(output, height, width, batch))
+    module.weights = [variable.value for variable in network.variables]  # Only variables of the module are saved.
+    function = tf.function(serving_function(network, output, height, width), autograph=False)
+    signature = function.get_concrete_function(_specification(output, height, width, batch))
     tf.saved_model.save(module, str(folder), signatures={"serving_default": signature})
 
 
@@ -113,23 +95,23 @@ def _specification(output: Output, height: int, width: int, batch: int | None) -
 
 
 def _needed(graph: Any, outputs: tuple[str, ...]) -> list[Any]:
-    """The nodes that the outputs are computed from, each after what it needs itself.
+    """Returns the nodes that compute the outputs, in topological order.
 
-    A single output's are in the graph's order. TensorFlow puts the branches of several now one first, now the other,
-    and the same weights must give the same bytes: theirs follow the outputs.
+    For one output, this is the order of the graph. For several, TensorFlow's order of the branches varies from run to run,
+    and the same weights must give the same bytes, so the branches follow the order of the outputs.
     """
     nodes = {node.name: node for node in graph.node}
-    found: dict[str, Any] = {}
-    waiting = list(reversed(outputs))
-    while waiting:
-        name = waiting[-1]
-        missing = [each for each in _sources(nodes[name]) if each not in found]
-        if name in found or not missing:
-            found.setdefault(name, nodes[name])
-            waiting.pop()
+    ordered: dict[str, Any] = {}
+    stack = list(reversed(outputs))
+    while stack:
+        name = stack[-1]
+        missing = [each for each in _sources(nodes[name]) if each not in ordered]
+        if name in ordered or not missing:
+            ordered.setdefault(name, nodes[name])
+            stack.pop()
         else:
-            waiting += reversed(missing)
-    return list(found.values()) if len(outputs) > 1 else [node for node in graph.node if node.name in found]
+            stack += reversed(missing)
+    return list(ordered.values()) if len(outputs) > 1 else [node for node in graph.node if node.name in ordered]
 
 
 def _sources(node: Any) -> list[str]:

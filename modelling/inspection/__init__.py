@@ -1,4 +1,4 @@
-"""Inspects a foreign model file and writes the manifest that is needed to serve it.
+"""Inspects a third-party model file and writes the manifest that is needed to serve it.
 
 Start with `inspection`.
 """

@@ -1,4 +1,4 @@
-"""What a model file takes and gives where it tells its tensors: ONNX, TensorFlow Lite, OpenVINO's own."""
+"""Finds the input and output of formats that declare them: ONNX, TensorFlow Lite and OpenVINO."""
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -9,75 +9,75 @@ import numpy as np
 
 from cloud.engines.engine import EngineError
 from cloud.models.manifest import OutputKind
-from modelling.inspection.graph_analysis import Ends, Tensor
+from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
 
-Tensors = tuple[list[Tensor], list[Tensor]]  # Inputs, outputs.
+InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
-IR_NAME = "model.xml"  # As cloud.engines.openvino.graph has it, which imports OpenVINO.
+IR_NAME = "model.xml"  # Equals cloud.engines.openvino.graph.IR_NAME, whose module imports OpenVINO.
 _RGB = 3
 _CORNERS = 4
 _MAP_RANK = 4  # N×H×W×C or N×C×H×W
-_PICTURE_TYPES = ("uint8", "int32", "float16", "float32")
+_IMAGE_DTYPES = ("uint8", "int32", "float16", "float32")
 
 
 class FileAnalysis:
-    """A file's tensors, as `modelling.inspection.graph_analysis.GraphAnalysis` tells a graph's; what is inside stays unseen."""
+    """Has the methods of `modelling.inspection.graph_analysis.GraphAnalysis`, but knows the declared tensors only."""
 
     def __init__(self, path: Path, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         self._path = path
         self._inputs, self._outputs = list(inputs), list(outputs)
 
-    def ends(self) -> Ends:
-        """Find the input and the output.
+    def interface(self) -> ModelInterface:
+        """Finds the input and the output.
 
         Raises:
-            EngineError: no input is a picture, or no output a mask, scores or boxes.
+            EngineError: no input is an image, or no output is a mask, scores or boxes.
         """
-        pictures = [each for each in map(_as_picture, self._inputs) if each is not None]
-        if not pictures:
+        images = [each for each in map(_as_image, self._inputs) if each is not None]
+        if not images:
             raise EngineError(
-                self._path, f"takes no picture (N×H×W×3 or N×3×H×W): its inputs are {_listed(self._inputs)}"
+                self._path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(self._inputs)}"
             )
-        picture = pictures[0]
-        spare = [each for each in self._inputs if each.name != picture.name]
+        image = images[0]
+        other_inputs = [each for each in self._inputs if each.name != image.name]
         boxes, scores = self._detection()
         ranked = [scores] if boxes and scores else sorted(self._outputs, key=_rank, reverse=True)
         kind = None if not ranked else OutputKind.LOGITS if boxes else _kind(ranked[0])
         if kind is None:
             raise EngineError(
-                self._path, f"gives no class ids, scores or boxes: its outputs are {_listed(self._outputs)}"
+                self._path, f"gives no class ids, scores or boxes: its outputs are {format_tensors(self._outputs)}"
             )
         guesses = []
         if len(ranked) > 1:
-            guesses.append(f"other outputs are possible: {_listed(ranked[1:4])}; took {ranked[0].name}")
+            guesses.append(f"other outputs are possible: {format_tensors(ranked[1:4])}; took {ranked[0].name}")
         if kind is OutputKind.LOGITS:
-            guesses.append(f"{ranked[0].name} is taken for logits: where they are probabilities, set kind")
-        if spare:
-            guesses.append(f"also wants {_listed(spare)}: set input.constants by hand")
-        return Ends(
-            picture=picture,
-            answer=ranked[0],
+            guesses.append(f"{ranked[0].name} is assumed to be logits: if it holds probabilities, set kind")
+        if other_inputs:
+            guesses.append(f"also needs {format_tensors(other_inputs)}: set input.constants by hand")
+        return ModelInterface(
+            image=image,
+            output=ranked[0],
             boxes=boxes,
             kind=kind,
             classes=None if kind is OutputKind.CLASS_IDS else _channels(ranked[0], kind),
             constants={},
-            spare=(),
+            unused=(),
             others=tuple(ranked[1:]),
             guesses=tuple(guesses),
         )
 
-    def scale(self, picture: Tensor) -> tuple[float, str]:
-        """What to multiply pixels of 0..255 with for this input, and how that was found out."""
-        if not picture.dtype.startswith("float"):
-            return 1.0, f"{picture.name} takes {picture.dtype}: pixels are fed as they are"
-        return 1 / 255, "the file does not tell the range of its input: 0..1 is guessed (input.scale, mean, std)"
+    def scale(self, image: Tensor) -> tuple[float, str]:
+        """Returns the factor from pixels 0..255 to the input's range, and the reason."""
+        if not image.dtype.startswith("float"):
+            return 1.0, f"{image.name} takes {image.dtype}: pixels are fed unchanged"
+        return 1 / 255, "the file does not declare the range of its input: 0..1 is guessed (input.scale, mean, std)"
 
-    def random_operations(self, _answer: Tensor) -> list[str]:
-        """None that could be seen; two runs on the same noise show what there is."""
+    def random_operations(self, _output: Tensor) -> list[str]:
+        """Returns nothing, because the operations are unknown; two runs on the same noise reveal random ones."""
         return []
 
     def _detection(self) -> tuple[Tensor | None, Tensor | None]:
-        """A detector's boxes, N×A×4, and its scores, N×A×C."""
+        """Returns a detector's boxes, N×A×4, and its scores, N×A×C."""
         threes = [each for each in self._outputs if each.shape is not None and len(each.shape) == 3]  # noqa: PLR2004
         boxes = next(
             (each for each in threes if each.shape and each.shape[2] == _CORNERS and "score" not in each.name), None
@@ -86,62 +86,55 @@ class FileAnalysis:
         return (boxes, scores) if boxes and scores else (None, None)
 
 
-def onnx_tensors(path: Path) -> Tensors:
-    """Those of an ONNX file."""
+def onnx_tensors(path: Path) -> InputsAndOutputs:
+    """Reads the inputs and outputs of an ONNX file."""
     engine = import_module("cloud.engines.onnxruntime")
     session = engine.open_session(path)
-    return tuple(  # type: ignore[return-value]  # Of two.
-        [Tensor(each.name, each.name, engine.type_of(each), tuple(engine.shape_of(each))) for each in ends]
-        for ends in (session.get_inputs(), session.get_outputs())
-    )
+
+    def tensor(each: Any) -> Tensor:
+        return Tensor(each.name, each.name, engine.dtype_of(each), tuple(engine.shape_of(each)))
+
+    return [tensor(each) for each in session.get_inputs()], [tensor(each) for each in session.get_outputs()]
 
 
-def tflite_tensors(path: Path) -> Tensors:
-    """Those of a TensorFlow Lite file."""
+def tflite_tensors(path: Path) -> InputsAndOutputs:
+    """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("cloud.engines.tflite")
     model = engine.open_model(path)
-    return tuple(  # type: ignore[return-value]  # Of two.
-        [
-            Tensor(each["name"], each["name"], np.dtype(each["dtype"]).name, _sides(engine.shape_of(each)))
-            for each in ends
-        ]
-        for ends in (model.get_input_details(), model.get_output_details())
-    )
+
+    def tensor(each: Any) -> Tensor:
+        return Tensor(each["name"], each["name"], np.dtype(each["dtype"]).name, _sides(engine.shape_of(each)))
+
+    return [tensor(each) for each in model.get_input_details()], [tensor(each) for each in model.get_output_details()]
 
 
-def openvino_tensors(path: Path) -> Tensors:
-    """Those of OpenVINO's model.xml, or of the folder that holds it."""
+def openvino_tensors(path: Path) -> InputsAndOutputs:
+    """Reads the inputs and outputs of a folder with OpenVINO's model.xml."""
     graph = import_module("cloud.engines.openvino.graph")
     heads = import_module("cloud.engines.openvino.heads")
     try:
         model = import_module("cloud.engines.openvino.library").core().read_model(path / IR_NAME)
     except RuntimeError as error:
-        raise EngineError(path, f"OpenVINO cannot load this file: {graph.told(error)}") from error
-    return tuple(  # type: ignore[return-value]  # Of two.
-        [
-            Tensor(
-                each.get_any_name(),
-                each.get_any_name(),
-                each.get_element_type().to_dtype().name,
-                _sides(heads.shape_of(each)),
-            )
-            for each in ends
-        ]
-        for ends in (model.inputs, model.outputs)
-    )
+        raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
+
+    def tensor(each: Any) -> Tensor:
+        name, dtype = each.get_any_name(), each.get_element_type().to_dtype().name
+        return Tensor(name, name, dtype, _sides(heads.shape_of(each)))
+
+    return [tensor(each) for each in model.inputs], [tensor(each) for each in model.outputs]
 
 
-READERS: dict[str, Callable[[Path], Tensors]] = {
+READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
     "onnx": onnx_tensors,
     "tflite": tflite_tensors,
     "openvino": openvino_tensors,
 }
 
 
-def _as_picture(tensor: Tensor) -> Tensor | None:
-    """The tensor as N×H×W×3, whichever way it lies; None where it is no picture."""
+def _as_image(tensor: Tensor) -> Tensor | None:
+    """Returns an image tensor with its shape as N×H×W×3, in either axis order; None for any other tensor."""
     shape = tensor.shape
-    if shape is None or len(shape) != _MAP_RANK or tensor.dtype not in _PICTURE_TYPES:
+    if shape is None or len(shape) != _MAP_RANK or tensor.dtype not in _IMAGE_DTYPES:
         return None
     if shape[3] == _RGB:
         return tensor
@@ -160,12 +153,12 @@ def _kind(tensor: Tensor) -> OutputKind | None:
 
 
 def _rank(tensor: Tensor) -> tuple[bool, bool, int]:
-    """Class ids before scores of pixels before those of a picture."""
+    """Ranks class ids before scores of pixels, and these before scores of an image."""
     return _kind(tensor) is not None, not tensor.dtype.startswith("float"), len(tensor.shape or ())
 
 
 def _channels(tensor: Tensor, kind: OutputKind) -> int | None:
-    """How many classes: of a map the smaller of the two sides that may hold them."""
+    """Returns the number of classes: for a map, the smaller of the two dimensions that may be the channels."""
     shape = tensor.shape or ()
     if kind is OutputKind.SCORES:
         return min((side for side in (shape[1], shape[3]) if side), default=None)
@@ -174,7 +167,3 @@ def _channels(tensor: Tensor, kind: OutputKind) -> int | None:
 
 def _sides(shape: Any) -> tuple[int | None, ...] | None:
     return None if shape is None else tuple(shape)
-
-
-def _listed(tensors: Iterable[Tensor]) -> str:
-    return "; ".join(str(tensor) for tensor in tensors) or "none"

@@ -1,4 +1,4 @@
-"""One run of a model on one picture, and its result as files."""
+"""`skylane model run`: runs a model on one image and writes the result as files."""
 
 import time
 from dataclasses import dataclass
@@ -22,42 +22,42 @@ _OPACITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What a model said of a picture: a mask or boxes in the picture's own pixels."""
+class ImageRun:
+    """A model's result for an image; masks and boxes are in pixels of the original image."""
 
     result: Result
     card: ModelCard
-    took_ms: float  # Of the inference alone, warm.
+    inference_ms: float  # Duration of the inference after a warm-up.
 
 
-def run(model: Model, rgb: ImageArray) -> Trial:
-    """Run a model on a picture H×W×3, RGB."""
+def run(model: Model, rgb: ImageArray) -> ImageRun:
+    """Runs a model on an image H×W×3, RGB."""
     image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
     model.warm_up()
     began_ns = time.perf_counter_ns()
     outputs = model.infer(image[np.newaxis])
-    took_ms = (time.perf_counter_ns() - began_ns) / 1e6
+    inference_ms = (time.perf_counter_ns() - began_ns) / 1e6
     result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry)
-    return Trial(result, model.card, took_ms)
+    return ImageRun(result, model.card, inference_ms)
 
 
-def write(trial: Trial, rgb: ImageArray, folder: Path, stem: str) -> list[Path]:
-    """Write a trial's pictures, and return their paths: of a mask its class ids and colours too; of tensors an .npz."""
-    card, result = trial.card, trial.result
+def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list[Path]:
+    """Writes the result and returns the paths: an overlay, for a mask also its class ids and colours; tensors as .npz."""
+    card, result = image_run.card, image_run.result
     if isinstance(result, Tensors):
         path = folder / f"{stem}_tensors.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **result.values)  # type: ignore[arg-type]  # Keywords are arrays here, never its flags.
+        np.savez(path, **result.values)  # type: ignore[arg-type]  # All keywords are arrays.
         return [path]
-    unmoved = plan(Resize.CROP, *rgb.shape[:2], *rgb.shape[:2])
-    pictures = {"overlay": draw(rgb, result, card.labels, unmoved, _OPACITY)}
+    identity = plan(Resize.CROP, *rgb.shape[:2], *rgb.shape[:2])
+    images = {"overlay": draw(rgb, result, card.labels, identity, _OPACITY)}
     ids = folder / f"{stem}_ids.png"
     if isinstance(result, np.ndarray):
         write_png(ids, result)
-        pictures = {"colour": colourise(result, card.labels)} | pictures
-    for kind, painted in pictures.items():
-        write_png(folder / f"{stem}_{kind}.png", painted if card.trained else stamp_untrained(painted))
-    paths = [folder / f"{stem}_{kind}.png" for kind in pictures]
+        images = {"colour": colourise(result, card.labels)} | images
+    for kind, image in images.items():
+        write_png(folder / f"{stem}_{kind}.png", image if card.trained else stamp_untrained(image))
+    paths = [folder / f"{stem}_{kind}.png" for kind in images]
     return [ids, *paths] if isinstance(result, np.ndarray) else paths
 
 

@@ -1,4 +1,4 @@
-"""`model inspect`: reads a foreign model file, finds how to feed and read it, tries it, and drafts its manifest."""
+"""`skylane model inspect`: analyses a third-party model file, runs it, and drafts its manifest."""
 
 import shutil
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
 from cloud.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
-from modelling.inspection.graph_analysis import Ends, GraphAnalysis
+from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages.model_card import Task
 
-GUESSED_SIZE = (512, 1024)  # Height and width where the graph leaves them open.
-GUESSED_CLASSES = 32  # Where the graph does not tell.
+GUESSED_SIZE = (512, 1024)  # Height and width of a graph that accepts any size.
+GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
@@ -33,12 +33,12 @@ class InspectionError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found in a model's file."""
+    """The results of an inspection."""
 
     path: Path
     manifest: Manifest
-    ends: Ends
-    notes: tuple[str, ...]  # Every guess, and whatever is unusual, a line each.
+    interface: ModelInterface
+    notes: tuple[str, ...]  # Guesses and unusual findings, one line each.
 
 
 def inspect(
@@ -49,31 +49,32 @@ def inspect(
     signature: str = "serving_default",
     trained: bool = True,
 ) -> Inspection:
-    """Read a frozen graph (`.pb`), a SavedModel's or OpenVINO's folder, a Keras, ONNX or TensorFlow Lite file; run it on noise.
+    """Analyses a model file and runs it on noise, so inspect trusted files only.
 
-    `labels`: named where they are known. `size`: height and width for a graph that leaves them open. `signature`: of a
-    SavedModel; another is taken, and told, where it has none of that name. Inspecting runs the model: inspect only
-    files that you trust.
+    Args:
+        path: A frozen graph (`.pb`), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file.
+        labels: The names and colours of the classes; numbered by default.
+        size: Height and width for a graph that accepts any size.
+        signature: A SavedModel's signature; if it does not exist, the first one is used.
+        trained: False marks the weights as random.
 
     Raises:
-        EngineError: it is no such file, or nothing in it takes a picture and gives a mask.
+        EngineError: the file is not a model, or has no image input or no usable output.
     """
     path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
     kind, analysis, signature = _read(path, signature, notes)
-    ends = analysis.ends()
-    notes.extend(ends.guesses)
-    notes.extend(f"not needed for the answer: {tensor}" for tensor in ends.spare)
-    height, width = _size(path, ends, size, notes)
-    scale, reason = analysis.scale(ends.picture)
+    interface = analysis.interface()
+    notes.extend(interface.guesses)
+    notes.extend(f"not needed for the output: {tensor}" for tensor in interface.unused)
+    height, width = _size(path, interface, size, notes)
+    scale, reason = analysis.scale(interface.image)
     notes.append(reason)
-    notes.append(
-        "a graph does not tell the order of its colours: rgb8 is guessed (input.layout), and crop (input.resize)"
-    )
-    answer = OutputSection(tensor=ends.answer.name, kind=ends.kind)
-    boxes = ends.boxes and OutputSection(tensor=ends.boxes.name, kind=OutputKind.BOXES)
+    notes.append("a graph does not declare its channel order: rgb8 is guessed (input.layout), and crop (input.resize)")
+    output = OutputSection(tensor=interface.output.name, kind=interface.kind)
+    boxes = interface.boxes and OutputSection(tensor=interface.boxes.name, kind=OutputKind.BOXES)
     manifest = Manifest(
-        task=_task(ends),
+        task=_task(interface),
         format=kind,
         file=path.name,
         sha256=tree_sha256(path),
@@ -81,34 +82,34 @@ def inspect(
         signature=signature,
         input=InputSection.model_validate(
             {
-                "tensor": ends.picture.name,
-                "dtype": ends.picture.dtype,
+                "tensor": interface.image.name,
+                "dtype": interface.image.dtype,
                 "height": height,
                 "width": width,
                 "scale": scale,
-                "constants": ends.constants,
+                "constants": interface.constants,
             }
         ),
-        output=None if boxes else answer,
-        outputs={"boxes": boxes, "scores": answer} if boxes else {},
-        labels=_labels(ends, labels, notes),
+        output=None if boxes else output,
+        outputs={"boxes": boxes, "scores": output} if boxes else {},
+        labels=_labels(interface, labels, notes),
     )
-    random = analysis.random_operations(ends.answer)
+    random = analysis.random_operations(interface.output)
     if random:
-        notes.append(f"random operations on the way to the answer ({', '.join(random[:3])}): dropout or noise")
-    _try(path, manifest, notes)
-    return Inspection(path, manifest, ends, tuple(notes))
+        notes.append(f"the output depends on random operations ({', '.join(random[:3])}): dropout or noise")
+    _run_twice(path, manifest, notes)
+    return Inspection(path, manifest, interface, tuple(notes))
 
 
 def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Path:
-    """Write a model's folder: the model's file, copied there unless it is there, and `model.yaml`. Returns the latter.
+    """Copies the model's file into a model's folder and writes `model.yaml`, whose path it returns.
 
     Raises:
-        InspectionError: there is a manifest already and `replace` is false, or the folder cannot be written.
+        InspectionError: a manifest exists and `replace` is false, or the folder cannot be written.
     """
     path = folder / MANIFEST_NAME
     if path.exists() and not replace:
-        raise InspectionError(f"{path} is there already: give --force to write it anew")
+        raise InspectionError(f"{path} exists already: give --force to replace it")
     target = folder / inspection.path.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,14 +125,14 @@ def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Pat
 
 
 def numbered_labels(count: int) -> Labels:
-    """Names and colours for classes that nobody named: `class-0` and on, each colour unlike its neighbours'."""
+    """Returns the names `class-0`, `class-1` and so on, with distinct colours."""
     return Labels(
         tuple(f"class-{number}" for number in range(count)), tuple(_spread_colour(number) for number in range(count))
     )
 
 
 def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnalysis | FileAnalysis, str]:
-    """The format, the analysed graph and, of a SavedModel, the signature that was taken."""
+    """Returns the format, the analysis, and the signature that was used."""
     if path.suffix.lower() in _KERAS_SUFFIXES:
         graph, inputs, outputs = freeze_keras(read_keras(path), path)
         return "keras", GraphAnalysis(graph, path, inputs, outputs), signature
@@ -139,77 +140,78 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
     if form is not None:
         return form, FileAnalysis(path, *READERS[form](path)), signature
     if path.suffix.lower() in _TORCHSCRIPT_SUFFIXES:
-        raise EngineError(path, "is TorchScript, which tells no shapes: write its model.yaml by hand")
+        raise EngineError(path, "is TorchScript, which declares no shapes: write its model.yaml by hand")
     if not path.is_dir():
         return "frozen_graph", GraphAnalysis(read_graph(path), path), signature
     loaded = read_saved_model(path)
     names = sorted(loaded.signatures)
     if not names:
-        raise EngineError(path, "has no signatures: save it with one, as model.export does")
+        raise EngineError(path, "has no signatures: save it with one, as Keras's model.export does")
     if signature not in names:
-        notes.append(f"there is no signature {signature!r}: took {names[0]!r} of {', '.join(names)}")
+        notes.append(f"the model has no signature {signature!r}: took {names[0]!r} of {', '.join(names)}")
         signature = names[0]
     graph, inputs, outputs = freeze_signature(loaded.signatures[signature], path)
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
 
 
-def _task(ends: Ends) -> Task:
-    if ends.boxes is not None:
+def _task(interface: ModelInterface) -> Task:
+    if interface.boxes is not None:
         return Task.DETECTION
-    return Task.CLASSIFICATION if ends.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES) else Task.SEGMENTATION
+    is_classifier = interface.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES)
+    return Task.CLASSIFICATION if is_classifier else Task.SEGMENTATION
 
 
-def _size(path: Path, ends: Ends, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
-    """Height and width of the input: the graph's, where it has them."""
-    shape = ends.picture.shape or (None, None, None, None)
+def _size(path: Path, interface: ModelInterface, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
+    """Returns the height and width of the input: the graph's if they are fixed, else `size` or a guess."""
+    shape = interface.image.shape or (None, None, None, None)
     if shape[0] is not None:
-        notes.append(f"a batch of {shape[0]} is baked into the input: frames are run {shape[0]} at a time")
-    wanted = size or GUESSED_SIZE
-    found = (shape[1] or wanted[0], shape[2] or wanted[1])
+        notes.append(f"the input has a fixed batch size of {shape[0]}: frames are run {shape[0]} at a time")
+    default = size or GUESSED_SIZE
+    found = (shape[1] or default[0], shape[2] or default[1])
     if size is not None and found != size:
         raise EngineError(path, f"its input is {found[0]}×{found[1]}: leave the size out")
     if size is None and None in shape[1:3]:
-        notes.append(f"the graph leaves its input's size open: {found[0]}×{found[1]} is guessed (--size)")
+        notes.append(f"the graph accepts any input size: {found[0]}×{found[1]} is guessed (--size)")
     return found
 
 
-def _labels(ends: Ends, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
+def _labels(interface: ModelInterface, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
     if labels is None:
-        count = min(ends.classes or GUESSED_CLASSES, MAX_LABELS)
-        known = "" if ends.classes else ", and the graph does not tell how many they are"
-        notes.append(f"classes are numbered, as nobody named them{known}: give --labels, or name them in labels")
+        count = min(interface.classes or GUESSED_CLASSES, MAX_LABELS)
+        unknown = "" if interface.classes else ", and the graph does not show their number"
+        notes.append(f"classes are numbered, because they have no names{unknown}: give --labels, or edit labels")
         labels = numbered_labels(count)
-    elif ends.classes is not None and len(labels.names) != ends.classes:
-        notes.append(f"the graph has {ends.classes} classes, the labels name {len(labels.names)}")
+    elif interface.classes is not None and len(labels.names) != interface.classes:
+        notes.append(f"the graph has {interface.classes} classes, the labels name {len(labels.names)}")
     return tuple(
         LabelSection(name=name, colour=colour) for name, colour in zip(labels.names, labels.colours, strict=True)
     )
 
 
-def _try(path: Path, manifest: Manifest, notes: list[str]) -> None:
-    """Run the drafted manifest twice on the same noise: it must load, answer, and answer the same."""
+def _run_twice(path: Path, manifest: Manifest, notes: list[str]) -> None:
+    """Loads the model by its draft manifest, runs it twice on the same noise, and compares the outputs."""
     engine: Engine = registry.load("engine", ENGINES, FORMATS[manifest.format])(path, manifest, Placement(device="cpu"))
     shape = (engine.batch_size or 1, manifest.input.height, manifest.input.width, 3)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     try:
         first, second = engine.infer(noise), engine.infer(noise)
     except InferenceError as error:
-        notes.append(f"a try on noise failed: {error}")
+        notes.append(f"a run on noise failed: {error}")
         return
     finally:
         engine.close()
     if any(not np.array_equal(first[head], second[head]) for head in first):
-        notes.append("the same picture gave two different answers: dropout or noise is on and cannot be switched off")
+        notes.append("the same image gave two different outputs: dropout or noise is on and cannot be switched off")
     if "mask" in first and first["mask"].max() >= len(manifest.labels):
         notes.append(
-            f"noise was given class {first['mask'].max()}, and only {len(manifest.labels)} are named: name all"
+            f"the model predicts class {first['mask'].max()}, and only {len(manifest.labels)} are named: name all"
         )
 
 
 def _spread_colour(number: int) -> tuple[int, int, int]:
-    """The bits of a number dealt out to red, green and blue, highest first, as the PASCAL VOC palette does."""
+    """Distributes the bits of a number over red, green and blue, most significant first, as in the PASCAL VOC palette."""
     channels = [0, 0, 0]
-    for place in range(3):
+    for position in range(3):
         for channel in range(3):
-            channels[channel] |= (number >> (3 * place + channel) & 1) << (7 - place)
+            channels[channel] |= (number >> (3 * position + channel) & 1) << (7 - position)
     return channels[0], channels[1], channels[2]

@@ -1,4 +1,4 @@
-"""Post-training quantization of a model for OpenVINO.
+"""Post-training quantisation of a model for OpenVINO.
 
 Start with `quantization`.
 """

@@ -1,4 +1,4 @@
-"""The pictures that a model is quantised with, and those that show what it lost: none is in both."""
+"""Frames for quantisation: some to calibrate with, others to measure the loss of accuracy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from modelling.evaluation.segmentation import prepared
 from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
-    View,
+    TrainingView,
     generator,
-    seen,
+    rendered_view,
     training_views,
     validation_views,
 )
@@ -24,66 +24,66 @@ from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.messages.model_card import ModelCard
 
-_VIEWS_A_DRIVE = 2
+_VIEWS_PER_DRIVE = 2
 
-Picture = npt.NDArray[np.uint8]  # H×W×3 of the model's size, in its layout.
+Image = npt.NDArray[np.uint8]  # H×W×3 in the model's size and channel order.
 
 
 class CalibrationError(SkylaneError):
-    """Frames that no model can be quantised with."""
+    """A bag has too few frames to quantise a model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A picture that was not calibrated with. `truth`: uint8 class ids of the camera's size, where they are known."""
+class HoldoutFrame:
+    """A frame that is not used for calibration."""
 
-    picture: Picture
-    truth: npt.NDArray[np.uint8] | None = None
-    geometry: Geometry | None = None  # From the camera's size to the picture's, where there is a truth.
+    image: Image
+    truth: npt.NDArray[np.uint8] | None = None  # The true class ids in the camera's size, if known.
+    geometry: Geometry | None = None  # The mapping from the camera's size to the image's, if there is a truth.
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFrames:
-    """`calibration` H×W×3 each, and `judged`."""
+    """The images to calibrate with, and the frames to compare the models on."""
 
-    calibration: Sequence[Picture]
-    judged: Sequence[Judged]
+    calibration: Sequence[Image]
+    holdout: Sequence[HoldoutFrame]
 
 
-def drawn(card: ModelCard, count: int, unseen: int) -> CalibrationFrames:
-    """`count` frames of training drives in all training weathers; `unseen` of drives that nothing was trained on."""
+def synthetic_frames(card: ModelCard, count: int, holdout: int) -> CalibrationFrames:
+    """Renders `count` frames of training drives and `holdout` frames of drives that no model was trained on."""
     weathers = (*TRAINING_WEATHERS, HELD_OUT_WEATHER)
     return CalibrationFrames(
-        [each.picture for each in _rendered(card, training_views(count, _VIEWS_A_DRIVE))],
-        list(_rendered(card, validation_views(unseen, weathers, _VIEWS_A_DRIVE))),
+        [each.image for each in _rendered(card, training_views(count, _VIEWS_PER_DRIVE))],
+        list(_rendered(card, validation_views(holdout, weathers, _VIEWS_PER_DRIVE))),
     )
 
 
-def recorded(card: ModelCard, bag: Path, count: int, unseen: int) -> CalibrationFrames:
-    """The first `count` frames of a bag, and at most `unseen` of those after them.
+def bag_frames(card: ModelCard, bag: Path, count: int, holdout: int) -> CalibrationFrames:
+    """Reads the first `count` frames of a bag, and at most `holdout` frames after them.
 
     Raises:
-        CalibrationError: the bag has no frame beyond those to calibrate with.
+        CalibrationError: the bag has no frame after the first `count`.
         SkylaneError: the bag cannot be read.
     """
     source = BagSource(bag)
     try:
         frames = (each for each in source.frames() if isinstance(each, Frame))
-        pictures = [prepared(each.pixels, each.layout, card, "binning")[0] for each in islice(frames, count + unseen)]
+        images = [prepared(each.pixels, each.layout, card, "binning")[0] for each in islice(frames, count + holdout)]
     finally:
         source.close()
-    if len(pictures) <= count:
+    if len(images) <= count:
         raise CalibrationError(
-            f"{bag} holds {len(pictures)} frames that can be read: more than --frames {count} are needed, "
-            "as what the model lost is seen on others"
+            f"{bag} holds {len(images)} readable frames: more than --frames {count} are needed, "
+            "because the loss is measured on other frames"
         )
-    return CalibrationFrames(pictures[:count], [Judged(picture) for picture in pictures[count:]])
+    return CalibrationFrames(images[:count], [HoldoutFrame(image) for image in images[count:]])
 
 
-def _rendered(card: ModelCard, views: Sequence[View]) -> Iterator[Judged]:
+def _rendered(card: ModelCard, views: Sequence[TrainingView]) -> Iterator[HoldoutFrame]:
     for view in views:
-        scene, picture = seen(view, card.height, card.width, generator(view))
+        scene, rgb = rendered_view(view, card.height, card.width, generator(view))
         rows, columns = scene.class_ids.shape
         geometry = plan(Resize.CROP, rows, columns, card.height, card.width)
-        ours = picture if card.layout is Layout.RGB8 else np.ascontiguousarray(picture[..., ::-1])
-        yield Judged(ours, scene.class_ids, geometry)
+        image = rgb if card.layout is Layout.RGB8 else np.ascontiguousarray(rgb[..., ::-1])
+        yield HoldoutFrame(image, scene.class_ids, geometry)

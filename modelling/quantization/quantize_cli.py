@@ -1,4 +1,4 @@
-"""`skylane model quantize`: a model in fewer bits."""
+"""`skylane model quantize`."""
 
 from pathlib import Path
 
@@ -7,9 +7,10 @@ from rich.console import Console
 
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository, default_root
+from modelling.cli_options import FORCE, MODELS
 from shared.messages.topics import validate_name
 
-_UNSEEN = 20  # Frames that show what was lost.
+_HOLDOUT = 20  # Frames to compare the models on.
 
 
 @click.command()
@@ -22,14 +23,14 @@ _UNSEEN = 20  # Frames that show what was lost.
     help="int8: weights and activations of convolutions; fp16: weights.",
 )
 @click.option(
-    "--bag", type=click.Path(exists=True, path_type=Path), help="Frames to calibrate with. [synthetic drives]"
+    "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with frames to calibrate with. [synthetic drives]"
 )
-@click.option("--frames", type=click.IntRange(1, 10_000), default=40, show_default=True, help="To calibrate with.")
-@click.option("--name", "called", metavar="NAME", help="Call the new model so. [MODEL-PRECISION]")
-@click.option("--force", is_flag=True, help="Replace the new model where there is one of its name.")
 @click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
+    "--frames", type=click.IntRange(1, 10_000), default=40, show_default=True, help="Number of calibration frames."
 )
+@click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-PRECISION]")
+@FORCE
+@MODELS
 def quantize(
     name: str,
     root: Path | None,
@@ -37,34 +38,34 @@ def quantize(
     precision: str,
     bag: Path | None,
     frames: int,
-    called: str | None,
+    new_name: str | None,
     force: bool,
 ) -> None:
-    """Write MODEL in fewer bits as a new model for OpenVINO, and tell what its answers lost on frames it never saw."""
-    # Importing OpenVINO takes seconds, and `list` does not need it.
+    """Write MODEL with fewer bits as a new model for OpenVINO, and report the loss of accuracy on other frames."""
+    # Imported here, because OpenVINO takes seconds to import and `list` does not need it.
     from modelling.quantization import calibration_frames, quantization  # noqa: PLC0415
 
     repository = Repository(root or default_root())
     card = repository.card(name)
-    with Console(stderr=True).status("frames to calibrate with") as status:
-        pictures = (
-            calibration_frames.drawn(card, frames, _UNSEEN)
+    with Console(stderr=True).status("preparing calibration frames") as status:
+        calibration = (
+            calibration_frames.synthetic_frames(card, frames, _HOLDOUT)
             if bag is None
-            else calibration_frames.recorded(card, bag, frames, _UNSEEN)
+            else calibration_frames.bag_frames(card, bag, frames, _HOLDOUT)
         )
-        done = quantization.quantise(
+        result = quantization.quantise(
             repository,
             name,
             Precision(precision),
-            pictures,
-            called=validate_name("model", called or f"{name}-{precision}"),
+            calibration,
+            new_name=validate_name("model", new_name or f"{name}-{precision}"),
             replace=force,
             on_step=status.update,
         )
-    click.echo(f"wrote {done.folder}: {done.megabytes_after:.2f} MB, {name} {done.megabytes_before:.2f} MB")
-    click.echo(f"labels as {name}'s: {done.agreement:.3%} on {done.frames} frames that were not calibrated with")
-    if done.mean_iou_before is not None and done.mean_iou_after is not None:
+    click.echo(f"wrote {result.folder}: {result.megabytes_after:.2f} MB, {name} {result.megabytes_before:.2f} MB")
+    click.echo(f"labels equal to {name}'s: {result.agreement:.3%} on {result.frames} frames not used for calibration")
+    if result.mean_iou_before is not None and result.mean_iou_after is not None:
         click.echo(
-            f"mean IoU {done.mean_iou_after:.4f}, {name} {done.mean_iou_before:.4f}: "
-            f"{100 * (done.mean_iou_after - done.mean_iou_before):+.2f} points"
+            f"mean IoU {result.mean_iou_after:.4f}, {name} {result.mean_iou_before:.4f}: "
+            f"{100 * (result.mean_iou_after - result.mean_iou_before):+.2f} points"
         )

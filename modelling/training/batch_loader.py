@@ -1,4 +1,4 @@
-"""Batches made ahead of the training step that takes them, in a thread of their own."""
+"""The base of loaders that prepare training batches in a background thread."""
 
 import queue
 import threading
@@ -9,8 +9,8 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Loader(ABC, Generic[T]):
-    """Gives batches by `next`, for ever, while it is entered; `ahead`: at most so many wait to be taken."""
+class BatchLoader(ABC, Generic[T]):
+    """A context manager whose `next` returns an endless series of batches, prepared up to `ahead` batches in advance."""
 
     def __init__(self, name: str, ahead: int = 4) -> None:
         self._queue: queue.Queue[T | BaseException] = queue.Queue(ahead)
@@ -27,7 +27,7 @@ class Loader(ABC, Generic[T]):
         self._stopping.set()
         while self._thread.is_alive():
             try:
-                self._queue.get(timeout=0.1)  # Room for a thread that waits to put its last batch.
+                self._queue.get(timeout=0.1)  # The thread may be waiting to put its last batch.
             except queue.Empty:
                 self._thread.join(timeout=0.1)
 
@@ -39,11 +39,11 @@ class Loader(ABC, Generic[T]):
 
     @abstractmethod
     def _next(self) -> T:
-        """Make a batch; runs in the loader's thread."""
+        """Prepares a batch; runs in the loader's thread."""
 
     def _fill(self) -> None:
         try:
             while not self._stopping.is_set():
                 self._queue.put(self._next())
-        except BaseException as error:  # noqa: BLE001  # The loop that takes the batches raises it.
+        except BaseException as error:  # noqa: BLE001  # `__next__` raises it in the training thread.
             self._queue.put(error)

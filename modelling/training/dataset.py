@@ -1,4 +1,4 @@
-"""Training and validation frames of the synthetic drive, seen as the vehicle's preprocessing would see them."""
+"""Renders training and validation frames of the synthetic drive, preprocessed as on a vehicle."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,16 +19,16 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 
-HEIGHT, WIDTH = 608, 968  # Half the sensor's.
-HELD_OUT_WEATHER = "overcast"  # No training frame has it: what a model reaches in it is what it reaches in new light.
+HEIGHT, WIDTH = 608, 968  # Half the sensor's resolution.
+HELD_OUT_WEATHER = "overcast"  # No training frame has it, so that validation shows the accuracy in unknown light.
 TRAINING_WEATHERS = ("clear", "dusk", "fog", "rain")
-FIRST_VALIDATION_SEED = 900_000  # Training seeds stay below.
+FIRST_VALIDATION_SEED = 900_000  # All training seeds are smaller.
 
-_SECONDS_APART = 7.0  # Far enough that the street has changed.
+_VIEW_SPACING_S = 7.0  # Time between two views of a drive, enough for a different scene.
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TrainingView:
     """One frame of one drive."""
 
     seed: int
@@ -36,21 +36,23 @@ class View:
     time_s: float
 
 
-def training_views(count: int, views_a_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS) -> list[View]:
-    """`count` views of as many drives as that takes, the weathers in turn."""
-    return _views(count, views_a_drive, 1, weathers)
+def training_views(
+    count: int, views_per_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS
+) -> list[TrainingView]:
+    """Returns `count` views for training, with the weathers in turn by drive."""
+    return _views(count, views_per_drive, 1, weathers)
 
 
-def validation_views(count: int, weathers: tuple[str, ...], views_a_drive: int = 2) -> list[View]:
-    """`count` views of drives that no training frame comes from."""
-    return _views(count, views_a_drive, FIRST_VALIDATION_SEED, weathers)
+def validation_views(count: int, weathers: tuple[str, ...], views_per_drive: int = 2) -> list[TrainingView]:
+    """Returns `count` views of drives that are not used for training."""
+    return _views(count, views_per_drive, FIRST_VALIDATION_SEED, weathers)
 
 
 @contextmanager
-def rendering(views: Sequence[View], folder: Path, processes: int = 2) -> Iterator["Rendering"]:
-    """Render the views into a frame store in `folder`, in processes of their own, while the caller goes on."""
+def rendering(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Iterator["Rendering"]:
+    """Renders the views into a frame store in `folder`, in background processes."""
     store = FrameStore.create(folder, len(views), HEIGHT, WIDTH)
-    # Spawned, not forked: a fork would carry TensorFlow's threads' locks along.
+    # A forked process would inherit locks held by TensorFlow's threads.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_render, folder, index, view) for index, view in enumerate(views)]
         try:
@@ -61,47 +63,47 @@ def rendering(views: Sequence[View], folder: Path, processes: int = 2) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A frame store that is being filled."""
+    """A frame store that background processes fill."""
 
     store: FrameStore
     jobs: list["Future[None]"]
 
     def wait(self, count: int) -> None:
-        """Until the first `count` views are rendered; raises what rendering one of them raised."""
+        """Waits until the first `count` views are rendered; raises the error of a failed one."""
         for job in self.jobs[:count]:
             job.result()
 
 
-def generator(view: View) -> Random:
-    """What draws all that chance decides about a view's picture: the same view gives the same bytes."""
+def generator(view: TrainingView) -> Random:
+    """Returns the random generator of a view, so that the same view gives the same bytes."""
     return Random(f"training/{view.seed}/{view.time_s}")
 
 
-def seen(view: View, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
-    """The true scene of a view, and its picture height×width×3 RGB as the vehicle's preprocessing gives it to a model.
+def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
+    """Returns the scene of a view, and its preprocessed image height×width×3 RGB.
 
-    `rng` draws the camera's noise and the demosaicing.
+    `rng` determines the camera's noise and the demosaicing method.
     """
     drive, sensor = _drive(view.seed, view.weather)
     frame = drive.render(view.time_s)
     mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
     method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
-    picture = to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
+    image = to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
     rows, columns = mosaic.shape
-    return frame, apply(picture, plan(Resize.CROP, rows, columns, height, width))
+    return frame, apply(image, plan(Resize.CROP, rows, columns, height, width))
 
 
-def _render(folder: Path, index: int, view: View) -> None:
+def _render(folder: Path, index: int, view: TrainingView) -> None:
     rng = generator(view)
-    frame, picture = seen(view, HEIGHT, WIDTH, rng)
-    # One of the four pixels that a smaller one stands for, at random: always the same would shift all edges by a half.
+    frame, image = rendered_view(view, HEIGHT, WIDTH, rng)
+    # One of the four labels under each pixel, at random: a fixed choice would shift all edges by half a pixel.
     row, column = rng.randrange(2), rng.randrange(2)
-    FrameStore.open(folder).put(index, picture, frame.class_ids[row::2, column::2])
+    FrameStore.open(folder).put(index, image, frame.class_ids[row::2, column::2])
 
 
 @lru_cache(maxsize=4)
 def _drive(seed: int, weather: str) -> tuple[Drive, Sensor]:
-    """A drive and its camera; cameras differ in noise, vignetting and drift."""
+    """Returns a drive and its camera; cameras differ in noise, vignetting and drift."""
     rng = Random(f"camera/{seed}")
     sensor = Sensor(
         seed,
@@ -113,11 +115,12 @@ def _drive(seed: int, weather: str) -> tuple[Drive, Sensor]:
     return Drive(seed, weather=weather), sensor
 
 
-def _views(count: int, views_a_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[View]:
+def _views(count: int, views_per_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[TrainingView]:
     views = []
     for index in range(count):
-        drive, place = divmod(index, views_a_drive)
+        drive, position = divmod(index, views_per_drive)
         seed = first_seed + drive
-        # The offset by seed keeps one weather's drives from always being seen at the same times.
-        views.append(View(seed, weathers[drive % len(weathers)], place * _SECONDS_APART + seed % 13 * 0.5))
+        # The offset by seed varies the times of the views within one weather.
+        time_s = position * _VIEW_SPACING_S + seed % 13 * 0.5
+        views.append(TrainingView(seed, weathers[drive % len(weathers)], time_s))
     return views

@@ -1,4 +1,4 @@
-"""Training any recipe: which course its kind of answer takes, and how a training is told of in a line."""
+"""Trains any recipe by the training for its kind of output."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,48 +9,40 @@ from modelling.building import shipped_weights
 from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
 from modelling.training.scenes import scene_training
+from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, fold
 from shared.imaging.labels import Labels
 
-Tell = Callable[[float, str], None]  # How much is done, 0 to 1, and a line about it.
-
 
 def train(
-    recipe: Recipe, folder: Path, figures: dict[str, Any], tell: Tell, *, source: Path, labels: Labels
+    recipe: Recipe,
+    folder: Path,
+    settings: dict[str, Any],
+    on_progress: Callable[[float, str], None],
+    *,
+    source: Path,
+    labels: Labels,
 ) -> Weights:
-    """Train a recipe from the drive's frames; returns folded weights.
+    """Trains a recipe on frames of the synthetic drive; returns folded weights.
 
-    `folder`: for frames, checkpoints and `training.json`. `figures`: of the course, where they are not its own.
-    `source`: the repository with the shipped weights of the donor, which a classifier and a detector start from.
+    Args:
+        recipe: The recipe.
+        folder: The folder for frames, checkpoints and `training.json`.
+        settings: Values that replace defaults of SegmentationSettings or SceneTrainingSettings.
+        on_progress: Called with the finished share of the training (0 to 1) and a line of text.
+        source: The repository with the built-in weights of the donor model, which classifier and detector start from.
+        labels: The names and colours of the drive's classes.
 
     Raises:
-        SkylaneError: the recipe cannot be trained, or the donor's weights are not there.
+        SkylaneError: the recipe cannot be trained, or the donor's weights are missing.
     """
-    if recipe.output in scene_training.COURSES:
+
+    def report(progress: TrainingProgress) -> None:
+        iou = "" if progress.mean_iou is None else f", mIoU {progress.mean_iou:.3f}"
+        on_progress(progress.done, f"{recipe.name}: step {progress.step}, loss {progress.loss:.3f}{iou}")
+
+    if recipe.output in scene_training.DEFAULT_SETTINGS:
         donor = shipped_weights(RECIPES[scene_training.DONOR], source)
-        course = replace(scene_training.COURSES[recipe.output], **figures)
-        return scene_training.train(
-            recipe,
-            folder,
-            course,
-            lambda report: tell(report.progress, _told(recipe, report.step, report.loss)),
-            donor=donor,
-            labels=labels,
-        )
-    return fold(
-        segmentation.train(
-            recipe,
-            folder,
-            segmentation.Course(**figures),
-            lambda report: tell(report.progress, _told(recipe, report.step, report.loss) + _judged(report)),
-        )
-    )
-
-
-def _told(recipe: Recipe, step: int, loss: float) -> str:
-    return f"{recipe.name}: step {step}, loss {loss:.3f}"
-
-
-def _judged(report: segmentation.Report) -> str:
-    has_figures = report.confusion.counts.any()
-    return f", mIoU {segmentation.mean_iou(report.confusion):.3f}" if has_figures else ""
+        scene_settings = replace(scene_training.DEFAULT_SETTINGS[recipe.output], **settings)
+        return scene_training.train(recipe, folder, scene_settings, report, donor=donor, labels=labels)
+    return fold(segmentation.train(recipe, folder, segmentation.SegmentationSettings(**settings), report))

@@ -1,4 +1,4 @@
-"""Pictures with their true class ids in a folder of memory-mapped arrays, filled by several processes at once."""
+"""A folder of memory-mapped arrays with images and their true class ids, filled by several processes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class FrameStore:
-    """`pictures` N×H×W×3 uint8 RGB, `labels` N×H×W uint8 class ids, `ready` N uint8: 1 where both are written."""
+    """Images, labels, and a flag per frame that both are written."""
 
-    pictures: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.uint8]
-    ready: npt.NDArray[np.uint8]
+    pictures: npt.NDArray[np.uint8]  # N×H×W×3 RGB.
+    labels: npt.NDArray[np.uint8]  # N×H×W class ids.
+    ready: npt.NDArray[np.uint8]  # N, 0 or 1.
 
     @classmethod
     def create(cls, folder: Path, count: int, height: int, width: int) -> Self:
-        """An empty store in `folder`; what was there is lost."""
+        """Creates an empty store in `folder`, replacing an existing one."""
         folder.mkdir(parents=True, exist_ok=True)
         shapes = {"pictures": (count, height, width, 3), "labels": (count, height, width), "ready": (count,)}
         return cls(
@@ -30,18 +30,18 @@ class FrameStore:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The store in `folder`, to read and to fill further."""
+        """Opens the store in `folder` for reading and writing."""
         arrays: dict[str, Any] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in ("pictures", "labels", "ready")
         }
         return cls(**arrays)
 
     def put(self, index: int, picture: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> None:
-        """Write one picture H×W×3 and its labels H×W."""
+        """Writes one image H×W×3 and its labels H×W."""
         self.pictures[index] = picture
         self.labels[index] = labels
         self.ready[index] = 1
 
     def ready_indices(self) -> npt.NDArray[np.intp]:
-        """Where frames can be read by now."""
+        """Returns the indices of the frames that are complete."""
         return np.flatnonzero(self.ready)

@@ -1,4 +1,4 @@
-"""One network being trained: the loss, the step, the schedule, the running mean of the weights."""
+"""The training step, the learning rate schedule, the segmentation loss and the validation of a network."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,33 +14,43 @@ from modelling.frameworks import tf
 from modelling.training.crops import Batch
 from modelling.training.weights import Weights, variables
 
-Loss = Callable[[Any, Any], Any]  # What the network gives and the truth, both of a batch, to one number.
+Loss = Callable[[Any, Any], Any]  # Takes the network's output and the truth of a batch; returns a scalar.
 
-_LARGEST_GRADIENT = 5.0  # Norm over all weights; a larger one is scaled down to it.
+_MAX_GRADIENT_NORM = 5.0  # Over all weights; larger gradients are scaled down.
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """How fast to learn. The rate rises to its peak, then falls along a cosine to nothing."""
+class TrainingProgress:
+    """The state of a training after a step."""
+
+    step: int
+    done: float  # The finished share of the training, 0 to 1.
+    loss: float
+    mean_iou: float | None = None  # The mean IoU of the last validation of a segmentation.
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRateSchedule:
+    """A learning rate that rises linearly to its peak and then falls along a cosine to 0."""
 
     peak_rate: float
     warm_up: float = 0.03  # The share of the training in which the rate rises.
 
-    def rate(self, progress: float) -> float:
-        """The learning rate where `progress` (0 to 1) of the training is done."""
-        if progress < self.warm_up:
-            return self.peak_rate * (0.02 + 0.98 * progress / self.warm_up)
-        fallen = (progress - self.warm_up) / (1 - self.warm_up)
-        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+    def rate(self, done: float) -> float:
+        """Returns the learning rate for the finished share of the training, 0 to 1."""
+        if done < self.warm_up:
+            return self.peak_rate * (0.02 + 0.98 * done / self.warm_up)
+        decay = (done - self.warm_up) / (1 - self.warm_up)
+        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, decay)))
 
 
 class Trainer:
-    """One network being trained. `loss`: of what the network gives and the truth of a batch, one number."""
+    """Trains one network with Adam and keeps a running mean of its weights."""
 
     def __init__(
         self,
         network: Network,
-        schedule: Schedule,
+        schedule: LearningRateSchedule,
         loss: Loss,
         *,
         normalise_by_batch: bool = True,
@@ -59,34 +69,36 @@ class Trainer:
         self._mean = {name: tf.Variable(variable.value, trainable=False) for name, variable in self._variables.items()}
         self._run = tf.function(self._one_step, autograph=False)
 
-    def train_on(self, batch: tuple[npt.NDArray[np.uint8], Any], progress: float) -> float:
-        """Make one step where `progress` (0 to 1) of the training is done; returns its loss.
+    def train_on(self, batch: tuple[npt.NDArray[np.uint8], Any], done: float) -> float:
+        """Makes one step and returns its loss.
 
-        `batch`: pictures B×H×W×3 uint8 RGB, and the truth that the loss takes.
+        Args:
+            batch: Images B×H×W×3 uint8 RGB, and the truth for the loss.
+            done: The finished share of the training, 0 to 1.
         """
-        self._rate.assign(self.schedule.rate(progress))
-        # Early on the mean must forget fast, or it would remember the start.
+        self._rate.assign(self.schedule.rate(done))
+        # The mean must forget the initial weights quickly.
         keep = min(0.998, (1 + self.step) / (10 + self.step))
         self.step += 1
         return float(self._run(*batch, tf.constant(keep, tf.float32), tf.constant(self.step, tf.float32)))
 
     def mean_weights(self) -> Weights:
-        """The running mean of the weights over the last five hundred steps: what is evaluated and shipped."""
+        """Returns the running mean of the weights over about 500 steps, which is validated and saved."""
         return {name: np.array(value, np.float32) for name, value in self._mean.items()}
 
-    def _one_step(self, pictures: Any, truth: Any, keep: Any, count: Any) -> Any:
+    def _one_step(self, images: Any, truth: Any, keep: Any, count: Any) -> Any:
         with tf.GradientTape() as tape:
-            given = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=self._normalise_by_batch)
-            loss = self._loss(given, truth)
+            output = self.network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=self._normalise_by_batch)
+            loss = self._loss(output, truth)
         trainable = [variable.value for variable in self.network.trainable_variables]
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, trainable), _LARGEST_GRADIENT)
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, trainable), _MAX_GRADIENT_NORM)
         self._apply_adam(trainable, gradients, count)
         for name, mean in self._mean.items():
             mean.assign_sub((mean - self._variables[name].value) * (1 - keep))
         return loss
 
     def _apply_adam(self, trainable: list[Any], gradients: list[Any], count: Any) -> None:
-        """One step of Adam (Kingma and Ba 2015), one operation a variable: Keras's takes a dozen, a tenth of a step."""
+        """Applies Adam (Kingma and Ba 2015) with one operation per variable; Keras uses a dozen, a tenth of a step."""
         first, second = tf.constant(0.9), tf.constant(0.99)
         for variable, gradient, (mean, square) in zip(trainable, gradients, self._adam, strict=True):
             tf.raw_ops.ResourceApplyAdam(
@@ -104,10 +116,10 @@ class Trainer:
 
 
 def segmentation_loss(class_weights: npt.NDArray[np.float32]) -> Loss:
-    """Weighted cross-entropy plus soft Dice, on every second row and column from a random one.
+    """Returns weighted cross-entropy plus soft Dice, on every second row and column from a random start.
 
-    `class_weights`: how much a pixel of each class counts. Each pixel counts in a quarter of the steps, at a quarter of
-    the cost. Dice is averaged over the classes in the batch, so that a class of few pixels weighs as much as the road.
+    Each pixel is used in a quarter of the steps, at a quarter of the cost. Dice is averaged over the classes in the batch,
+    so a class with few pixels has the same weight as the road. `class_weights` are the weights of a pixel by class.
     """
     weight_of = tf.constant(class_weights)
 
@@ -130,15 +142,15 @@ def segmentation_loss(class_weights: npt.NDArray[np.float32]) -> Loss:
     return loss
 
 
-def evaluate(network: Network, frames: Iterable[Batch], classes: int) -> Confusion:
-    """What a network makes of whole frames: pictures B×H×W×3 uint8 RGB and labels B×H×W."""
+def validate(network: Network, frames: Iterable[Batch], classes: int) -> Confusion:
+    """Returns the confusion of a network on whole frames: images B×H×W×3 uint8 RGB and labels B×H×W."""
     confusion = Confusion.empty(classes)
 
-    def predict(pictures: Any) -> Any:
-        scores = network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
+    def predict(images: Any) -> Any:
+        scores = network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=False)
         return tf.cast(tf.argmax(scores, axis=-1), tf.uint8)
 
     run = tf.function(predict, autograph=False)
-    for pictures, labels in frames:
-        confusion = confusion.with_masks(labels, run(pictures).numpy())
+    for images, labels in frames:
+        confusion = confusion.with_masks(labels, run(images).numpy())
     return confusion

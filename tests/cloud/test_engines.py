@@ -116,7 +116,7 @@ def test_constants_of_the_manifest_are_fed(workshop: Any, pictures: Pictures) ->
         ({"input": {"tensor": "inputs:0"}}, "no input tensor 'inputs:0': did you mean input"),
         ({"output": {"tensor": "xyz"}}, "no output tensor 'xyz': choose one of input, keep_prob, prediction"),
         ({"input": {"tensor": "prediction"}, "output": {"tensor": "input"}}, "does not depend on"),
-        ({}, "also wants keep_prob: give each a value in input.constants"),
+        ({}, "also needs keep_prob: give each a value in input.constants"),
         ({"input": {"constants": {"keep_prop": 1}}}, "no constant tensor 'keep_prop': did you mean keep_prob"),
         ({"input": {"dtype": "uint8"}}, "is float32, the manifest's dtype uint8"),
         ({"input": {"height": 9}}, "is ?×8×12×3, the manifest's N×9×12×3"),
@@ -163,7 +163,7 @@ def test_a_constant_with_a_wrong_type_is_refused(workshop: Any) -> None:
     graph = workshop.graph(lambda scores: tf.argmax(scores, -1))
     next(node for node in graph.node if node.op == "Const").attr["dtype"].type = tf.int64.as_datatype_enum
     workshop.add("m", graph)
-    with pytest.raises(EngineError, match="is of another type than it says: the file is damaged"):
+    with pytest.raises(EngineError, match="has contradictory dtypes: the file is damaged"):
         workshop.repository.load("m")
 
 
@@ -183,7 +183,7 @@ def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
         return images + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
 
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=peeking))
-    with pytest.raises(EngineError, match=r"\(ReadFile\) reaches out of the network"):
+    with pytest.raises(EngineError, match=r"\(ReadFile\) accesses files or calls Python"):
         workshop.repository.load("m")
 
 
@@ -203,7 +203,12 @@ def test_a_model_that_fails_on_a_batch_serves_the_next_one(workshop: Any, pictur
 
 @pytest.mark.parametrize(
     ("device", "problem"),
-    [("tpu", "is no device"), ("gpu:", "is no device"), ("gpu:x", "is no device"), ("GPU:0", "is no device")],
+    [
+        ("tpu", "is not a device"),
+        ("gpu:", "is not a device"),
+        ("gpu:x", "is not a device"),
+        ("GPU:0", "is not a device"),
+    ],
 )
 def test_an_unknown_device_is_refused(workshop: Any, device: str, problem: str) -> None:
     """A typing mistake must not select the CPU."""
@@ -291,7 +296,7 @@ def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
     with pytest.raises(EngineError, match="cannot load this SavedModel"):
         workshop.repository.load("damaged")
     workshop.add("folder", Path.mkdir, format="saved_model", file="saved")
-    with pytest.raises(EngineError, match="is no SavedModel"):
+    with pytest.raises(EngineError, match="is not a SavedModel"):
         workshop.repository.load("folder")
 
 

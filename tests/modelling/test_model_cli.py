@@ -20,7 +20,7 @@ def _run(*arguments: object) -> Result:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A repository with one untrained model, which calls bright pixels class 1."""
+    """A repository with one untrained model, which predicts class 1 for bright pixels."""
     with tf.Graph().as_default() as graph:
         images = tf.compat.v1.placeholder(tf.uint8, (1, _HEIGHT, _WIDTH, 3), "input")
         tf.cast(images[..., 0] > 100, tf.uint8, name="prediction")
@@ -34,17 +34,17 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_inspect_prints_what_it_found_what_it_guessed_and_the_manifest(models: Path) -> None:
-    """Without --write nothing is written, and the manifest can be copied from the screen."""
+def test_inspect_prints_findings_guesses_and_the_manifest(models: Path) -> None:
+    """Without --write, it writes no file."""
     result = _run("inspect", models / "bright" / "bright.pb")
     assert "input:0 uint8 1×40×60×3" in result.stdout
     assert "prediction:0 uint8 1×40×60, class_ids" in result.stdout
-    assert "· a batch of 1 is baked into the input" in result.stdout
+    assert "· the input has a fixed batch size of 1" in result.stdout
     assert "output: {tensor: 'prediction:0', kind: class_ids}" in result.stdout
 
 
-def test_list_says_of_each_model_whether_its_file_is_the_manifests(models: Path) -> None:
-    """A broken model has its line, and the others theirs."""
+def test_list_checks_each_models_file(models: Path) -> None:
+    """A broken manifest or a wrong hash appears in the model's line."""
     (models / "broken").mkdir()
     (models / "broken" / "model.yaml").write_text("fromat: x\n")
     (row, broken) = json.loads(_run("list", "--models", models, "--json").stdout)
@@ -62,61 +62,61 @@ def test_list_says_of_each_model_whether_its_file_is_the_manifests(models: Path)
     assert "has SHA-256 e3b0c44298fc…" in row["file"]
 
 
-def test_an_empty_repository_says_how_to_fill_it(tmp_path: Path) -> None:
-    """The first call on a fresh clone."""
+def test_list_recommends_a_build_for_an_empty_repository(tmp_path: Path) -> None:
+    """A new user needs the command."""
     assert "skylane model build road-small" in _run("list", "--models", tmp_path).stdout
 
 
-def test_run_writes_ids_colours_and_overlay_of_the_pictures_own_size(models: Path, tmp_path: Path) -> None:
-    """What the model sees, with no broker; random weights are written across the pictures, never into the ids."""
-    picture = np.zeros((2 * _HEIGHT, 2 * _WIDTH, 3), np.uint8)
-    picture[:, _WIDTH:] = 255
-    write_png(tmp_path / "street.png", picture)
+def test_run_writes_ids_colours_and_overlay_at_the_images_size(models: Path, tmp_path: Path) -> None:
+    """Images of an untrained model are stamped, but not the class ids."""
+    image = np.zeros((2 * _HEIGHT, 2 * _WIDTH, 3), np.uint8)
+    image[:, _WIDTH:] = 255
+    write_png(tmp_path / "street.png", image)
     result = _run("run", "bright", tmp_path / "street.png", "--models", models, "--out", tmp_path / "out")
     assert "untrained weights" in result.stdout
     assert "50.0%" in result.stdout
     ids = read_image_file(tmp_path / "out" / "street_ids.png")[..., 0]
-    np.testing.assert_array_equal(ids, picture[..., 0] > 0)
+    np.testing.assert_array_equal(ids, image[..., 0] > 0)
     colour = read_image_file(tmp_path / "out" / "street_colour.png")
     assert colour[-1, -1].tolist() == [0, 255, 0]
-    assert colour[: _HEIGHT // 2, : _WIDTH // 2].any(), "the stamp lies on the dark half"
+    assert colour[: _HEIGHT // 2, : _WIDTH // 2].any(), "the stamp is on the dark half"
     assert read_image_file(tmp_path / "out" / "street_overlay.png")[-1, -1].tolist() == [128, 255, 128]
 
 
-def test_evaluate_prints_the_table_and_the_same_as_json(models: Path, tmp_path: Path) -> None:
-    """The figures of a bag whose truth the model knows by construction."""
+def test_evaluate_prints_a_table_or_json(models: Path, tmp_path: Path) -> None:
+    """The model's masks equal the bag's labels."""
     mosaic = np.zeros((2 * _HEIGHT, 2 * _WIDTH), np.uint8)
     mosaic[:, _WIDTH:] = 255
     with BagWriter(tmp_path / "bag") as writer:
         for stamp_ns in (1, 2):
             writer.write_image("/cam/image_raw", mosaic, "bayer_rggb8", stamp_ns, stamp_ns, "cam")
             writer.write_image("/cam/labels", mosaic // 255, "mono8", stamp_ns, stamp_ns, "cam")
-    told = json.loads(_run("evaluate", "bright", tmp_path / "bag", "--models", models, "--json").stdout)
-    assert (told["mean_iou"], told["frames"], told["trained"]) == (1.0, 2, False)
-    shown = _run("evaluate", "bright", tmp_path / "bag", "--models", models, "--frames", 1).stdout
-    assert "mean IoU 1.0000" in shown
-    assert "1 frames" in shown
-    assert "(untrained weights)" in shown
+    document = json.loads(_run("evaluate", "bright", tmp_path / "bag", "--models", models, "--json").stdout)
+    assert (document["mean_iou"], document["frames"], document["trained"]) == (1.0, 2, False)
+    output = _run("evaluate", "bright", tmp_path / "bag", "--models", models, "--frames", 1).stdout
+    assert "mean IoU 1.0000" in output
+    assert "1 frames" in output
+    assert "(untrained weights)" in output
 
 
-def test_a_model_that_is_not_there_is_an_error_of_the_users(models: Path, tmp_path: Path) -> None:
-    """The front door turns it into one line and exit code 1."""
+def test_an_unknown_model_is_an_error_with_the_nearest_name(models: Path, tmp_path: Path) -> None:
+    """The `skylane` command prints it as one line and exits with 1."""
     write_png(tmp_path / "street.png", np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(SkylaneError, match="no model 'brigt': did you mean bright"):
         _run("run", "brigt", tmp_path / "street.png", "--models", models)
 
 
 @pytest.mark.parametrize("size", ["608", "0x10", "axb", "10x"])
-def test_a_size_that_is_none_is_bad_usage(models: Path, size: str) -> None:
-    """Exit code 2, as for any flag."""
+def test_an_invalid_size_is_a_usage_error(models: Path, size: str) -> None:
+    """The exit code is 2, and the error shows the format."""
     result = _run("inspect", models / "bright" / "bright.pb", "--size", size)
     assert result.exit_code == 2
     assert "write height, x, width, as 608x968" in result.stderr
 
 
-def test_build_refuses_what_it_cannot_make(tmp_path: Path) -> None:
-    """A repository without the weights that ship says how to get them; a mistyped name or a contradiction is usage."""
-    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* or train anew with --train"):
+def test_build_refuses_impossible_requests(tmp_path: Path) -> None:
+    """Missing weights are an error with a remedy; unknown names and contradictory options are usage errors."""
+    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* or train again with --train"):
         _run("build", "road-small", "--models", tmp_path)
     assert _run("build", "road-smal").exit_code == 2
     assert "exclude each other" in _run("build", "road-small", "--train", "--untrained").stderr

@@ -1,17 +1,18 @@
-"""Real gRPC servers that have a Keras model, on the public stubs of Triton and of TensorFlow Serving."""
+"""Real gRPC servers of a Keras model, with the public stubs of Triton and of TensorFlow Serving."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import yaml
 
+from cloud.engines.engine import ModelUnavailableError
 from cloud.engines.tensorflow.library import tf
-from cloud.models.model import Model
 from tests.support.tiny_models import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")
@@ -25,31 +26,40 @@ triton_types: Any = import_module("tritonclient.utils")
 
 MODEL, SIGNATURE, INPUT = "there", "serving_default", "images"
 Arrays = dict[str, np.ndarray[Any, Any]]
+T = TypeVar("T")
 
 
 class Server:
-    """A server of one model, which tests make slow, wrong, or gone; end it with `stop`, or use it in a `with`."""
+    """A server of one model that tests can delay, corrupt, stop and restart. Use it as a context manager."""
 
-    def __init__(self, network: Callable[[Any], Arrays], described: dict[str, Any], tmp_path: Path) -> None:
-        """`network`: float N×H×W×3 to arrays by name. `described`: by name, a shape (None: open) and dtype of each."""
-        self.network, self.described, self.folder = network, described, tmp_path
+    form: str  # The manifest's format for this kind of server.
+
+    def __init__(self, network: Callable[[Any], Arrays], tensors: dict[str, Any], folder: Path) -> None:
+        """Starts the server.
+
+        Args:
+            network: The model, from float N×H×W×3 to arrays by name.
+            tensors: The declared shape (None for any size) and dtype of each input and output by name.
+            folder: The folder of the SavedModel.
+        """
+        self.network, self.tensors, self.folder = network, tensors, folder
         self.version = "3"
-        self.batches: list[int] = []  # Sizes, as they came.
-        self.spoil: Callable[[Arrays], Arrays] = lambda arrays: arrays  # What is done to every answer.
-        self.hold = threading.Event()  # While it is clear, nothing is answered.
-        self.hold.set()
-        self.asked: list[Mapping[str, str]] = []  # The metadata of each call.
+        self.batches: list[int] = []  # The sizes of the received batches.
+        self.corrupt: Callable[[Arrays], Arrays] = lambda arrays: arrays  # Applied to every result.
+        self.answering = threading.Event()  # Calls wait while it is clear.
+        self.answering.set()
+        self.call_metadata: list[Mapping[str, str]] = []  # The metadata of each call.
         self._address = "127.0.0.1:0"
         self._server: Any = None
         self.start()
 
     @property
     def address(self) -> str:
-        """Where it listens, also when it was stopped and started."""
+        """HOST:PORT, which stays the same after a restart."""
         return self._address
 
     def start(self, credentials: Any = None) -> None:
-        """Listen, at the same address as before."""
+        """Listens, at the same address as before."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(4, thread_name_prefix="remote"),
             options=(("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)),
@@ -63,8 +73,8 @@ class Server:
         self._server.start()
 
     def stop(self) -> None:
-        """Hang up on everybody."""
-        self.hold.set()
+        """Closes all connections and stops listening."""
+        self.answering.set()
         self._server.stop(0).wait()
 
     def __enter__(self) -> Self:
@@ -77,84 +87,88 @@ class Server:
         raise NotImplementedError
 
     def _infer(self, images: Any, context: Any) -> Arrays:
-        self.asked.append(dict(context.invocation_metadata()))
+        self.call_metadata.append(dict(context.invocation_metadata()))
         self.batches.append(len(images))
-        self.hold.wait(_LINE_S)
-        if float(images.ravel()[0]) == _FATAL:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this picture is not for me")
-        return self.spoil(self.network(images))
+        self.answering.wait(_TIMEOUT_S)
+        if float(images.ravel()[0]) == _REFUSED_VALUE:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this image is refused")
+        return self.corrupt(self.network(images))
 
 
-_LINE_S = 60.0
-_FATAL = 999.0  # The first number of an input that the servers refuse.
+_TIMEOUT_S = 60.0
+_REFUSED_VALUE = 999.0  # The servers refuse an input whose first number is this.
 
 
 class OpenInferenceServer(Server, triton_apis.GRPCInferenceServiceServicer):  # type: ignore[misc]  # It is untyped.
-    """Speaks the Open Inference Protocol, by the stubs of Triton's client."""
+    """A server of the Open Inference Protocol, with the stubs of Triton's client."""
+
+    form = "open_inference"
 
     def _add(self, server: Any) -> None:
         triton_apis.add_GRPCInferenceServiceServicer_to_server(self, server)
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - The protocol's name.
-        """What the model takes and gives."""
+        """Returns the declared tensors."""
         if request.name != MODEL:
             context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
-        told = triton.ModelMetadataResponse(name=MODEL, versions=[self.version], platform="test")
-        for name, (shape, dtype) in self.described.items():
-            part = told.inputs if name == INPUT else told.outputs
+        response = triton.ModelMetadataResponse(name=MODEL, versions=[self.version], platform="test")
+        for name, (shape, dtype) in self.tensors.items():
+            part = response.inputs if name == INPUT else response.outputs
             datatype = triton_types.np_to_triton_dtype(np.dtype(dtype))
             part.add(name=name, datatype=datatype, shape=[-1 if side is None else side for side in shape])
-        return told
+        return response
 
     def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - The protocol's name.
-        """Infer."""
+        """Runs the model."""
         (tensor,) = request.inputs
         images = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(tuple(tensor.shape))
-        told = triton.ModelInferResponse(model_name=MODEL, model_version=self.version)
+        response = triton.ModelInferResponse(model_name=MODEL, model_version=self.version)
         arrays = self._infer(images, context)
         for name in (output.name for output in request.outputs if output.name in arrays):
             values = arrays[name]
-            told.outputs.add(name=name, datatype=triton_types.np_to_triton_dtype(values.dtype), shape=values.shape)
-            told.raw_output_contents.append(values.tobytes())
-        return told
+            response.outputs.add(name=name, datatype=triton_types.np_to_triton_dtype(values.dtype), shape=values.shape)
+            response.raw_output_contents.append(values.tobytes())
+        return response
 
 
 class TensorFlowServer(Server, apis.PredictionServiceServicer):  # type: ignore[misc]  # It is untyped.
-    """Speaks TensorFlow Serving's PredictionService, by its public stubs, of a SavedModel."""
+    """A server of TensorFlow Serving's PredictionService for a SavedModel, with its public stubs."""
+
+    form = "tensorflow_serving"
 
     def _add(self, server: Any) -> None:
         apis.add_PredictionServiceServicer_to_server(self, server)
 
     def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - The protocol's name.
-        """The signatures in the SavedModel's own file."""
+        """Returns the signatures in the SavedModel's file."""
         if request.model_spec.name != MODEL:
             context.abort(grpc.StatusCode.NOT_FOUND, f"Could not find any versions of model {request.model_spec.name}")
         graph = saved_model.SavedModel.FromString((self.folder / "saved_model.pb").read_bytes()).meta_graphs[0]
-        told = metadata.GetModelMetadataResponse()
-        told.model_spec.name = MODEL
-        told.model_spec.version.value = int(self.version)
+        response = metadata.GetModelMetadataResponse()
+        response.model_spec.name = MODEL
+        response.model_spec.version.value = int(self.version)
         signatures = metadata.SignatureDefMap()
         signatures.signature_def[SIGNATURE].CopyFrom(graph.signature_def[SIGNATURE])
-        ends = signatures.signature_def[SIGNATURE]
-        for name in self.described.keys() - {*ends.inputs, *ends.outputs}:
-            ends.outputs[name].dtype = 1
-        told.metadata["signature_def"].Pack(signatures)
-        return told
+        signature = signatures.signature_def[SIGNATURE]
+        for name in self.tensors.keys() - {*signature.inputs, *signature.outputs}:
+            signature.outputs[name].dtype = 1
+        response.metadata["signature_def"].Pack(signatures)
+        return response
 
     def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802 - The protocol's name.
-        """Infer."""
-        told = predict.PredictResponse()
-        told.model_spec.name = MODEL
-        told.model_spec.version.value = int(self.version)
+        """Runs the model."""
+        response = predict.PredictResponse()
+        response.model_spec.name = MODEL
+        response.model_spec.version.value = int(self.version)
         arrays = self._infer(tf.make_ndarray(request.inputs[INPUT]), context)
         for name in request.output_filter:
             if name in arrays:
-                told.outputs[name].CopyFrom(_typed(arrays[name]))
-        return told
+                response.outputs[name].CopyFrom(_tensor_proto(arrays[name]))
+        return response
 
 
-def _typed(values: Any) -> Any:
-    """A TensorProto as TensorFlow Serving answers: the numbers in the list of their type."""
+def _tensor_proto(values: Any) -> Any:
+    """Returns a TensorProto as TensorFlow Serving does, with the numbers in the list of their type."""
     proto = tf.make_tensor_proto(values)
     if proto.tensor_content:
         proto.ClearField("tensor_content")
@@ -163,11 +177,11 @@ def _typed(values: Any) -> Any:
     return proto
 
 
-SERVERS = {"open_inference": OpenInferenceServer, "tensorflow_serving": TensorFlowServer}
+SERVERS = {server.form: server for server in (OpenInferenceServer, TensorFlowServer)}
 
 
 def serve(root: Path, task: str, form: str, folder: Path) -> Server:
-    """Serve the Keras model of a task that `tiny.write` wrote to `root`, by its SavedModel, written to `folder`."""
+    """Serves the Keras model that `tiny_models.write` wrote to `root`, through a SavedModel in `folder`."""
     manifest = yaml.safe_load((root / task / "model.yaml").read_text())
     heads = [manifest["output"]] if "output" in manifest else list(manifest["outputs"].values())
     names = [head["tensor"] for head in heads]
@@ -185,18 +199,18 @@ def serve(root: Path, task: str, form: str, folder: Path) -> Server:
     def infer(images: Any) -> Arrays:
         return {name: values.numpy() for name, values in signature(**{INPUT: tf.constant(images)}).items()}
 
-    described = {INPUT: ((None, HEIGHT, WIDTH, 3), "float32")}
+    tensors = {INPUT: ((None, HEIGHT, WIDTH, 3), "float32")}
     for name, spec in signature.structured_outputs.items():
-        described[name] = (tuple(spec.shape), spec.dtype.as_numpy_dtype)
-    return SERVERS[form](infer, described, folder)
+        tensors[name] = (tuple(spec.shape), spec.dtype.as_numpy_dtype)
+    return SERVERS[form](infer, tensors, folder)
 
 
-def write(  # noqa: PLR0917 - What is written, where, and what of it is special.
+def write_manifest(  # noqa: PLR0917
     root: Path, task: str, form: str, address: str, name: str, remote: Mapping[str, Any] | None = None, **changes: Any
 ) -> Path:
-    """Write the manifest of a model of `task` that is served at `address`; returns its folder.
+    """Writes the manifest of a model of `task` that is served at `address`; returns its folder.
 
-    `remote`: more keys of that section; `changes` are laid over the manifest.
+    `remote` and `changes` replace keys of the remote section and of the manifest.
     """
     manifest = yaml.safe_load((root / task / "model.yaml").read_text())
     for key in ("file", "sha256", "name"):
@@ -208,7 +222,12 @@ def write(  # noqa: PLR0917 - What is written, where, and what of it is special.
     return folder
 
 
-def await_line(model: Model) -> None:
-    """Return once a remote model's channel has its server again."""
-    engine: Any = model._engine
-    grpc.channel_ready_future(engine._line._channel).result(_LINE_S)
+def when_available(call: Callable[[], T]) -> T:
+    """Repeats a call until the model's channel has reconnected; returns its result, and raises any other failure."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except ModelUnavailableError as error:
+            if "load it again" in str(error) or time.monotonic() > deadline:
+                raise

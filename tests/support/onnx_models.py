@@ -1,4 +1,4 @@
-"""ONNX files as others make them: planar, float, scores for answers."""
+"""Writes an ONNX model as third-party tools do: planar float input and scores as output."""
 
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ WEIGHTS = np.random.default_rng(2).normal(size=(CLASSES, 3, 1, 1)).astype(np.flo
 
 
 def model(*, weights_in: str | None = None) -> Any:
-    """A 1×1 convolution, float32 N×3×16×24 to N×5×16×24; `weights_in`: a file beside it, or elsewhere."""
+    """Returns a 1×1 convolution, float32 N×3×16×24 to N×5×16×24; `weights_in` names a file for external weights."""
     weights = onnx.numpy_helper.from_array(WEIGHTS, "weights")
     if weights_in is not None:
         weights.ClearField("raw_data")
@@ -36,16 +36,16 @@ def model(*, weights_in: str | None = None) -> Any:
 
 
 def add(root: Path, content: Any, file: str = "model.onnx") -> Path:
-    """Write model `foreign` into a repository; `content` is a ModelProto, in `file`, maybe of a folder. Returns its folder."""
+    """Writes a ModelProto as model `foreign` into a repository, to a file that may be in a folder; returns its folder."""
     folder = root / "foreign"
     path = folder / file
     path.parent.mkdir(parents=True)
     path.write_bytes(content.SerializeToString())
-    return describe(folder, file.partition("/")[0])
+    return write_manifest(folder, file.partition("/")[0])
 
 
-def describe(folder: Path, file: str) -> Path:
-    """Write the manifest of what lies in a folder."""
+def write_manifest(folder: Path, file: str) -> Path:
+    """Writes the manifest of a model's folder."""
     manifest = {
         "format": "onnx",
         "file": file,
@@ -58,7 +58,7 @@ def describe(folder: Path, file: str) -> Path:
     return folder
 
 
-def masks(pictures: Any) -> Any:
-    """What it answers, by NumPy."""
-    values = pictures.astype(np.float32) - np.array([100, 120, 140], np.float32)
+def masks(images: Any) -> Any:
+    """Returns the model's masks, computed with NumPy."""
+    values = images.astype(np.float32) - np.array([100, 120, 140], np.float32)
     return np.argmax(values @ WEIGHTS[:, :, 0, 0].T, axis=-1)

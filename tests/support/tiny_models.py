@@ -1,4 +1,4 @@
-"""Tiny networks of every task, as Keras files: what all other formats are made from."""
+"""Writes tiny Keras models of every task, from which the tests make all other formats."""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +11,7 @@ from cloud.engines.tensorflow.library import tf
 from shared.hashing import tree_sha256
 
 keras: Any = import_module("keras")
-assert tf is not None  # Imported first, as it comes quietly.
+assert tf is not None  # Imported before Keras, because `library` silences TensorFlow's log output.
 
 HEIGHT, WIDTH, CLASSES, BOXES = 16, 24, 5, 6
 TASKS = ("segmentation", "classification", "detection", "tensors")
@@ -38,16 +38,16 @@ _OUTPUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def write(root: Path, task: str, *, roots: bool = False) -> str:
-    """Write a model's folder into a repository; returns the model's name.
+def write(root: Path, task: str, *, nan_for_black: bool = False) -> str:
+    """Writes a model's folder into a repository; returns the model's name.
 
-    `roots`: its features are square roots, which a dark picture makes NaN.
+    With `nan_for_black`, the model has a square root whose result is NaN for a black image.
     """
-    name = f"{task}-roots" if roots else task
+    name = f"{task}-nan" if nan_for_black else task
     folder = root / name
     folder.mkdir()
     path = folder / "model.keras"
-    _network(task, roots=roots).save(path)
+    _network(task, nan_for_black=nan_for_black).save(path)
     labels = [{"name": f"class-{number}", "colour": [number, 0, 0]} for number in range(CLASSES)]
     manifest = {
         "task": task,
@@ -63,32 +63,32 @@ def write(root: Path, task: str, *, roots: bool = False) -> str:
     return name
 
 
-def _network(task: str, *, roots: bool) -> Any:
+def _network(task: str, *, nan_for_black: bool) -> Any:
     keras.utils.set_random_seed(3)
     layers = keras.layers
     images = keras.Input((HEIGHT, WIDTH, 3), name="images")
     features = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(images)
     features = layers.DepthwiseConv2D(3, padding="same")(features)
     features = features * keras.ops.relu6(features + 3.0) / 6.0
-    if roots:
+    if nan_for_black:
         features = keras.ops.sqrt(keras.ops.mean(images, axis=(1, 2, 3), keepdims=True)) * features
     means = keras.ops.mean(features, axis=(1, 2))
     match task:
         case "segmentation":
             scores = layers.Conv2D(CLASSES, 1)(features)
-            answers = [_named(keras.ops.image.resize(scores, (HEIGHT, WIDTH), interpolation="bilinear"), "scores")]
+            outputs = [_named(keras.ops.image.resize(scores, (HEIGHT, WIDTH), interpolation="bilinear"), "scores")]
         case "classification":
-            answers = [_named(layers.Dense(CLASSES)(means), "logits")]
+            outputs = [_named(layers.Dense(CLASSES)(means), "logits")]
         case "detection":
             places = keras.ops.sigmoid(layers.Dense(BOXES * 4)(means))
             logits = layers.Dense(BOXES * CLASSES)(means)
-            answers = [
+            outputs = [
                 _named(keras.ops.reshape(places, (-1, BOXES, 4)), "places"),
                 _named(keras.ops.reshape(logits, (-1, BOXES, CLASSES)), "logits"),
             ]
         case _:
-            answers = [_named(features, "map"), _named(means, "means")]
-    return keras.Model(images, answers)
+            outputs = [_named(features, "map"), _named(means, "means")]
+    return keras.Model(images, outputs)
 
 
 def _named(tensor: Any, name: str) -> Any:
@@ -96,5 +96,5 @@ def _named(tensor: Any, name: str) -> Any:
 
 
 def noise(count: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    """uint8 count×16×24×3."""
+    """Returns random images, uint8 count×16×24×3."""
     return np.random.default_rng(5).integers(0, 256, (count, HEIGHT, WIDTH, 3), np.uint8)

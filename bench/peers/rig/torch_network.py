@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from modelling.architectures.mobilenet_v3 import RELU, SMALL, Row
+from modelling.architectures.mobilenet_v3 import RELU, SMALL, BlockSpec
 from modelling.building import shipped_weights
 from modelling.recipes import recipe
 from shared.errors import SkylaneError
@@ -67,7 +67,7 @@ class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no type
         height, width = finest[_OUTPUT_STRIDE].shape[2:]
         return finest[4], finest[_OUTPUT_STRIDE], last[:, :, :height, :width]
 
-    def _block(self, entering: Any, row: Row, name: str, stride: int, dilation: int) -> Any:
+    def _block(self, entering: Any, row: BlockSpec, name: str, stride: int, dilation: int) -> Any:
         activation = functional.relu if row.activation == RELU else functional.hardswish
         features = entering
         if row.expansion != entering.shape[1]:

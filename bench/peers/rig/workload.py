@@ -56,7 +56,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
         SkylaneError: the model is not there, no frozen graph, or for neither segmentation nor classification.
     """
     graphs = import_module("cloud.engines.tensorflow.graph_session")  # Not above: these load TensorFlow.
-    formats = import_module("cloud.engines.tensorflow.frozen_graph")
+    formats = import_module("cloud.engines.tensorflow.graphdef")
     rewriting = import_module("cloud.engines.tensorflow.graph_rewriting")
     tf = import_module("cloud.engines.tensorflow.library").tf
     repository = Repository(models)

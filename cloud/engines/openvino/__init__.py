@@ -1,4 +1,4 @@
-"""The OpenVINO engine and the graph rewriting that makes models faster on it.
+"""The OpenVINO engine, with graph rewriting that makes models faster on it.
 
 Start with `engine`.
 """

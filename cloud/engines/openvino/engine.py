@@ -1,112 +1,111 @@
-"""The engine of OpenVINO: its own files, ONNX, TensorFlow Lite, frozen graphs and SavedModels, on Intel's devices."""
+"""The OpenVINO engine: OpenVINO, ONNX, TensorFlow Lite, frozen graph and SavedModel files on Intel devices."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cloud.engines.devices import choose
+from cloud.engines.devices import choose_device
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement, Precision
-from cloud.engines.openvino.graph import model_batch_size, read_end_to_end, rewritten, told
+from cloud.engines.openvino.graph import error_summary, model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.library import core
 from cloud.models.manifest import Manifest
 
-# What OpenVINO calls the numbers that a precision computes in.
+# OpenVINO's names of the precisions.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
 
 
 class OpenVinoEngine:
-    """Runs a model, rewritten so that OpenVINO runs it fast; the manifest's tensors are its inputs' and outputs' names.
+    """Runs a model after optimising its graph; the manifest's tensors are the names of its inputs and outputs.
 
-    A device compiles a model for one size of batch. Where the file leaves it open, every power of two up to the
-    manifest's `batching.max_size` is compiled, and a batch is run in such parts.
+    OpenVINO compiles a model for one batch size. If the file accepts any, the engine compiles every power of two up to the
+    manifest's `batching.max_size` and splits each batch into these sizes.
     """
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        """Read, rewrite and compile.
+        """Reads, optimises and compiles the model.
 
         Raises:
-            EngineError: the file is no model that OpenVINO runs, or not what the manifest says.
-            DeviceError: the device is not there, or does not compute in the precision.
+            EngineError: OpenVINO cannot run the file, or it does not match the manifest.
+            DeviceError: the device is missing, or cannot compute in the precision.
         """
         self.name = "openvino"
         openvino = core()
-        # Chosen by itself is the CPU alone: an Intel GPU in a processor is not surely faster.
+        # "auto" means the CPU: an Intel integrated GPU is not always faster.
         gpus = sum(each.startswith("GPU") for each in openvino.available_devices) if placement.device != "auto" else 0
-        self.device = choose(placement.device, gpus, "OpenVINO", "install Intel's GPU driver")
+        self.device = choose_device(placement.device, gpus, "OpenVINO", "install Intel's GPU driver")
         self.precision = _precision(path, manifest, placement)
-        where = self.device.upper().replace(":", ".")
+        openvino_device = self.device.upper().replace(":", ".")
         config: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_PRECISION_HINT": _hint(
-                self.precision, openvino.get_property(where, "OPTIMIZATION_CAPABILITIES")
+                self.precision, openvino.get_property(openvino_device, "OPTIMIZATION_CAPABILITIES")
             ),
         }
         if self.device == "cpu":
-            # Pinned threads of two processes would share one core while another idles.
+            # Two processes with pinned threads would share one core while another is idle.
             config |= {"ENABLE_CPU_PINNING": False, "INFERENCE_NUM_THREADS": placement.intra_threads}
-        whole = read_end_to_end(openvino, path, manifest)
-        self.batch_size = model_batch_size(whole)
-        sizes = _powers(manifest.batching.max_size) if self.batch_size is None else [self.batch_size]
+        model = read_end_to_end(openvino, path, manifest)
+        self.batch_size = model_batch_size(model)
+        sizes = _powers_of_two(manifest.batching.max_size) if self.batch_size is None else [self.batch_size]
         try:
-            compiled = {size: openvino.compile_model(rewritten(whole, size), where, config) for size in sizes}
+            compiled = {size: openvino.compile_model(optimised(model, size), openvino_device, config) for size in sizes}
         except RuntimeError as error:
-            raise EngineError(path, f"OpenVINO cannot compile this model: {told(error)}") from error
+            raise EngineError(path, f"OpenVINO cannot compile this model: {error_summary(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
 
     def infer(self, batch: Images) -> Outputs:
-        """As `cloud.engines.engine.Engine.infer`."""
+        """See `cloud.engines.engine.Engine.infer`."""
         parts, start = [], 0
         while start < len(batch):
             size = max(size for size in self._requests if size <= len(batch) - start)
-            parts.append(self._part(batch[start : start + size]))
+            parts.append(self._infer_part(batch[start : start + size]))
             start += size
         if len(parts) == 1:
             return parts[0]
         return {head: np.concatenate([part[head] for part in parts]) for head in self._heads}
 
     def close(self) -> None:
-        """Release the compiled models."""
+        """Releases the compiled models."""
         self._requests = {}
 
-    def _part(self, batch: Images) -> dict[str, Any]:
-        """Infer a batch of a size that was compiled for."""
+    def _infer_part(self, batch: Images) -> dict[str, Any]:
+        """Infers a batch of one of the compiled sizes."""
         request = self._requests[len(batch)]
         try:
             request.infer([batch], share_inputs=True)
         except RuntimeError as error:
-            raise InferenceError(f"the model failed: {told(error)}") from error
-        # Copied, as the next batch is written to the same place.
-        found = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
-        for head, values in found.items():
+            raise InferenceError(f"the model failed: {error_summary(error)}") from error
+        # The next batch overwrites the request's tensors, so they are copied.
+        outputs = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
+        for head, values in outputs.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
                 raise InferenceError(f"the model returned NaN in {head!r}")
-        return found
+        return outputs
 
 
 def _precision(path: Path, manifest: Manifest, placement: Placement) -> Precision:
-    """What to compute in: what was asked for, else what the file's numbers are.
-
-    Half numbers in a file are there to make it small: processors are slow at them, so they are widened.
+    """Returns the requested precision, or the file's; fp16 files run in fp32, because CPUs are slow at fp16.
 
     Raises:
-        EngineError: int8 and the file's numbers exclude each other.
+        EngineError: int8 was requested for a file that is not int8, or another precision for an int8 file.
     """
-    own = Precision.FP32 if manifest.precision is Precision.FP16 else manifest.precision
-    wanted = placement.precision or own
-    if Precision.INT8 in (wanted, manifest.precision) and wanted is not manifest.precision:
-        remedy = "quantise it with `skylane model quantize`" if wanted is Precision.INT8 else "leave the precision out"
-        raise EngineError(path, f"holds {manifest.precision} numbers and cannot be run in {wanted}: {remedy}")
-    return wanted
+    default = Precision.FP32 if manifest.precision is Precision.FP16 else manifest.precision
+    requested = placement.precision or default
+    if Precision.INT8 in (requested, manifest.precision) and requested is not manifest.precision:
+        to_int8 = requested is Precision.INT8
+        remedy = "quantise it with `skylane model quantize`" if to_int8 else "leave the precision out"
+        raise EngineError(path, f"holds {manifest.precision} numbers and cannot be run in {requested}: {remedy}")
+    return requested
 
 
 def _hint(precision: Precision, capabilities: list[str]) -> str:
-    """The numbers that a device is told to compute in; of int8, what is not quantised is bfloat16 where it can be.
+    """Returns OpenVINO's precision hint; in an int8 model, it applies to the layers that are not quantised.
 
     Raises:
-        DeviceError: it cannot compute in them.
+        DeviceError: the device cannot compute in the precision.
     """
     if precision is Precision.INT8:
         return "bf16" if "BF16" in capabilities else "f32"
@@ -116,5 +115,5 @@ def _hint(precision: Precision, capabilities: list[str]) -> str:
     return _HINTS[precision]
 
 
-def _powers(most: int) -> list[int]:
-    return [1 << place for place in range(most.bit_length())]
+def _powers_of_two(maximum: int) -> list[int]:
+    return [1 << exponent for exponent in range(maximum.bit_length())]

@@ -1,6 +1,6 @@
-"""What a model needs before and after it as OpenVINO's operations, for files that do not hold it themselves.
+"""Preprocessing and postprocessing as OpenVINO operations, for model files that do not contain these steps.
 
-The same steps as those of `cloud.engines.pre_postprocess`, which checks the shapes here too.
+The steps equal those of `cloud.engines.pre_postprocess`, which also checks the shapes here.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.library import ops
-from cloud.engines.pre_postprocess import Feed, Shape, check_output
+from cloud.engines.pre_postprocess import Preprocessor, Shape, check_output
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind
 from shared.messages.model_card import Task
 
@@ -17,22 +17,22 @@ _MAP_RANK = 4  # N×H×W×C or N×C×H×W
 
 
 def shape_of(output: Any) -> Shape | None:
-    """The sides of a tensor, None for an open one; None where not even their number is known."""
+    """Returns a tensor's shape, with None for a dynamic dimension; None if the rank is unknown."""
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic:
         return None
     return [side.get_length() if side.is_static else None for side in shape]
 
 
-def fed(images: Any, feed: Feed) -> Any:
-    """The model's input from `images`, uint8 N×H×W×3: `(pixel * scale - mean) / std` in the model's own type."""
-    section = feed.section
-    values = ops.transpose(images, np.array([0, 3, 1, 2])) if feed.planar else images
+def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
+    """Adds `(pixel * scale - mean) / std` in the model's dtype, for `images`, uint8 N×H×W×3."""
+    section = preprocessor.section
+    values = ops.transpose(images, np.array([0, 3, 1, 2])) if preprocessor.planar else images
     if section.dtype == "uint8":
         return values
     dtype = np.dtype(section.dtype)
     values = ops.convert(values, dtype)
-    by_channel = (1, 3, 1, 1) if feed.planar else (1, 1, 1, 3)
+    by_channel = (1, 3, 1, 1) if preprocessor.planar else (1, 1, 1, 3)
     if section.scale != 1.0:
         values = ops.multiply(values, np.array(section.scale, dtype))
     if section.mean:
@@ -42,18 +42,18 @@ def fed(images: Any, feed: Feed) -> Any:
     return values
 
 
-def head_of(head: str, output: Any, feed: Feed, manifest: Manifest, path: Path) -> Any:
-    """The tensor that `Engine.infer` gives for a head, from what the model gives.
+def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:
+    """Adds the operations that turn a model's raw output into the head that `Engine.infer` defines.
 
     Raises:
-        EngineError: it is not what the manifest says.
+        EngineError: the output does not match the manifest.
     """
     shape = shape_of(output)
     check_output(head, shape, manifest, path)
     kind = manifest.heads[head].kind
     match manifest.task:
         case Task.SEGMENTATION:
-            return _class_ids(output, shape, kind, feed, manifest)
+            return _class_ids(output, shape, kind, preprocessor, manifest)
         case Task.CLASSIFICATION:
             scores = ops.convert(output, np.float32)
             return ops.softmax(scores, -1) if kind is OutputKind.LOGITS else scores
@@ -65,14 +65,16 @@ def head_of(head: str, output: Any, feed: Feed, manifest: Manifest, path: Path) 
     return output
 
 
-def _class_ids(output: Any, shape: Shape | None, kind: OutputKind, feed: Feed, manifest: Manifest) -> Any:
-    """uint8 N×H×W of the input's size; the lowest class where scores are equal."""
+def _class_ids(
+    output: Any, shape: Shape | None, kind: OutputKind, preprocessor: Preprocessor, manifest: Manifest
+) -> Any:
+    """Adds uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
     height, width = manifest.input.height, manifest.input.width
     if shape is None:
         return ops.convert(ops.reshape(output, np.array([-1, height, width]), special_zero=False), np.uint8)
     if kind is OutputKind.SCORES:
-        of_labels = [axis for axis in (1, 3) if shape[axis] == len(manifest.labels)]
-        axis = of_labels[0] if len(of_labels) == 1 else 1 if feed.planar else 3
+        label_axes = [axis for axis in (1, 3) if shape[axis] == len(manifest.labels)]
+        axis = label_axes[0] if len(label_axes) == 1 else 1 if preprocessor.planar else 3
         best = ops.topk(output, np.array(1), axis, "max", "value", "i32", stable=True)
         class_ids = ops.squeeze(best.output(1), np.array([axis]))
         shape = [side for place, side in enumerate(shape) if place != axis]
@@ -89,14 +91,14 @@ def _class_ids(output: Any, shape: Shape | None, kind: OutputKind, feed: Feed, m
     for axis, side in ((1, height), (2, width)):
         found = shape[axis]
         if found not in (None, side):
-            # A model that answers at a fraction of its input's size: each of its pixels stands for a block.
+            # The output is smaller than the input: enlarge it by nearest neighbour.
             nearest = ((np.arange(side) + 0.5) * found / side).astype(np.int64)
             class_ids = ops.gather(class_ids, nearest, np.array(axis))
     return class_ids
 
 
 def _in_pixels(boxes: Any, manifest: Manifest) -> Any:
-    """Boxes N×A×4 as x1, y1, x2, y2 in pixels of the input."""
+    """Converts boxes N×A×4 to x1, y1, x2, y2 in pixels of the input."""
     form = manifest.box_format
     last = np.array(-1)
     match form.order:

@@ -1,7 +1,7 @@
-"""Transposes that a graph written for N×H×W×C leaves behind, carried through what lies between them until they meet.
+"""Removes the transposes of graphs written for N×H×W×C by moving each one down until two cancel out.
 
-OpenVINO works on N×C×H×W and carries them through convolutions itself, but not through resizing, cutting and arg max:
-each costs a copy of the whole map, and arg max over the last axis is slow where the numbers are bfloat16.
+OpenVINO works on N×C×H×W and moves transposes through convolutions itself, but not through resizing, slicing and arg max.
+Each remaining transpose copies the whole map, and arg max over the last axis is slow in bfloat16.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ import numpy as np
 from cloud.engines.openvino.dilation import constant_of
 from cloud.engines.openvino.library import ops
 
-Order = list[int]  # Of a transpose: axis `i` of its output is axis `order[i]` of its input.
-_STRIDED_MASKS = ("new_axis_mask", "shrink_axis_mask", "ellipsis_mask")
-_INTERPOLATE_INPUTS = 3  # Of the current Interpolate: the map, the sizes or scales, the axes.
+Order = list[int]  # A transpose's order: axis `i` of its output is axis `order[i]` of its input.
+_UNSUPPORTED_MASKS = ("new_axis_mask", "shrink_axis_mask", "ellipsis_mask")
+_INTERPOLATE_INPUTS = 3  # The current Interpolate takes the map, the sizes or scales, and the axes.
 
 
 def sink_transposes(model: Any) -> int:
-    """Rewrite an ov.Model in place; how many operations were moved. What is computed stays the same, number for number."""
+    """Rewrites an ov.Model in place, with identical outputs; returns the number of moved operations."""
     moved = 0
     for node in model.get_ordered_ops():
         sink = _SINKS.get(node.get_type_name())
@@ -37,81 +37,83 @@ def sink_transposes(model: Any) -> int:
 
 
 def _order(output: Any) -> Order | None:
-    """Of the transpose that makes `output`; None where another operation does."""
+    """Returns the order of the transpose that produces `output`; None if another operation does."""
     node = output.get_node()
     if node.get_type_name() != "Transpose" or (order := constant_of(node.input_value(1))) is None:
         return None
     return [int(axis) for axis in order]
 
 
-def _after(outputs: Sequence[Any], order: Order) -> list[Any]:
+def _transposed(outputs: Sequence[Any], order: Order) -> list[Any]:
     return [ops.transpose(output, np.array(order, np.int64)).output(0) for output in outputs]
 
 
-def _through_transpose(node: Any, given: Any, order: Order) -> list[Any] | None:
+def _through_transpose(node: Any, source: Any, order: Order) -> list[Any] | None:
     own = _order(node.output(0))
     if own is None:
         return None
     both = [order[axis] for axis in own]
-    return [given] if both == sorted(both) else _after([given], both)
+    return [source] if both == sorted(both) else _transposed([source], both)
 
 
-def _through_interpolate(node: Any, given: Any, order: Order) -> list[Any] | None:
+def _through_interpolate(node: Any, source: Any, order: Order) -> list[Any] | None:
     if node.get_input_size() != _INTERPOLATE_INPUTS or (axes := constant_of(node.input_value(2))) is None:
         return None
-    how = node.get_attributes()
-    if any(how["pads_begin"]) or any(how["pads_end"]):
+    attributes = node.get_attributes()
+    if any(attributes["pads_begin"]) or any(attributes["pads_end"]):
         return None
     resized = ops.interpolate(
-        given,
+        source,
         node.input_value(1),
-        how["mode"],
-        how["shape_calculation_mode"],
-        coordinate_transformation_mode=how["coordinate_transformation_mode"],
-        nearest_mode=how["nearest_mode"],
-        antialias=how["antialias"],
-        cube_coeff=how["cube_coeff"],
+        attributes["mode"],
+        attributes["shape_calculation_mode"],
+        coordinate_transformation_mode=attributes["coordinate_transformation_mode"],
+        nearest_mode=attributes["nearest_mode"],
+        antialias=attributes["antialias"],
+        cube_coeff=attributes["cube_coeff"],
         axes=np.array([order[axis] for axis in axes], np.int64),
     )
     resized.set_friendly_name(node.get_friendly_name())
-    return _after([resized.output(0)], order)
+    return _transposed([resized.output(0)], order)
 
 
-def _through_strided_slice(node: Any, given: Any, order: Order) -> list[Any] | None:
-    how = node.get_attributes()
-    bounds = [constant_of(node.input_value(place)) for place in (1, 2, 3)]
-    if any(any(how[mask]) for mask in _STRIDED_MASKS):
+def _through_strided_slice(node: Any, source: Any, order: Order) -> list[Any] | None:
+    attributes = node.get_attributes()
+    limits = [constant_of(node.input_value(place)) for place in (1, 2, 3)]
+    if any(any(attributes[mask]) for mask in _UNSUPPORTED_MASKS):
         return None
-    if any(bound is None or len(bound) != len(order) for bound in bounds):
+    if any(limit is None or len(limit) != len(order) for limit in limits):
         return None
-    places = np.argsort(order)  # Which axis of the transposed map each axis of the given one is.
-    begin, end, step = (np.asarray(bound)[places].astype(np.int64) for bound in bounds)
-    masks = [[(list(how[mask]) + [0] * len(order))[place] for place in places] for mask in ("begin_mask", "end_mask")]
-    return _after([ops.strided_slice(given, begin, end, step, *masks).output(0)], order)
+    axes = np.argsort(order)  # The axis of the transposed map for each axis of the source.
+    begin, end, step = (np.asarray(limit)[axes].astype(np.int64) for limit in limits)
+    masks = [
+        [(list(attributes[mask]) + [0] * len(order))[axis] for axis in axes] for mask in ("begin_mask", "end_mask")
+    ]
+    return _transposed([ops.strided_slice(source, begin, end, step, *masks).output(0)], order)
 
 
-def _through_top_k(node: Any, given: Any, order: Order) -> list[Any]:
-    how = node.get_attributes()
-    found = ops.topk(
-        given,
+def _through_top_k(node: Any, source: Any, order: Order) -> list[Any]:
+    attributes = node.get_attributes()
+    top = ops.topk(
+        source,
         node.input_value(1),
-        order[int(how["axis"])],
-        how["mode"],
-        how["sort"],
-        how["index_element_type"],
-        how.get("stable", False),
+        order[int(attributes["axis"])],
+        attributes["mode"],
+        attributes["sort"],
+        attributes["index_element_type"],
+        attributes.get("stable", False),
     )
-    return _after([found.output(0), found.output(1)], order)
+    return _transposed([top.output(0), top.output(1)], order)
 
 
-def _through_squeeze(node: Any, given: Any, order: Order) -> list[Any] | None:
+def _through_squeeze(node: Any, source: Any, order: Order) -> list[Any] | None:
     if node.get_input_size() == 1 or (axes := constant_of(node.input_value(1))) is None:
         return None
-    gone = [order[int(axis)] for axis in np.atleast_1d(axes)]
-    kept = [axis for axis in order if axis not in gone]
+    removed = [order[int(axis)] for axis in np.atleast_1d(axes)]
+    kept = [axis for axis in order if axis not in removed]
     if kept != sorted(kept):
         return None
-    return [ops.squeeze(given, np.array(gone, np.int64)).output(0)]
+    return [ops.squeeze(source, np.array(removed, np.int64)).output(0)]
 
 
 _SINKS: dict[str, Callable[[Any, Any, Order], list[Any] | None]] = {

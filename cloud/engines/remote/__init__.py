@@ -1,4 +1,4 @@
-"""Engines that forward batches to another model server (TensorFlow Serving, Triton).
+"""Engines that forward batches to another model server: TensorFlow Serving, or Triton.
 
 Start with `engine`.
 """

@@ -1,4 +1,4 @@
-"""A line: the gRPC channel to the server that has a model, and what goes wrong on it in our words."""
+"""The gRPC channel to a remote model server, with errors translated to RemoteError."""
 
 import os
 from collections.abc import Sequence
@@ -13,53 +13,59 @@ from shared.errors import SkylaneError
 from shared.messages.tensors import MAX_BYTES
 from shared.network import env_names
 
-grpc: Any = import_module("grpc")  # Any: it ships no types.
+grpc: Any = import_module("grpc")  # Any: the package has no type hints.
 
-CA_VARIABLE = "SKYLANE_REMOTE_CA"  # A file of certificates: the line is TLS, to a server that one of them vouches for.
-CERT_VARIABLE, KEY_VARIABLE = "SKYLANE_REMOTE_CERT", "SKYLANE_REMOTE_KEY"  # Files by which the server knows us.
+CA_VARIABLE = "SKYLANE_REMOTE_CA"  # A CA file; if set, the channel uses TLS and the server's certificate must match.
+CERT_VARIABLE, KEY_VARIABLE = "SKYLANE_REMOTE_CERT", "SKYLANE_REMOTE_KEY"  # Files of the client certificate.
 TOKEN_VARIABLE = env_names.REMOTE  # Sent as `authorization: Bearer …`.
 
-_ENVELOPE_BYTES = 1 << 20  # Beside the numbers of an answer: names, shapes, parameters.
+_ENVELOPE_BYTES = 1 << 20  # Size of a reply's names, shapes and parameters, in addition to the tensors.
 _OPTIONS = (
-    ("grpc.max_send_message_length", -1),  # Batches are bounded where frames are admitted.
+    ("grpc.max_send_message_length", -1),  # The size of a batch is limited where frames are admitted.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),  # A server that is back is found within this.
+    ("grpc.max_reconnect_backoff_ms", 2000),  # The maximum time to notice that a server is back.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# What says nothing of the pictures that were sent: another batch would have met the same.
-_LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "UNIMPLEMENTED")  # fmt: skip
+# Status codes that do not depend on the images of a request.
+_UNAVAILABLE_CODES = (
+    *("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"),
+    *("UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "UNIMPLEMENTED"),
+)
 
 
 class RemoteError(SkylaneError):
-    """A call to the server that has a model failed. `is_lost`: whatever was sent; otherwise the server refused it."""
+    """A call to the model server failed.
 
-    def __init__(self, problem: str, *, is_lost: bool) -> None:
-        self.is_lost = is_lost
+    `is_unavailable` is true if any other request would have failed too, false if the server refused this one.
+    """
+
+    def __init__(self, problem: str, *, is_unavailable: bool) -> None:
+        self.is_unavailable = is_unavailable
         super().__init__(problem)
 
 
-class Line:
-    """A gRPC channel, which connects anew by itself. Used by one thread at a time; close it."""
+class RemoteChannel:
+    """A gRPC channel that reconnects by itself. One thread at a time uses it; close it after use."""
 
     def __init__(self, address: str) -> None:
-        """`address`: HOST:PORT. Nothing is sent yet.
+        """Opens the channel to HOST:PORT without sending anything.
 
         Raises:
-            RemoteError: a file that the environment names cannot be read, or a token would travel in the clear.
+            RemoteError: a file named by an environment variable cannot be read, or the token would be sent unencrypted.
         """
-        target = f"dns:///{address}"  # Without that gRPC would take a host called `unix` for a file.
+        target = f"dns:///{address}"  # Otherwise gRPC would take a host named `unix` for a socket file.
         options = (*_OPTIONS, ("grpc.max_receive_message_length", MAX_BYTES + _ENVELOPE_BYTES))
         token = os.environ.get(TOKEN_VARIABLE)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if os.environ.get(CA_VARIABLE):
-            key, cert = _file(KEY_VARIABLE), _file(CERT_VARIABLE)
-            credentials = grpc.ssl_channel_credentials(_file(CA_VARIABLE), key, cert)
+            key, cert = _read_file(KEY_VARIABLE), _read_file(CERT_VARIABLE)
+            credentials = grpc.ssl_channel_credentials(_read_file(CA_VARIABLE), key, cert)
             self._channel = grpc.secure_channel(target, credentials, options=options)
             return
         if token:
             raise RemoteError(
-                f"{TOKEN_VARIABLE} would travel in the clear: name the server's authority in {CA_VARIABLE}",
-                is_lost=True,
+                f"{TOKEN_VARIABLE} would be sent unencrypted: set {CA_VARIABLE} to the CA file of the server",
+                is_unavailable=True,
             )
         self._channel = grpc.insecure_channel(target, options=options)
 
@@ -70,65 +76,76 @@ class Line:
         request: Any,
         timeout_s: float,
         *,
-        waits: bool = False,
-        beside: Sequence[tuple[str, str]] = (),
+        wait_for_ready: bool = False,
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> Any:
-        """Call a method of a service whose messages `shared/protos` has.
+        """Calls a method of a service defined in `shared/protos` and returns the reply.
 
-        `waits`: for a server that is not there yet, as long as the timeout. `beside`: metadata of this call.
+        Args:
+            service: The full name of the service.
+            method: The method's name.
+            request: The request message.
+            timeout_s: Timeout of the call in seconds.
+            wait_for_ready: Wait for a server that is not reachable yet, up to the timeout.
+            metadata: Additional metadata for this call.
 
         Raises:
-            RemoteError: there was no answer in time, or another one than wanted.
+            RemoteError: no reply in time, an error status, or a reply that cannot be parsed.
         """
-        takes, gives = method_types(service)[method]
-        ask = self._channel.unary_unary(f"/{service}/{method}", takes.SerializeToString)
+        request_type, reply_type = method_types(service)[method]
+        rpc = self._channel.unary_unary(f"/{service}/{method}", request_type.SerializeToString)
+        all_metadata = (*self._metadata, *metadata)
         try:
-            answer = ask(request, timeout=timeout_s, metadata=(*self._metadata, *beside), wait_for_ready=waits)
+            reply = rpc(request, timeout=timeout_s, metadata=all_metadata, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
             code = error.code().name
-            raise RemoteError(_told(code, error, timeout_s), is_lost=code in _LOST) from error
-        return parsed(gives, answer)
+            problem = _describe(code, error, timeout_s)
+            raise RemoteError(problem, is_unavailable=code in _UNAVAILABLE_CODES) from error
+        return parsed(reply_type, reply)
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the channel."""
         self._channel.close()
 
 
 def parsed(message_class: Any, data: bytes) -> Any:
-    """What a server answers, as a message.
+    """Parses a server's reply.
 
     Raises:
-        RemoteError: it is none that can be read.
+        RemoteError: the bytes are not a valid message.
     """
     try:
         return parse(message_class, data)
     except ProtobufError as error:
-        raise RemoteError(f"the model's server answers what cannot be read: {error}", is_lost=False) from error
+        problem = f"the reply of the model's server cannot be read: {error}"
+        raise RemoteError(problem, is_unavailable=False) from error
 
 
-def _told(code: str, error: Any, timeout_s: float) -> str:
-    """What went wrong; of a server that cannot be reached no address, as vehicles are told this."""
+def _describe(code: str, error: Any, timeout_s: float) -> str:
+    """Returns the problem without the server's address, because it is sent to vehicles."""
     match code:
         case "DEADLINE_EXCEEDED":
             return f"the model's server did not answer within {timeout_s * 1000:g} ms"
         case "UNAVAILABLE" if "connect" in error.details() or "Socket" in error.details():
             return "the model's server cannot be reached"
-    return f"the model's server says {code}: {_gist(error.details())}"
+    return f"the model's server reports {code}: {_summary(error.details())}"
 
 
-def _gist(details: str) -> str:
-    """The line that tells what a server's error is: its first, or of a Python traceback the one below the frames."""
+def _summary(details: str) -> str:
+    """Returns the first line of a server's error, or the exception line of a Python traceback."""
     _, traceback, frames = details.rpartition("Traceback (most recent call last):\n")
     lines = (frames if traceback else details).strip("\n").splitlines()
-    told = [line for line in lines if line and not line[0].isspace()]
-    return first_line(Exception(told[0] if told else details))
+    unindented = [line for line in lines if line and not line[0].isspace()]
+    return first_line(Exception(unindented[0] if unindented else details))
 
 
-def _file(variable: str) -> bytes | None:
-    named = os.environ.get(variable)
-    if not named:
+def _read_file(variable: str) -> bytes | None:
+    """Returns the content of the file that an environment variable names; None if the variable is unset."""
+    name = os.environ.get(variable)
+    if not name:
         return None
     try:
-        return Path(named).read_bytes()
+        return Path(name).read_bytes()
     except OSError as error:
-        raise RemoteError(f"{variable} is {named}, which cannot be read ({error.strerror})", is_lost=True) from error
+        problem = f"{variable} is {name}, which cannot be read ({error.strerror})"
+        raise RemoteError(problem, is_unavailable=True) from error

@@ -1,11 +1,11 @@
-"""The engine of TensorFlow Serving: a model on a server that speaks its PredictionService over gRPC."""
+"""The TensorFlow Serving engine: a model on a server with the PredictionService over gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.pre_postprocess import Array
-from cloud.engines.remote.channel import Line, RemoteError, parsed
-from cloud.engines.remote.engine import Answered, Description, RemoteEngine, RemoteTensor, gathered
+from cloud.engines.remote.channel import RemoteChannel, RemoteError, parsed
+from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, RemoteTensor, ServerReply, arrays_by_name
 from cloud.models.manifest import Manifest
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_proto
@@ -13,57 +13,58 @@ from shared.errors import suggestion
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _SIGNATURES = "signature_def"
-_RAW = (("skylane-tensors", "content"),)  # A worker of ours answers so; TensorFlow Serving does not know it.
+_RAW_TENSORS = (("skylane-tensors", "content"),)  # Honoured by Skylane workers, ignored by TensorFlow Serving.
 
 
 class TfServingEngine(RemoteEngine):
-    """Batches go as they are; the manifest's tensors are keys of its `signature`."""
+    """Sends batches to TensorFlow Serving; the manifest's tensors are the keys of its `signature`."""
 
     name = "tf_serving"
 
     @staticmethod
-    def speak(line: Line, manifest: Manifest) -> "Serving":
+    def client(channel: RemoteChannel, manifest: Manifest) -> "TfServingClient":
         """See RemoteEngine."""
-        return Serving(line, manifest)
+        return TfServingClient(channel, manifest)
 
 
-class Serving:
-    """TensorFlow Serving's PredictionService."""
+class TfServingClient:
+    """A client of TensorFlow Serving's PredictionService."""
 
-    def __init__(self, line: Line, manifest: Manifest) -> None:
+    def __init__(self, channel: RemoteChannel, manifest: Manifest) -> None:
         assert manifest.remote is not None
-        self._line, self._remote, self._signature = line, manifest.remote, manifest.signature
+        self._channel, self._remote, self._signature = channel, manifest.remote, manifest.signature
 
-    def describe(self, timeout_s: float, *, waits: bool = False) -> Description:
-        """See Dialect.
+    def describe(self, timeout_s: float, *, wait_for_ready: bool = False) -> RemoteModelMetadata:
+        """See ModelServerClient.
 
         Raises:
-            RemoteError: the model has no such signature.
+            RemoteError: the call failed, or the model has no such signature.
         """
         request = message_class("tensorflow.serving.GetModelMetadataRequest")(metadata_field=[_SIGNATURES])
-        self._name(request.model_spec)
-        told = self._line.call(_SERVICE, "GetModelMetadata", request, timeout_s, waits=waits)
-        signatures = parsed(message_class("tensorflow.serving.SignatureDefMap"), told.metadata[_SIGNATURES].value)
+        self._set_model(request.model_spec)
+        reply = self._channel.call(_SERVICE, "GetModelMetadata", request, timeout_s, wait_for_ready=wait_for_ready)
+        signatures = parsed(message_class("tensorflow.serving.SignatureDefMap"), reply.metadata[_SIGNATURES].value)
         if self._signature not in signatures.signature_def:
-            near = suggestion(self._signature, signatures.signature_def)
-            raise RemoteError(f"the server's model has no signature {self._signature!r}{near}", is_lost=True)
+            hint = suggestion(self._signature, signatures.signature_def)
+            problem = f"the server's model has no signature {self._signature!r}{hint}"
+            raise RemoteError(problem, is_unavailable=True)
         signature = signatures.signature_def[self._signature]
-        ends = (_tensors(signature.inputs), _tensors(signature.outputs))
-        return Description(self._remote.model, _version(told.model_spec), *ends, needs_all=True)
+        inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
+        return RemoteModelMetadata(self._remote.model, _version(reply.model_spec), inputs, outputs, needs_all=True)
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
-        """See Dialect."""
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
+        """See ModelServerClient."""
         request = message_class("tensorflow.serving.PredictRequest")(output_filter=outputs)
-        self._name(request.model_spec)
+        self._set_model(request.model_spec)
         request.model_spec.signature_name = self._signature
         for name, values in inputs.items():
             to_tensor_proto(values, request.inputs[name])
-        told = self._line.call(_SERVICE, "Predict", request, timeout_s, beside=_RAW)
-        asked = ((name, from_tensor_proto(told.outputs[name])) for name in outputs if name in told.outputs)
-        return Answered(_version(told.model_spec), gathered(asked))
+        reply = self._channel.call(_SERVICE, "Predict", request, timeout_s, metadata=_RAW_TENSORS)
+        arrays = ((name, from_tensor_proto(reply.outputs[name])) for name in outputs if name in reply.outputs)
+        return ServerReply(_version(reply.model_spec), arrays_by_name(arrays))
 
-    def _name(self, spec: Any) -> None:
-        """Name the model; a version that is no number is one of the server's labels."""
+    def _set_model(self, spec: Any) -> None:
+        """Sets the model's name and version; a version that is not a number is one of the server's labels."""
         spec.name = self._remote.model
         version = self._remote.version
         if version is not None and version.isdecimal():
@@ -76,11 +77,11 @@ def _version(spec: Any) -> str:
     return str(spec.version.value) if spec.HasField("version") else ""
 
 
-def _tensors(told: Mapping[str, Any]) -> tuple[RemoteTensor, ...]:
+def _tensors(infos: Mapping[str, Any]) -> tuple[RemoteTensor, ...]:
     return tuple(
-        RemoteTensor(name, dtype_name(info.dtype), _shape(info.tensor_shape)) for name, info in sorted(told.items())
+        RemoteTensor(name, dtype_name(info.dtype), _shape(info.tensor_shape)) for name, info in sorted(infos.items())
     )
 
 
-def _shape(told: Any) -> tuple[int | None, ...] | None:
-    return None if told.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in told.dim)
+def _shape(proto: Any) -> tuple[int | None, ...] | None:
+    return None if proto.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)

@@ -1,4 +1,4 @@
-"""The engine of TensorFlow: frozen graphs, SavedModels and Keras files, each read into one graph that a session runs."""
+"""The TensorFlow engine: frozen graphs, SavedModels and Keras files."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import EngineError, InferenceError, Outputs, Placement
-from cloud.engines.tensorflow.frozen_graph import read_frozen_graph
-from cloud.engines.tensorflow.graph_rewriting import freed
+from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
+from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import GraphSession
-from cloud.engines.tensorflow.graphdef import FrozenModel
+from cloud.engines.tensorflow.graphdef import FrozenModel, read_frozen_graph
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
-from cloud.engines.tensorflow.library import choose
+from cloud.engines.tensorflow.library import choose_device
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
 from cloud.models.agreement import AgreementError, agreement
 from cloud.models.manifest import Manifest
@@ -23,58 +22,55 @@ READERS: dict[str, Callable[[Path, Manifest], FrozenModel]] = {
     "saved_model": read_frozen_signature,
     "keras": read_frozen_keras,
 }
-_SAME = 0.9999  # Of labels: a library may sum in another order for another batch, and round otherwise.
-_CLOSE = 1e-2  # Of a head's largest number: the same for numbers. What mixes pictures moves them by more.
+_MIN_AGREEMENT = 0.9999  # Share of equal labels; another batch size may change the order of sums, and so the rounding.
+_TOLERANCE = 1e-2  # Difference of numbers relative to the head's largest; mixing images causes larger ones.
 
 
 class TensorFlowEngine(GraphSession):
-    """Runs whatever TensorFlow saves. The manifest's tensors: a graph's ("input:0"), a signature's keys, a Keras model's names.
+    """Runs a frozen graph, SavedModel or Keras file.
 
-    Where more frames may go through it at once than were baked into the graph, the batch is set free if that is sound.
+    The manifest's tensors are those of the graph ("input:0"), the keys of the signature, or the names of the Keras model's
+    inputs and outputs. If the manifest allows larger batches than the graph's fixed size, the engine rewrites the graph to
+    accept any size, provided that its outputs stay the same.
     """
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        choose(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
+        choose_device(placement.device)  # Configures GPU memory, which is impossible after loading a model.
         frozen = READERS[manifest.format](path, manifest)
         super().__init__(frozen, manifest, placement)
         if self.batch_size is not None and self.batch_size < manifest.batching.max_size:
-            self._set_free(frozen, manifest, placement)
+            self._free_batch(frozen, manifest, placement)
 
-    def _set_free(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
-        """Take the graph with a free batch, if it answers a batch as the baked one answers each picture."""
+    def _free_batch(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
+        """Switches to a graph that accepts any batch size, if its outputs for a batch equal those for single images."""
         assert self.batch_size is not None
-        given = warmup_images(manifest.input.height, manifest.input.width, self.batch_size + 1)
-        alone = [self.infer(np.repeat(picture[np.newaxis], self.batch_size, axis=0)) for picture in given]
-        wanted = {head: np.stack([each[head][0] for each in alone]) for head in alone[0]}
+        images = warmup_images(manifest.input.height, manifest.input.width, self.batch_size + 1)
+        single = [self.infer(np.repeat(image[np.newaxis], self.batch_size, axis=0)) for image in images]
+        expected = {head: np.stack([each[head][0] for each in single]) for head in single[0]}
         for reshapes in (False, True):
-            graph = freed(frozen.graph, frozen.input_tensor, reshapes=reshapes)
+            graph = with_free_batch(frozen.graph, frozen.input_tensor, reshapes=reshapes)
             try:
                 free = GraphSession(replace(frozen, graph=graph), manifest, placement)
             except EngineError:
                 continue
-            if _answers(free, given, wanted, manifest):
+            if _has_outputs(free, images, expected, manifest):
                 self.close()
                 self._session, self._run, self.batch_size = free._session, free._run, None  # noqa: SLF001 - its own class.
                 return
             free.close()
 
 
-def _answers(
-    session: GraphSession, given: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]", wanted: Outputs, manifest: Manifest
-) -> bool:
-    """Whether a batch of pictures gets the wanted answers."""
+def _has_outputs(session: GraphSession, images: Images, expected: Outputs, manifest: Manifest) -> bool:
+    """Returns whether a session gives the expected outputs for a batch of images."""
     try:
-        answers = session.infer(given)
-    except InferenceError:
-        return False
-    try:
-        if agreement(manifest, wanted, answers) < _SAME:
+        outputs = session.infer(images)
+        if agreement(manifest, expected, outputs) < _MIN_AGREEMENT:
             return False
-    except AgreementError:  # Other shapes.
+    except (InferenceError, AgreementError):
         return False
-    # The most probable class alone would not tell that a mean is taken over the batch.
+    # Labels alone would not reveal a mean over the batch.
     return all(
-        np.allclose(answers[head], values, rtol=0.0, atol=_CLOSE * float(np.max(np.abs(values), initial=0.0)))
-        for head, values in wanted.items()
+        np.allclose(outputs[head], values, rtol=0.0, atol=_TOLERANCE * float(np.max(np.abs(values), initial=0.0)))
+        for head, values in expected.items()
         if values.dtype.kind == "f"
     )

@@ -1,4 +1,4 @@
-"""What a model's heads need after the model, inside TensorFlow's graph: arg max, probabilities, boxes in pixels."""
+"""Postprocessing as TensorFlow operations: arg max, probabilities, and boxes in pixels."""
 
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,20 @@ _IMAGE_RANK = 4  # N×H×W×C
 _BOXES_RANK = 3  # N×A×4, or N×A×C
 
 
-def head_of(head: str, output: Any, images: Any, manifest: Manifest, path: Path) -> Any:
-    """The tensor that `Engine.infer` gives for a head, from what the model gives; `images` is uint8 N×H×W×3.
+def postprocess_ops(head: str, output: Any, images: Any, manifest: Manifest, path: Path) -> Any:
+    """Adds the operations that turn a model's raw output into the head that `Engine.infer` defines.
+
+    `images` is the end-to-end graph's input, uint8 N×H×W×3.
 
     Raises:
-        EngineError: it is not what the manifest says.
+        EngineError: the output does not match the manifest.
     """
     section = manifest.heads[head]
     match manifest.task:
         case Task.SEGMENTATION:
             return _class_ids(output, section, images, manifest, path)
         case Task.CLASSIFICATION:
-            _check_rank(output, section, 2, "the scores of a picture are N×C", path)
+            _check_rank(output, section, 2, "the scores of an image are N×C", path)
             _check_channels(output, manifest, path)
             return _probabilities(output, section, tf.nn.softmax)
         case Task.DETECTION if section.kind is OutputKind.BOXES:
@@ -35,18 +37,18 @@ def head_of(head: str, output: Any, images: Any, manifest: Manifest, path: Path)
             _check_channels(output, manifest, path)
             return _probabilities(output, section, tf.nn.sigmoid)
     if output.dtype.name not in DTYPES:
-        told = f"output {section.tensor!r} is {output.dtype.name}: only numbers can be sent ({', '.join(DTYPES)})"
-        raise EngineError(path, told)
+        problem = f"output {section.tensor!r} is {output.dtype.name}: only numbers can be sent ({', '.join(DTYPES)})"
+        raise EngineError(path, problem)
     return output
 
 
-def _probabilities(output: Any, section: OutputSection, of_logits: Any) -> Any:
+def _probabilities(output: Any, section: OutputSection, activation: Any) -> Any:
     scores = tf.cast(output, tf.float32)
-    return of_logits(scores) if section.kind is OutputKind.LOGITS else scores
+    return activation(scores) if section.kind is OutputKind.LOGITS else scores
 
 
 def _in_pixels(boxes: Any, manifest: Manifest) -> Any:
-    """Boxes N×A×4 as x1, y1, x2, y2 in pixels of the input."""
+    """Converts boxes N×A×4 to x1, y1, x2, y2 in pixels of the input."""
     form = manifest.box_format
     a, b, c, d = tf.unstack(boxes, axis=-1)
     match form.order:
@@ -64,7 +66,7 @@ def _in_pixels(boxes: Any, manifest: Manifest) -> Any:
 
 
 def _class_ids(output: Any, section: OutputSection, images: Any, manifest: Manifest, path: Path) -> Any:
-    """uint8 N×H×W class ids of the input's size from what the model gives."""
+    """Adds uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
     if section.kind is OutputKind.SCORES:
         _check_rank(output, section, _IMAGE_RANK, "scores need N×H×W×C", path)
         _check_channels(output, manifest, path)
@@ -74,13 +76,13 @@ def _class_ids(output: Any, section: OutputSection, images: Any, manifest: Manif
     class_ids = tf.cast(class_ids, tf.uint8)
     size = (manifest.input.height, manifest.input.width)
     if class_ids.shape.rank is not None and tuple(class_ids.shape[1:]) not in (size, (None, None)):
-        # A model that answers at a fraction of its input's size: each of its pixels stands for a block.
+        # The output is smaller than the input: enlarge it by nearest neighbour.
         class_ids = tf.image.resize(class_ids[..., tf.newaxis], size, method="nearest")[..., 0]
     return class_ids
 
 
 def _without_channel(output: Any, section: OutputSection, images: Any, path: Path) -> Any:
-    """Class ids as N×H×W, whether they come so, with one channel, without a batch, or with no shape at all."""
+    """Returns class ids as N×H×W, from N×H×W, N×H×W×1, H×W or an unknown shape."""
     match output.shape.rank:
         case 2:
             return output[tf.newaxis]
@@ -97,7 +99,7 @@ def _without_channel(output: Any, section: OutputSection, images: Any, path: Pat
 
 def _check_channels(output: Any, manifest: Manifest, path: Path) -> None:
     channels = output.shape[-1] if output.shape.rank else None
-    labels = len(manifest.labels)  # 0 where they are in a file.
+    labels = len(manifest.labels)  # 0 if the manifest names a labels file.
     if channels is not None and labels and channels != labels:
         raise EngineError(path, f"gives {channels} scores where the manifest has {labels} labels: name all")
 

@@ -1,4 +1,4 @@
-"""TensorFlow's GraphDef: read from a file, walked backwards, cut to what an output needs."""
+"""Reads, checks, traverses and prunes TensorFlow GraphDefs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,31 +12,41 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import Manifest
 from shared.errors import suggestion
 
-# A graph is a program. A network needs none of these, which read or write files, or call into Python.
-_FOREIGN_OPERATIONS = {
+# Operations that access files or call Python; a network needs none of them.
+_UNSAFE_OPERATIONS = {
     *("ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "MergeV2Checkpoints"),
     *("Save", "SaveV2", "SaveSlices", "Restore", "RestoreV2", "RestoreSlice", "ShardedFilename"),
 }
 
-MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's own limit.
-MAX_OPERATIONS = 50_000  # With those of its functions: ten times as many as the largest networks of pictures have.
+MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's limit.
+MAX_OPERATIONS = 50_000  # Includes functions; ten times as many as the largest vision networks have.
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """A model as one graph with its weights inside, whatever format it came in."""
+    """A model of any format as one graph that contains its weights."""
 
     graph: Any  # A GraphDef.
-    input_tensor: str  # As in the graph, with or without ":0".
-    output_tensors: Mapping[str, str]  # By the manifest's head.
-    path: Path  # Where it came from, for messages.
+    input_tensor: str  # The tensor's name in the graph, with or without ":0".
+    output_tensors: Mapping[str, str]  # Tensor names by the manifest's head.
+    path: Path  # The model file, for messages.
+
+
+def read_frozen_graph(path: Path, manifest: Manifest) -> FrozenModel:
+    """Reads a `.pb`; the manifest's tensors are those of the graph: "input:0", "prediction:0".
+
+    Raises:
+        EngineError: see `read_graph`.
+    """
+    outputs = {head: section.tensor for head, section in manifest.heads.items()}
+    return FrozenModel(read_graph(path), manifest.input.tensor, outputs, path)
 
 
 def read_graph(path: Path) -> Any:
-    """Read a binary frozen GraphDef.
+    """Reads a binary frozen GraphDef.
 
     Raises:
-        EngineError: the file is missing, no GraphDef, or not frozen (its variables are not constants).
+        EngineError: the file is missing, is not a GraphDef, or is damaged.
     """
     try:
         if path.stat().st_size > MAX_GRAPH_BYTES:
@@ -53,17 +63,17 @@ def read_graph(path: Path) -> Any:
         raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
     check_count(graph, path)
     for node in graph.node:
-        # TensorFlow's optimiser ends the whole process over such a constant.
+        # TensorFlow's optimiser crashes the process for such a constant.
         if node.op == "Const" and node.attr["dtype"].type != node.attr["value"].tensor.dtype:
-            raise EngineError(path, f"its constant {node.name!r} is of another type than it says: the file is damaged")
+            raise EngineError(path, f"its constant {node.name!r} has contradictory dtypes: the file is damaged")
     return graph
 
 
 def check_count(graph: Any, path: Path) -> None:
-    """Refuse a graph of more operations than any network has: TensorFlow takes a millisecond for some ten.
+    """Refuses a graph with more than MAX_OPERATIONS operations; TensorFlow loads about ten per millisecond.
 
     Raises:
-        EngineError: it has.
+        EngineError: the graph is too large.
     """
     count = len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
     if count > MAX_OPERATIONS:
@@ -71,37 +81,43 @@ def check_count(graph: Any, path: Path) -> None:
 
 
 def node_of(tensor: str) -> str:
-    """The name of the operation that makes `tensor`, or that a NodeDef's input names."""
+    """Returns the name of the operation in a tensor's name or in a NodeDef's input."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
 def index_of(tensor: str) -> int:
-    """Which output of its operation `tensor` is."""
+    """Returns the output index in a tensor's name."""
     index = tensor.partition(":")[2]
     return int(index) if index.isdecimal() else 0
 
 
-def named(
-    graph: Any, inputs: Mapping[str, str], outputs: Mapping[str, str], manifest: Manifest, *, path: Path, has: str
+def frozen_model(
+    graph: Any, inputs: Mapping[str, str], outputs: Mapping[str, str], manifest: Manifest, *, path: Path, owner: str
 ) -> FrozenModel:
-    """A model whose tensors are known by other names than the graph's: `inputs` and `outputs` map those to these.
+    """Builds a FrozenModel whose manifest names tensors by aliases instead of by the graph's names.
 
-    `has`: the words before "no input …" in messages.
+    Args:
+        graph: The GraphDef.
+        inputs: The graph's input tensors by alias.
+        outputs: The graph's output tensors by alias.
+        manifest: The manifest, which uses the aliases.
+        path: The model file, for messages.
+        owner: The thing that defines the aliases, for messages.
 
     Raises:
-        EngineError: it has not the manifest's; the nearest names are offered.
+        EngineError: an alias of the manifest does not exist; the message suggests the nearest ones.
     """
-    wanted = [("input", manifest.input.tensor, inputs)]
-    wanted += [("output", section.tensor, outputs) for section in manifest.heads.values()]
-    for role, name, names in wanted:
+    aliases = [("input", manifest.input.tensor, inputs)]
+    aliases += [("output", section.tensor, outputs) for section in manifest.heads.values()]
+    for role, name, names in aliases:
         if name not in names:
-            raise EngineError(path, f"{has} no {role} {name!r}{suggestion(name, names)}")
+            raise EngineError(path, f"{owner} has no {role} {name!r}{suggestion(name, names)}")
     heads = {head: outputs[section.tensor] for head, section in manifest.heads.items()}
     return FrozenModel(graph, inputs[manifest.input.tensor], heads, path)
 
 
 def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
-    """The names of the operations that the tensors `outputs` depend on, their own among them."""
+    """Returns the names of the operations that compute `outputs`, including the last ones."""
     nodes = {node.name: node for node in graph.node}
     found: set[str] = set()
     waiting = [node_of(output) for output in outputs]
@@ -114,12 +130,18 @@ def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
     return found
 
 
-def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
-    """The names of the operations that depend on one of those named `sources`, these among them."""
-    users: dict[str, list[str]] = {}
+def readers(graph: Any) -> dict[str, list[str]]:
+    """Returns the names of the operations that read each operation's outputs."""
+    found: dict[str, list[str]] = {}
     for node in graph.node:
         for source in node.input:
-            users.setdefault(node_of(source), []).append(node.name)
+            found.setdefault(node_of(source), []).append(node.name)
+    return found
+
+
+def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
+    """Returns the names of the operations that depend on one of `sources`, including these."""
+    users = readers(graph)
     found: set[str] = set()
     waiting = list(sources)
     while waiting:
@@ -130,8 +152,8 @@ def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
     return found
 
 
-def cut(graph: Any, outputs: Iterable[str]) -> Any:
-    """The part of `graph` that `outputs` depend on: spare placeholders and leftovers of training fall away."""
+def prune(graph: Any, outputs: Iterable[str]) -> Any:
+    """Returns the part of `graph` that `outputs` depend on, without unused placeholders and training operations."""
     needed = reachable(graph, outputs)
     part = tf.compat.v1.GraphDef()
     part.versions.CopyFrom(graph.versions)
@@ -140,31 +162,32 @@ def cut(graph: Any, outputs: Iterable[str]) -> Any:
     return part
 
 
-def refuse_foreign(graph: Any, path: Path) -> None:
-    """Check that nothing in `graph`, already cut to what is needed, nor in its functions, reaches out of the network.
+def refuse_unsafe(graph: Any, path: Path) -> None:
+    """Checks that no operation of a pruned graph and its functions accesses files or calls Python.
 
     Raises:
-        EngineError: it reads or writes files, or calls into Python; names the operation.
+        EngineError: an operation does; the message names it.
     """
     functions = [node for function in graph.library.function for node in function.node_def]
     for node in (*graph.node, *functions):
-        if node.op in _FOREIGN_OPERATIONS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2")):
-            raise EngineError(path, f"its operation {node.name!r} ({node.op}) reaches out of the network: not run")
+        if node.op in _UNSAFE_OPERATIONS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2")):
+            raise EngineError(path, f"its operation {node.name!r} ({node.op}) accesses files or calls Python: not run")
 
 
 def require(graph: Any, path: Path, role: str, tensor: str) -> Any:
-    """The operation (a NodeDef) of `tensor`.
+    """Returns the operation (a NodeDef) of `tensor`.
 
     Raises:
-        EngineError: it has none; the nearest names are offered.
+        EngineError: the graph has no such tensor; the message suggests the nearest names.
     """
     for node in graph.node:
         if node.name == node_of(tensor):
             return node
     names = [node.name for node in graph.node]
-    # A graph has hundreds of operations: where no name is near, the placeholders and sinks are what was meant.
+    # A graph has hundreds of operations: without a similar name, suggest the placeholders and the last operations.
     used = {node_of(source) for node in graph.node for source in node.input}
     ends = [node.name for node in graph.node if node.op == "Placeholder" or node.name not in used]
-    near = suggestion(node_of(tensor), names)
-    told = near if near.startswith(": did") else suggestion(node_of(tensor), ends[:12])
-    raise EngineError(path, f"the graph has no {role} tensor {tensor!r}{told}")
+    hint = suggestion(node_of(tensor), names)
+    if not hint.startswith(": did"):
+        hint = suggestion(node_of(tensor), ends[:12])
+    raise EngineError(path, f"the graph has no {role} tensor {tensor!r}{hint}")

@@ -1,1 +1,4 @@
-"""Training of the weather classifier and the object detector."""
+"""Training of the weather classifier and the object detector.
+
+Start with `scene_training`.
+"""

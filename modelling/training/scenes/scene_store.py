@@ -1,4 +1,4 @@
-"""Pictures with their weather and true boxes in a folder of memory-mapped arrays, filled by several processes at once."""
+"""A folder of memory-mapped arrays with images, their weather and their true boxes, filled by several processes."""
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,38 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.recipes import OBJECTS
-from modelling.training.dataset import View, generator, seen
+from modelling.training.dataset import TrainingView, generator, rendered_view
 from rosbag_tools.drive.scene import WEATHERS, Box
 
-HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's, and half of what road-small takes.
+HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's resolution, half of road-small's.
 
 _OBJECT_OF = {name: class_id for class_id, names in enumerate(OBJECTS.values()) for name in names}
-_MAX_BOXES = 192  # A canvas counts no more than 244 things of all kinds.
+_MAX_BOXES = 192  # A rendered scene has at most 244 objects of all kinds.
 
 
 @dataclass(frozen=True, slots=True)
 class SceneStore:
-    """`pictures` N×H×W×3 uint8 RGB; `weathers` N uint8, places in WEATHERS; `boxes` N×192×5 float32.
+    """Images, weathers and boxes.
 
-    A box is its place in OBJECTS and x1, y1, x2, y2 in pixels of the picture; rows of -1 fill up. A box is the visible
-    part of a thing, as small as a pixel: what learns from it or is judged by it says which are too small.
+    A box is its index in OBJECTS and x1, y1, x2, y2 in pixels of the image; unused rows are -1. Boxes cover the visible
+    part of an object and may be as small as a pixel; the users of the store decide which are too small.
     """
 
-    pictures: npt.NDArray[np.uint8]
-    weathers: npt.NDArray[np.uint8]
-    boxes: npt.NDArray[np.float32]
+    pictures: npt.NDArray[np.uint8]  # N×H×W×3 RGB.
+    weathers: npt.NDArray[np.uint8]  # N indices in WEATHERS.
+    boxes: npt.NDArray[np.float32]  # N×192×5.
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The store in `folder`, to read and to fill."""
+        """Opens the store in `folder` for reading and writing."""
         arrays: dict[str, Any] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in ("pictures", "weathers", "boxes")
         }
         return cls(**arrays)
 
     @classmethod
-    def render(cls, views: Sequence[View], folder: Path, processes: int = 2) -> Self:
-        """Render the views into `folder`, in processes of their own; what was there is lost."""
+    def render(cls, views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Self:
+        """Renders the views into `folder` in several processes, replacing an existing store."""
         folder.mkdir(parents=True, exist_ok=True)
         count = len(views)
         for name, dtype, shape in (
@@ -52,15 +52,15 @@ class SceneStore:
             ("boxes", np.float32, (count, _MAX_BOXES, 5)),
         ):
             np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
-        # Spawned, not forked: a fork would carry TensorFlow's threads' locks along.
+        # A forked process would inherit locks held by TensorFlow's threads.
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             for _ in pool.map(partial(_render, folder), range(count), views, chunksize=6):
-                pass  # Raises what rendering one of them raised.
+                pass  # Raises the error of a failed view.
         return cls.open(folder)
 
 
 def box_rows(boxes: Sequence[Box], scale: float) -> npt.NDArray[np.float32]:
-    """The true boxes as N×5 float32, as a store holds them; `scale`: pixels of the picture for one of the sensor."""
+    """Returns boxes as N×5 float32 rows of a store; `scale` converts the sensor's pixels to those of the image."""
     rows = [
         (_OBJECT_OF[box.name], *(scale * edge for edge in (box.x, box.y, box.x + box.width, box.y + box.height)))
         for box in boxes
@@ -69,11 +69,11 @@ def box_rows(boxes: Sequence[Box], scale: float) -> npt.NDArray[np.float32]:
     return np.array(rows, np.float32).reshape(-1, 5)
 
 
-def _render(folder: Path, index: int, view: View) -> None:
-    frame, picture = seen(view, HEIGHT, WIDTH, generator(view))
+def _render(folder: Path, index: int, view: TrainingView) -> None:
+    frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
     store = SceneStore.open(folder)
-    store.pictures[index] = picture
+    store.pictures[index] = image
     store.weathers[index] = WEATHERS.index(view.weather)
-    rows = box_rows(frame.boxes, WIDTH / frame.rgb.shape[1])[-_MAX_BOXES:]  # The nearest.
+    rows = box_rows(frame.boxes, WIDTH / frame.rgb.shape[1])[-_MAX_BOXES:]  # The last boxes are the nearest.
     store.boxes[index] = -1
     store.boxes[index, : len(rows)] = rows

@@ -1,4 +1,4 @@
-"""Training the weather's classifier and the objects' detector on scenes of the synthetic drive."""
+"""Trains the weather classifier and the object detector on scenes of the synthetic drive."""
 
 import json
 import math
@@ -22,24 +22,24 @@ from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validat
 from modelling.training.scenes.losses import object_loss, weather_loss
 from modelling.training.scenes.object_batches import ObjectLoader
 from modelling.training.scenes.scene_store import SceneStore
-from modelling.training.scenes.validation import validated
+from modelling.training.scenes.validation import validate_model
 from modelling.training.scenes.weather_batches import WeatherLoader
-from modelling.training.trainer import Loss, Schedule, Trainer
-from modelling.training.weights import Weights, assign, fold, grafted, unfold, weights_of, write_weights
+from modelling.training.trainer import LearningRateSchedule, Loss, Trainer, TrainingProgress
+from modelling.training.weights import Weights, assign, fold, unfold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
 
-DONOR = "road-small"
+DONOR = "road-small"  # The model whose weights initialise the networks.
 
 _STEPS_BETWEEN_CHECKPOINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
+class SceneTrainingSettings:
+    """The settings of a training, which determine the weights up to the machine's rounding.
 
-    `minutes`: where the machine is too slow for all the steps by then, the rate falls faster and the training ends.
-    `crop`: height and width of the detector's crops; the classifier takes whole pictures, halved.
+    If the machine cannot make all steps within `minutes`, the learning rate falls faster and the training ends by then.
+    `crop` is the height and width of the detector's crops; the classifier uses whole images at half size.
     """
 
     steps: int
@@ -52,120 +52,126 @@ class Course:
     crop: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How far a training has come; `progress` is 0 to 1."""
-
-    step: int
-    progress: float
-    loss: float
-
-
-class _Loader(AbstractContextManager[Any], Protocol):
+class _Batches(AbstractContextManager[Any], Protocol):
     def __next__(self) -> Any: ...
 
 
-COURSES = {
-    Output.PROBABILITIES: Course(steps=900, batch=16, peak_rate=1e-3),
-    Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
+DEFAULT_SETTINGS = {
+    Output.PROBABILITIES: SceneTrainingSettings(steps=900, batch=16, peak_rate=1e-3),
+    Output.OBJECTS: SceneTrainingSettings(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
 }
 
 
 def train(
     recipe: Recipe,
     folder: Path,
-    course: Course,
-    progress: Callable[[Report], None],
+    settings: SceneTrainingSettings,
+    on_progress: Callable[[TrainingProgress], None],
     *,
     donor: Weights,
     labels: Labels,
 ) -> Weights:
-    """Render the scenes, train the recipe's network on them, and return its folded weights.
+    """Renders the scenes, trains the recipe's network on them, and returns its folded weights.
 
-    `folder` gets the scenes (0.45 MB each), the built model under `models`, and `training.json` with what that model
-    makes of the validation's scenes. `donor`: road-small's folded weights. `progress` is called after every step.
+    Args:
+        recipe: The recipe.
+        folder: The folder for the scenes (0.45 MB each), the built model in `models`, and `training.json` with the
+            settings and the validation results.
+        settings: The settings of the training.
+        on_progress: Called after every step.
+        donor: The folded weights of DONOR.
+        labels: The names and colours of the drive's classes.
     """
-    validation = SceneStore.render(validation_views(course.validation_frames, WEATHERS), folder / "validation")
-    training = SceneStore.render(training_views(course.frames, weathers=WEATHERS), folder / "scenes")
+    validation = SceneStore.render(validation_views(settings.validation_frames, WEATHERS), folder / "validation")
+    training = SceneStore.render(training_views(settings.frames, weathers=WEATHERS), folder / "scenes")
     began = time.monotonic()
-    report = Report(0, 0.0, math.nan)
+    steps = 0
 
-    def tell(latest: Report) -> None:
-        nonlocal report
-        report = latest
-        progress(latest)
+    def report(progress: TrainingProgress) -> None:
+        nonlocal steps
+        steps = progress.step
+        on_progress(progress)
 
     start = unfold(donor, RECIPES[DONOR].network(folded=False))
-    weights = fold(learn(recipe, training, folder, course, tell, start=start))
+    weights = fold(train_network(recipe, training, folder, settings, report, start=start))
     minutes = (time.monotonic() - began) / 60
     build(recipe, folder / "models", labels, weights)
     with Repository(folder / "models").load(recipe.name, Placement(device="cpu")) as model:
-        figures = validated(model, recipe.output, validation)
-    document = _document(recipe, replace(course, steps=report.step), minutes, figures)
+        metrics = validate_model(model, recipe.output, validation)
+    document = _document(recipe, replace(settings, steps=steps), minutes, metrics)
     (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return weights
 
 
-def learn(
+def train_network(
     recipe: Recipe,
     store: SceneStore,
     folder: Path,
-    course: Course,
-    progress: Callable[[Report], None],
+    settings: SceneTrainingSettings,
+    on_progress: Callable[[TrainingProgress], None],
     *,
     start: Weights,
 ) -> Weights:
-    """Train the recipe's network on a store; returns the running mean of the weights at the end, not folded.
+    """Trains the recipe's network on a store; returns the running mean of the final weights, not folded.
 
-    `start`: another network's weights, or a checkpoint's, not folded; layers of the same name and shape begin with what
-    they know. There is no choice among checkpoints: the last weights, when the rate has fallen to nothing, are the result, and so the validation's figures
-    flatter nobody. `folder` gets `checkpoint.npz` now and then. `progress` is called after every step.
+    The result is always the last weights, when the learning rate is 0. No checkpoint is selected by its validation, so the
+    validation results are unbiased.
+
+    Args:
+        recipe: The recipe.
+        store: The scenes.
+        folder: The folder for `checkpoint.npz`, which is written periodically.
+        settings: The settings of the training.
+        on_progress: Called after every step.
+        start: Unfolded weights of another network or of a checkpoint. They initialise the layers of equal name and shape.
     """
-    keras.utils.set_random_seed(course.seed)
+    keras.utils.set_random_seed(settings.seed)
     network = recipe.network(folded=False)
-    assign(network, grafted(weights_of(network), start), "the start")
-    # By the running statistics throughout: the donor's are its normalisation's scales already, and few scenes a batch
-    # differ too much from each other for statistics of their own.
-    trainer = Trainer(network, Schedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
+    assign(network, with_donor_weights(weights_of(network), start), "the start")
+    # The donor's running statistics already fit, and a batch of a few scenes varies too much for its own.
+    schedule = LearningRateSchedule(settings.peak_rate)
+    trainer = Trainer(network, schedule, _LOSSES[recipe.output], normalise_by_batch=False)
     began = time.monotonic()
     step, done = 0, 0.0
-    with _loader(store, course) as batches:
+    with _loader(store, settings) as batches:
         while done < 1:
             loss = trainer.train_on(next(batches), done)
             step += 1
-            done = max(step / course.steps, (time.monotonic() - began) / 60 / course.minutes)
+            done = max(step / settings.steps, (time.monotonic() - began) / 60 / settings.minutes)
             if step % _STEPS_BETWEEN_CHECKPOINTS == 0 or done >= 1:
                 write_weights(folder / "checkpoint.npz", trainer.mean_weights())
-            progress(Report(step, min(1.0, done), loss))
+            on_progress(TrainingProgress(step, min(1.0, done), loss))
     return trainer.mean_weights()
 
 
 _LOSSES: dict[Output, Loss] = {Output.PROBABILITIES: weather_loss, Output.OBJECTS: object_loss}
 
 
-def _document(recipe: Recipe, course: Course, minutes: float, figures: dict[str, Any]) -> dict[str, Any]:
-    """What a training was and came to, plain types."""
-    views = training_views(course.frames, weathers=WEATHERS)
-    checks = validation_views(course.validation_frames, WEATHERS)
+def _document(
+    recipe: Recipe, settings: SceneTrainingSettings, minutes: float, metrics: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings and results of a training, as plain types."""
+    views = training_views(settings.frames, weathers=WEATHERS)
+    checks = validation_views(settings.validation_frames, WEATHERS)
     held_out = recipe.output is Output.OBJECTS
     return {
         "model": recipe.name,
-        **{key: value for key, value in asdict(course).items() if value not in (math.inf, None)},
+        **{key: value for key, value in asdict(settings).items() if value not in (math.inf, None)},
         "wall_time_minutes": round(minutes),
         "donor": DONOR,
         "training_seeds": [views[0].seed, views[-1].seed],
         "validation_seeds": [checks[0].seed, checks[-1].seed],
         "training_weathers": [name for name in WEATHERS if not held_out or name != HELD_OUT_WEATHER],
         "held_out_weather": HELD_OUT_WEATHER if held_out else None,
-        "validation": figures,
+        "validation": metrics,
         "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
         "processor": platform.machine(),
     }
 
 
-def _loader(store: SceneStore, course: Course) -> _Loader:
-    if course.crop is None:
-        return WeatherLoader(store, batch=course.batch, seed=course.seed)
-    known = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
-    height, width = course.crop
-    return ObjectLoader(store, known, batch=course.batch, height=height, width=width, seed=course.seed)
+def _loader(store: SceneStore, settings: SceneTrainingSettings) -> _Batches:
+    if settings.crop is None:
+        return WeatherLoader(store, batch=settings.batch, seed=settings.seed)
+    indices = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
+    height, width = settings.crop
+    return ObjectLoader(store, indices, batch=settings.batch, height=height, width=width, seed=settings.seed)

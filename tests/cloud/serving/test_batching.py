@@ -1,4 +1,4 @@
-from cloud.engines.engine import InferenceError, UnavailableError
+from cloud.engines.engine import InferenceError, ModelUnavailableError
 from shared import clock
 from shared.messages.frame import Status
 from shared.stages import Stage
@@ -202,7 +202,7 @@ def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
 
 def test_an_unavailable_model_is_tried_once() -> None:
     """Its server is down or slow, which is not the fault of any frame."""
-    rig = BatcherRig(GatedEngine(error=UnavailableError("the model's server cannot be reached")), max_size=3)
+    rig = BatcherRig(GatedEngine(error=ModelUnavailableError("the model's server cannot be reached")), max_size=3)
     rig.put(*(rig.request(number) for number in range(3)))
     rig.start()
     rig.finish()

@@ -23,7 +23,7 @@ def _scores(images: Any) -> Any:
     return tf.nn.conv2d(images, _WEIGHTS, 1, "SAME")
 
 
-def _pictures(name: str = "input", shape: Any = (1, 8, 12, 3), dtype: str = "float32") -> Any:
+def _images(name: str = "input", shape: Any = (1, 8, 12, 3), dtype: str = "float32") -> Any:
     return tf.compat.v1.placeholder(dtype, shape, name)
 
 
@@ -35,15 +35,15 @@ def _frozen(folder: Path, build: Callable[[], Any]) -> Path:
     return path
 
 
-def _told(inspection: Inspection) -> str:
+def _notes(inspection: Inspection) -> str:
     return "\n".join(inspection.notes)
 
 
-def test_the_usual_road_graph_is_read_without_a_doubt(tmp_path: Path) -> None:
-    """uint8 in, class ids out, batch of one: nothing but colours and labels is left to guess."""
+def test_a_typical_segmentation_graph_needs_few_guesses(tmp_path: Path) -> None:
+    """Input uint8, output class ids, batch size 1: only the channel order and the labels are guessed."""
 
     def build() -> None:
-        images = tf.cast(_pictures(dtype="uint8"), tf.float32)
+        images = tf.cast(_images(dtype="uint8"), tf.float32)
         tf.cast(tf.argmax(_scores(images), -1), tf.uint8, name="prediction")
 
     found = inspect(_frozen(tmp_path, build))
@@ -59,19 +59,19 @@ def test_the_usual_road_graph_is_read_without_a_doubt(tmp_path: Path) -> None:
         "prediction:0",
         OutputKind.CLASS_IDS,
     )
-    assert found.ends.classes == 4
+    assert found.interface.classes == 4
     assert len(found.manifest.labels) == 4
-    assert "a batch of 1 is baked" in _told(found)
-    assert "rgb8 is guessed" in _told(found)
+    assert "the input has a fixed batch size of 1" in _notes(found)
+    assert "rgb8 is guessed" in _notes(found)
 
 
-def test_the_true_ends_are_found_among_training_leftovers_and_unusual_names(tmp_path: Path) -> None:
-    """Spare placeholders, a loss by the truth, an accuracy: as a training script left them."""
+def test_input_and_output_are_found_among_training_operations(tmp_path: Path) -> None:
+    """A graph from a training script has unused placeholders, a loss and an accuracy, and unusual names."""
 
     def build() -> None:
         truth = tf.compat.v1.placeholder(tf.int32, (None, 8, 12), "annotation")
         tf.compat.v1.placeholder(tf.float32, (None, 8, 12, 3), "previous_frame")
-        scores = _scores(_pictures("dashcam", (None, 8, 12, 3)))
+        scores = _scores(_images("dashcam", (None, 8, 12, 3)))
         ids = tf.argmax(scores, -1, name="best_of")
         tf.nn.sparse_softmax_cross_entropy_with_logits(truth, scores, name="loss_map")
         tf.reduce_mean(tf.cast(tf.equal(tf.cast(ids, tf.int32), truth), tf.float32), name="accuracy")
@@ -80,100 +80,100 @@ def test_the_true_ends_are_found_among_training_leftovers_and_unusual_names(tmp_
     assert found.manifest.input.tensor == "dashcam:0"
     assert found.manifest.heads["mask"].tensor == "best_of:0"
     assert not found.manifest.input.constants
-    assert "not needed for the answer: annotation:0" in _told(found)
-    assert "not needed for the answer: previous_frame:0" in _told(found)
-    assert "baked" not in _told(found)
+    assert "not needed for the output: annotation:0" in _notes(found)
+    assert "not needed for the output: previous_frame:0" in _notes(found)
+    assert "fixed batch size" not in _notes(found)
 
 
-def test_scores_are_told_from_class_ids(tmp_path: Path) -> None:
-    """Four channels of floats are scores; arg max is then ours to add."""
-    found = inspect(_frozen(tmp_path, lambda: tf.nn.softmax(_scores(_pictures()), name="softmax")))
+def test_scores_are_distinguished_from_class_ids(tmp_path: Path) -> None:
+    """Four channels of floats are scores, to which the worker adds arg max."""
+    found = inspect(_frozen(tmp_path, lambda: tf.nn.softmax(_scores(_images()), name="softmax")))
     assert found.manifest.heads["mask"].kind is OutputKind.SCORES
-    assert found.ends.classes == 4
+    assert found.interface.classes == 4
 
 
-def test_dropout_left_on_is_switched_off_by_its_placeholders(tmp_path: Path) -> None:
-    """A mask that changes from run to run is the usual sign of a graph frozen in training."""
+def test_dropout_is_switched_off_by_its_placeholders(tmp_path: Path) -> None:
+    """A graph that was frozen during training gives masks that change from run to run."""
 
     def build() -> None:
         training = tf.compat.v1.placeholder(tf.bool, (), "phase")
         keep = tf.compat.v1.placeholder_with_default(tf.constant(0.5), (), "keep_prob")
-        images = _pictures()
+        images = _images()
         noisy = images * tf.floor(tf.random.uniform((1, 8, 12, 3)) + keep)
         tf.argmax(_scores(tf.where(training, noisy, images * keep)), -1, name="output")
 
     found = inspect(_frozen(tmp_path, build))
     assert found.manifest.input.constants == {"phase:0": False, "keep_prob:0": 1}
-    assert "phase:0 (bool) is fed false" in _told(found)
-    assert "keep_prob:0 (float32) is fed 1: all is kept" in _told(found)
-    assert "random operations on the way to the answer" in _told(found)
-    assert "two different answers" not in _told(found)
+    assert "phase:0 (bool) is fed false" in _notes(found)
+    assert "keep_prob:0 (float32) is fed 1: everything is kept" in _notes(found)
+    assert "the output depends on random operations" in _notes(found)
+    assert "two different outputs" not in _notes(found)
 
 
-def test_dropout_that_cannot_be_switched_off_is_found_by_trying(tmp_path: Path) -> None:
-    """Where no placeholder governs it, two runs tell."""
+def test_dropout_without_a_placeholder_is_found_by_two_runs(tmp_path: Path) -> None:
+    """The notes warn that the same image gives different outputs."""
 
     def build() -> None:
-        images = _pictures()
+        images = _images()
         tf.argmax(_scores(images * tf.floor(tf.random.uniform((1, 8, 12, 3)) + 0.5)), -1, name="output")
 
-    assert "two different answers" in _told(inspect(_frozen(tmp_path, build)))
+    assert "two different outputs" in _notes(inspect(_frozen(tmp_path, build)))
 
 
 @pytest.mark.parametrize(
-    ("prepare", "scale", "told"),
+    ("prepare", "scale", "note"),
     [
         (lambda x: x / 127.5 - 1.0, 1.0, "divides its input by 127.5"),
         (lambda x: x * np.float32(1 / 255), 1.0, "multiplies its input by 0.00392157"),
         (lambda x: x - np.array([123.7, 116.8, 103.9], np.float32), 1.0, "shifts its input by 123.7"),
         (lambda x: x * 2.0 - 1.0, 1 / 255, "multiplies its input by 2: 0..1 is guessed"),
-        (lambda x: x, 1 / 255, "nothing in the graph tells the range"),
+        (lambda x: x, 1 / 255, "nothing in the graph shows the range"),
     ],
 )
-def test_the_range_of_the_input_is_guessed_by_what_the_graph_does_first(
-    tmp_path: Path, prepare: Callable[[Any], Any], scale: float, told: str
+def test_the_range_of_the_input_is_guessed_from_the_first_arithmetic(
+    tmp_path: Path, prepare: Callable[[Any], Any], scale: float, note: str
 ) -> None:
-    """0..1 and 0..255 look alike from outside, and the wrong one gives a plausible bad mask."""
-    found = inspect(_frozen(tmp_path, lambda: tf.argmax(_scores(prepare(_pictures())), -1, name="output")))
+    """With the wrong range, the model gives plausible but bad masks."""
+    found = inspect(_frozen(tmp_path, lambda: tf.argmax(_scores(prepare(_images())), -1, name="output")))
     assert found.manifest.input.scale == pytest.approx(scale)
-    assert told in _told(found)
+    assert note in _notes(found)
 
 
-def test_an_open_size_is_guessed_and_said_or_given(tmp_path: Path) -> None:
-    """Fully convolutional graphs take any size; a vehicle needs one."""
-    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_pictures(shape=(None, None, None, 3))), -1, name="output"))
+def test_a_dynamic_input_size_is_guessed_or_given(tmp_path: Path) -> None:
+    """A fully convolutional graph accepts any size, but the manifest needs one."""
+    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images(shape=(None, None, None, 3))), -1, name="output"))
     guessed = inspect(path)
     assert (guessed.manifest.input.height, guessed.manifest.input.width) == (512, 1024)
-    assert "512×1024 is guessed" in _told(guessed)
+    assert "512×1024 is guessed" in _notes(guessed)
     given = inspect(path, size=(16, 20))
     assert (given.manifest.input.height, given.manifest.input.width) == (16, 20)
-    assert "size open" not in _told(given)
+    assert "any input size" not in _notes(given)
 
 
-def test_a_size_against_the_graphs_own_is_refused(tmp_path: Path) -> None:
-    """A fixed graph cannot be resized by a flag."""
-    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_pictures()), -1, name="output"))
+def test_a_size_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
+    """The input of this graph has a fixed size."""
+    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
     with pytest.raises(EngineError, match="its input is 8×12: leave the size out"):
         inspect(path, size=(16, 20))
 
 
-def test_labels_of_another_number_are_told(tmp_path: Path) -> None:
-    """The usual mistake: the labels of another data set."""
+def test_a_wrong_number_of_labels_is_noted(tmp_path: Path) -> None:
+    """A common mistake is a label file of another data set."""
     labels = Labels(("road", "sky"), ((1, 2, 3), (4, 5, 6)))
-    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_pictures()), -1, name="output"))
+    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
     found = inspect(path, labels=labels)
     assert [label.name for label in found.manifest.labels] == ["road", "sky"]
-    assert "the graph has 4 classes, the labels name 2" in _told(found)
+    assert "the graph has 4 classes, the labels name 2" in _notes(found)
 
 
-def test_a_saved_model_without_the_usual_signature_takes_the_one_it_has(tmp_path: Path) -> None:
-    """Names other than the usual must work, and be said."""
+def test_a_saved_models_only_signature_is_used_whatever_its_name(tmp_path: Path) -> None:
+    """The notes name the signature."""
     module = tf.Module()
 
-    def answer(image: Any) -> dict[str, Any]:
+    def infer(image: Any) -> dict[str, Any]:
         return {"zz_scores": _scores(image), "a_boxes": tf.reduce_mean(image, (1, 2))}
 
-    signature = tf.function(answer, autograph=False).get_concrete_function(tf.TensorSpec((None, 8, 12, 3), tf.float32))
+    signature = tf.function(infer, autograph=False).get_concrete_function(tf.TensorSpec((None, 8, 12, 3), tf.float32))
     tf.saved_model.save(module, str(tmp_path / "saved"), signatures={"segment": signature})
     for path in (tmp_path / "saved", tmp_path / "saved" / "saved_model.pb"):
         found = inspect(path)
@@ -183,12 +183,12 @@ def test_a_saved_model_without_the_usual_signature_takes_the_one_it_has(tmp_path
             "segment",
         )
         assert (found.manifest.input.tensor, found.manifest.heads["mask"].tensor) == ("image", "zz_scores")
-        assert "no signature 'serving_default': took 'segment'" in _told(found)
+        assert "no signature 'serving_default': took 'segment'" in _notes(found)
 
 
-def test_what_is_written_is_a_model_of_the_repository(tmp_path: Path) -> None:
-    """From a foreign file to a served model in one command."""
-    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_pictures()), -1, name="output"))
+def test_the_written_folder_is_a_model_of_the_repository(tmp_path: Path) -> None:
+    """A third-party file can be served after one command; an existing manifest is replaced only with --force."""
+    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
     found = inspect(path, trained=False)
     folder = tmp_path / "models" / "foreign"
     write(found, folder)
@@ -196,7 +196,7 @@ def test_what_is_written_is_a_model_of_the_repository(tmp_path: Path) -> None:
     assert repository.card("foreign").trained is False
     with repository.load("foreign") as model:
         assert model.predict(np.zeros((1, 8, 12, 3), np.uint8)).shape == (1, 8, 12)
-    with pytest.raises(InspectionError, match=r"model\.yaml is there already: give --force"):
+    with pytest.raises(InspectionError, match=r"model\.yaml exists already: give --force"):
         write(found, folder)
     write(inspect(folder / "model.pb"), folder, replace=True)
     assert repository.card("foreign").trained is True
@@ -205,14 +205,16 @@ def test_what_is_written_is_a_model_of_the_repository(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("build", "problem"),
     [
-        (lambda: tf.compat.v1.placeholder(tf.float32, (1, 10), "features") * 2, "takes no picture"),
-        (lambda: tf.reduce_mean(_pictures(), (1, 2, 3)), "gives no class ids.*no scores of a whole one.*no boxes"),
-        (lambda: tf.argmax(_pictures(shape=(1, 3, 8, 12)), 1), "takes no picture"),
-        (lambda: tf.constant(1), "takes no picture.*its inputs are none"),
+        (lambda: tf.compat.v1.placeholder(tf.float32, (1, 10), "features") * 2, "takes no image"),
+        (lambda: tf.reduce_mean(_images(), (1, 2, 3)), "gives no class ids.*no scores of an image.*no boxes"),
+        (lambda: tf.argmax(_images(shape=(1, 3, 8, 12)), 1), "takes no image"),
+        (lambda: tf.constant(1), "takes no image.*its inputs are none"),
     ],
 )
-def test_a_graph_that_answers_no_picture_is_refused(tmp_path: Path, build: Callable[[], Any], problem: str) -> None:
-    """It says what was found instead."""
+def test_a_graph_without_image_input_or_usable_output_is_refused(
+    tmp_path: Path, build: Callable[[], Any], problem: str
+) -> None:
+    """The error lists the tensors that were found."""
     with pytest.raises(EngineError, match=problem) as caught:
         inspect(_frozen(tmp_path, build))
     assert "\n" not in str(caught.value)
@@ -221,53 +223,53 @@ def test_a_graph_that_answers_no_picture_is_refused(tmp_path: Path, build: Calla
 @pytest.mark.parametrize(
     ("last", "kind"), [(tf.nn.softmax, OutputKind.PROBABILITIES), (tf.identity, OutputKind.LOGITS)]
 )
-def test_scores_of_whole_pictures_are_a_classification(
-    tmp_path: Path, last: Callable[..., Any], kind: OutputKind
-) -> None:
-    """Whether they are probabilities already decides whether the worker takes the softmax."""
-    found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_pictures()), (1, 2)), name="answer")))
-    assert (found.manifest.task, found.ends.classes) == (Task.CLASSIFICATION, 4)
+def test_scores_of_an_image_are_a_classification(tmp_path: Path, last: Callable[..., Any], kind: OutputKind) -> None:
+    """The worker applies softmax to logits only."""
+    found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_images()), (1, 2)), name="answer")))
+    assert (found.manifest.task, found.interface.classes) == (Task.CLASSIFICATION, 4)
     head = found.manifest.heads["scores"]
     assert (head.tensor, head.kind) == ("answer:0", kind)
 
 
-def test_boxes_with_their_scores_are_a_detection(tmp_path: Path) -> None:
-    """Two heads of as many anchors, of which the one with four numbers, named so where both have, is the boxes."""
+def test_boxes_and_scores_are_a_detection(tmp_path: Path) -> None:
+    """The output with four numbers per anchor is the boxes; if both have four, the name decides."""
 
     def build() -> None:
-        maps = tf.reshape(_scores(_pictures()), (1, 96, 4))
+        maps = tf.reshape(_scores(_images()), (1, 96, 4))
         tf.sigmoid(maps, name="confidence")
         tf.identity(maps * 12.0, name="bbox")
 
     found = inspect(_frozen(tmp_path, build))
-    assert (found.manifest.task, found.ends.classes) == (Task.DETECTION, 4)
+    assert (found.manifest.task, found.interface.classes) == (Task.DETECTION, 4)
     heads = found.manifest.heads
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
-    assert "bbox:0 is taken for x1, y1, x2, y2" in _told(found)
+    assert "bbox:0 is assumed to be x1, y1, x2, y2" in _notes(found)
 
 
-def test_a_graph_of_many_ends_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followed once for each of its ends, one of a megabyte took more than a minute."""
-    followed: list[object] = []
+def test_the_analysis_of_many_outputs_traverses_the_graph_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One traversal per output took more than a minute for a graph of a megabyte."""
+    traversals: list[object] = []
 
     def counted(graph: Any, sources: Any) -> set[str]:
-        followed.append(sources)
+        traversals.append(sources)
         return dependent(graph, sources)
 
     monkeypatch.setattr(graph_analysis, "dependent", counted)
 
     def build() -> None:
-        pictures = _pictures()
+        images = _images()
         for _ in range(300):
-            tf.identity(pictures)
+            tf.identity(images)
 
-    assert len(inspect(_frozen(tmp_path, build)).ends.others) == 299
-    assert len(followed) <= 4
+    assert len(inspect(_frozen(tmp_path, build)).interface.others) == 299
+    assert len(traversals) <= 4
 
 
-def test_a_graph_of_more_operations_than_any_network_is_refused(tmp_path: Path) -> None:
-    """Three megabytes of them would take minutes."""
+def test_a_graph_with_too_many_operations_is_refused(tmp_path: Path) -> None:
+    """Loading three megabytes of operations would take minutes."""
     graph = tf.compat.v1.GraphDef()
     for number in range(MAX_OPERATIONS + 1):
         graph.node.add(name=str(number), op="NoOp")
@@ -277,16 +279,16 @@ def test_a_graph_of_more_operations_than_any_network_is_refused(tmp_path: Path) 
         inspect(path)
     folder = tmp_path / "saved"
     folder.mkdir()
-    described = saved_model_pb2.SavedModel()
-    described.meta_graphs.add().graph_def.CopyFrom(graph)
-    (folder / "saved_model.pb").write_bytes(described.SerializeToString())
+    proto = saved_model_pb2.SavedModel()
+    proto.meta_graphs.add().graph_def.CopyFrom(graph)
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(EngineError, match="holds 50001 operations, which no network does"):
         inspect(folder)
 
 
 @pytest.mark.parametrize("name", ["absent.pb", "text.pb", "text.keras", "text.h5", "folder"])
-def test_a_foreign_file_gives_one_line(tmp_path: Path, name: str) -> None:
-    """Whatever is in it."""
+def test_an_invalid_file_gives_an_error_of_one_line(tmp_path: Path, name: str) -> None:
+    """The error names the file."""
     for text in ("text.pb", "text.keras", "text.h5"):
         (tmp_path / text).write_text("not a model\n" * 50)
     (tmp_path / "folder").mkdir()
@@ -296,7 +298,7 @@ def test_a_foreign_file_gives_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_numbered_labels_differ_in_name_and_colour() -> None:
+def test_numbered_labels_have_distinct_names_and_colours() -> None:
     """A mask of unnamed classes must still be readable."""
     labels = numbered_labels(256)
     assert len(set(labels.names)) == len(set(labels.colours)) == 256

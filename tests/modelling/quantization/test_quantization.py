@@ -10,32 +10,38 @@ import yaml
 from cloud.engines.engine import Placement, Precision
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
-from modelling.quantization.calibration_frames import CalibrationError, CalibrationFrames, Judged, drawn, recorded
+from modelling.quantization.calibration_frames import (
+    CalibrationError,
+    CalibrationFrames,
+    HoldoutFrame,
+    bag_frames,
+    synthetic_frames,
+)
 from modelling.quantization.quantization import QuantisationError, quantise
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.hashing import tree_sha256
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 5
 
-_SILENT = """
+_WITHOUT_NETWORK = """
 import socket, sys
 from pathlib import Path
 
-def refused(*given):
-    print("CONNECTED", given[1:], flush=True)
+def refuse(*arguments):
+    print("CONNECTED", arguments[1:], flush=True)
     raise OSError("no network here")
 
-socket.socket.connect = refused
-socket.getaddrinfo = refused
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
 from tests.modelling.quantization.test_quantization import repository_in, random_frames
 from modelling.quantization.quantization import quantise
 from cloud.engines.engine import Precision
-quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), called="tiny-int8")
+quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), new_name="tiny-int8")
 """
 
 
 def repository_in(root: Path) -> Repository:
-    """With `tiny`: two convolutions that score five classes, as a frozen graph; its manifest scales."""
+    """Returns a repository with model `tiny`: a frozen graph of two convolutions with scaling in its manifest."""
     rng = np.random.default_rng(7)
     graph = tf.Graph()
     with graph.as_default():
@@ -52,89 +58,88 @@ def repository_in(root: Path) -> Repository:
         "sha256": tree_sha256(folder / "model.pb"),
         "input": {"tensor": "input", "dtype": "float32", "height": HEIGHT, "width": WIDTH, "scale": 1 / 255},
         "output": {"tensor": "scores", "kind": "scores"},
-        "labels": [{"name": f"class-{place}", "colour": [place, 0, 0]} for place in range(CLASSES)],
+        "labels": [{"name": f"class-{number}", "colour": [number, 0, 0]} for number in range(CLASSES)],
     }
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
     return Repository(root)
 
 
 def random_frames() -> CalibrationFrames:
-    """Six pictures of noise to calibrate with, and four others."""
-    pictures = list(np.random.default_rng(1).integers(0, 256, (10, HEIGHT, WIDTH, 3), np.uint8))
-    return CalibrationFrames(pictures[:6], [Judged(picture) for picture in pictures[6:]])
+    """Returns six random images to calibrate with, and four others."""
+    images = list(np.random.default_rng(1).integers(0, 256, (10, HEIGHT, WIDTH, 3), np.uint8))
+    return CalibrationFrames(images[:6], [HoldoutFrame(image) for image in images[6:]])
 
 
 @pytest.mark.parametrize(("precision", "floor"), [(Precision.FP16, 0.99), (Precision.INT8, 0.9)])
-def test_a_model_in_fewer_bits_is_served_like_any_other(tmp_path: Path, precision: Precision, floor: float) -> None:
-    """It must load by its manifest alone, say what it is made from, and answer nearly the same."""
+def test_a_quantised_model_is_loaded_by_its_manifest(tmp_path: Path, precision: Precision, floor: float) -> None:
+    """The manifest names the source, and the model gives nearly the same labels."""
     repository, frames = repository_in(tmp_path), random_frames()
-    done = quantise(repository, "tiny", precision, frames, called="smaller")
+    result = quantise(repository, "tiny", precision, frames, new_name="smaller")
     manifest = repository.manifest("smaller")
     assert manifest.precision is precision
     assert manifest.converted_from is not None
     assert manifest.converted_from.sha256 == repository.manifest("tiny").sha256
-    assert manifest.agreement == done.agreement
-    assert floor < done.agreement <= 1
-    pictures = np.stack([each.picture for each in frames.judged])
+    assert manifest.agreement == result.agreement
+    assert floor < result.agreement <= 1
+    images = np.stack([each.image for each in frames.holdout])
     with repository.load("tiny", Placement(device="cpu")) as tiny, repository.load("smaller") as smaller:
         assert smaller.engine_name == "openvino"
-        assert np.mean(tiny.predict(pictures) == smaller.predict(pictures)) == pytest.approx(done.agreement)
+        assert np.mean(tiny.predict(images) == smaller.predict(images)) == pytest.approx(result.agreement)
 
 
-def test_int8_counts_convolutions_in_eight_bits(tmp_path: Path) -> None:
-    """A file that says int8 and holds floats would be measured as if it were."""
-    quantise(repository_in(tmp_path), "tiny", Precision.INT8, random_frames(), called="small")
+def test_an_int8_file_contains_8_bit_convolutions(tmp_path: Path) -> None:
+    """A file that is only declared as int8 would falsify a comparison."""
+    quantise(repository_in(tmp_path), "tiny", Precision.INT8, random_frames(), new_name="small")
     written = (tmp_path / "small" / "ir" / "model.xml").read_text()
     assert 'type="FakeQuantize"' in written
     assert 'element_type="i8"' in written
 
 
-def test_nobody_is_told_that_a_model_was_quantised(tmp_path: Path) -> None:
-    """NNCF and OpenVINO's tools report their use to their makers unless they are kept from it."""
+def test_quantisation_sends_no_telemetry(tmp_path: Path) -> None:
+    """NNCF and OpenVINO's tools send usage data by default."""
     home = tmp_path / "home"
     home.mkdir()
-    kept = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     (tmp_path / "models").mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-c", _SILENT, str(tmp_path / "models")], capture_output=True, text=True, check=False, env=kept
-    )
+    arguments = [sys.executable, "-c", _WITHOUT_NETWORK, str(tmp_path / "models")]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert "CONNECTED" not in ran.stdout
-    assert not (home / "intel").exists()  # Where they keep the number that a user is told by.
+    assert not (home / "intel").exists()  # The folder of the telemetry's user id.
     assert (tmp_path / "models" / "tiny-int8" / "model.yaml").exists()
 
 
-def test_a_model_is_not_overwritten_unasked(tmp_path: Path) -> None:
-    """Somebody may be serving it."""
+def test_an_existing_model_is_not_replaced_without_force(tmp_path: Path) -> None:
+    """A worker may be serving it."""
     repository = repository_in(tmp_path)
-    with pytest.raises(QuantisationError, match="is there already: choose another --name, or give --force"):
-        quantise(repository, "tiny", Precision.FP16, random_frames(), called="tiny")
+    with pytest.raises(QuantisationError, match="exists already: choose another --name, or give --force"):
+        quantise(repository, "tiny", Precision.FP16, random_frames(), new_name="tiny")
 
 
 def test_a_quantised_model_is_not_quantised_again(tmp_path: Path) -> None:
-    """Its agreement would be told against what had lost already."""
+    """Its agreement would be measured against a model that is already worse than the original."""
     repository = repository_in(tmp_path)
-    quantise(repository, "tiny", Precision.FP16, random_frames(), called="half")
+    quantise(repository, "tiny", Precision.FP16, random_frames(), new_name="half")
     with pytest.raises(QuantisationError, match="holds fp16 numbers already"):
-        quantise(repository, "half", Precision.INT8, random_frames(), called="less")
+        quantise(repository, "half", Precision.INT8, random_frames(), new_name="less")
 
 
-def test_frames_of_a_bag_are_split_into_calibration_and_judged(tmp_path: Path) -> None:
-    """What was calibrated with cannot show what was lost."""
+def test_a_bags_frames_are_split_into_calibration_and_holdout(tmp_path: Path) -> None:
+    """The loss is measured on frames that were not used for calibration."""
     repository = repository_in(tmp_path)
     card: Any = repository.card("tiny")
     bag = tmp_path / "bag"
     record(bag, DrivePlan(seed=3, frames=4, width=64, height=48))
-    frames = recorded(card, bag, 3, 5)
+    frames = bag_frames(card, bag, 3, 5)
     assert [each.shape for each in frames.calibration] == [(HEIGHT, WIDTH, 3)] * 3
-    assert len(frames.judged) == 1
-    with pytest.raises(CalibrationError, match="holds 4 frames that can be read: more than --frames 4"):
-        recorded(card, bag, 4, 5)
+    assert len(frames.holdout) == 1
+    with pytest.raises(CalibrationError, match="holds 4 readable frames: more than --frames 4"):
+        bag_frames(card, bag, 4, 5)
 
 
-def test_drawn_frames_bring_their_truth(tmp_path: Path) -> None:
-    """Mean IoU before and after is told where the model's classes are the drive's."""
-    frames = drawn(repository_in(tmp_path).card("tiny"), 1, 1)
-    assert frames.calibration[0].shape == frames.judged[0].picture.shape == (HEIGHT, WIDTH, 3)
-    assert frames.judged[0].truth is not None
-    assert not np.array_equal(frames.calibration[0], frames.judged[0].picture)
+def test_synthetic_frames_have_ground_truth(tmp_path: Path) -> None:
+    """The mean IoU before and after is reported if the model's classes are those of the drive."""
+    frames = synthetic_frames(repository_in(tmp_path).card("tiny"), 1, 1)
+    assert frames.calibration[0].shape == frames.holdout[0].image.shape == (HEIGHT, WIDTH, 3)
+    assert frames.holdout[0].truth is not None
+    assert not np.array_equal(frames.calibration[0], frames.holdout[0].image)

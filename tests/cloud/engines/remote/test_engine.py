@@ -1,14 +1,13 @@
-"""Models on other servers: what goes wrong there is told in one line, survived, and over once the server is well."""
+"""Outages, wrong replies and security of a model on another server, for both kinds of servers."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError, InferenceError, UnavailableError
+from cloud.engines.engine import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model
@@ -16,44 +15,43 @@ from cloud.models.repository import Repository, RepositoryError
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
 from tests.support import model_servers, tiny_models
-from tests.support.model_servers import MODEL, SERVERS, Server, grpc
+from tests.support.model_servers import MODEL, SERVERS, Server, grpc, when_available
 
 ENGINES = {"open_inference": "triton", "tensorflow_serving": "tf_serving"}
-PICTURES = tiny_models.noise(3)
+IMAGES = tiny_models.noise(3)
+Load = Callable[..., Model]
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def _served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Server]]:
+def _shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("served")
     tiny_models.write(root, "segmentation")
     with model_servers.serve(root, "segmentation", request.param, root / "saved") as server:
-        yield request.param, server
+        yield server
 
 
 @pytest.fixture
-def server(_served: tuple[str, Server]) -> Iterator[Server]:
-    """A server of each kind with a segmentation, well at the start of every test."""
-    form, server = _served
-    server.form = form  # type: ignore[attr-defined]  # Told beside the server.
-    before = (server.version, server.spoil, dict(server.described))
+def server(_shared_server: Server) -> Iterator[Server]:
+    """A server of each kind with a segmentation model, reset after every test."""
+    server = _shared_server
+    before = (server.version, server.corrupt, dict(server.tensors))
     yield server
-    server.version, server.spoil, server.described = before
-    server.hold.set()
+    server.version, server.corrupt, server.tensors = before
+    server.answering.set()
     server.batches.clear()
-    server.asked.clear()
+    server.call_metadata.clear()
 
 
 @pytest.fixture
-def load(server: Server, tmp_path: Path) -> Iterator[Callable[..., Model]]:
-    """Opens the server's model; `remote` are keys of that section, the others are laid over the manifest."""
+def load(server: Server, tmp_path: Path) -> Iterator[Load]:
+    """Loads the server's model; `remote` and the keywords replace keys of the remote section and of the manifest."""
     opened: list[Model] = []
     tiny_models.write(tmp_path, "segmentation")
 
     def call(remote: dict[str, Any] | None = None, **changes: Any) -> Model:
         name = f"remote-{len(list(tmp_path.iterdir()))}"
-        form = server.form  # type: ignore[attr-defined]  # Told beside the server.
-        told = {"timeout_ms": 60_000, "connect_timeout_s": 60, **(remote or {})}
-        model_servers.write(tmp_path, "segmentation", form, server.address, name, told, **changes)
+        section = {"timeout_ms": 60_000, "connect_timeout_s": 60, **(remote or {})}
+        model_servers.write_manifest(tmp_path, "segmentation", server.form, server.address, name, section, **changes)
         opened.append(Repository(tmp_path).load(name))
         return opened[-1]
 
@@ -62,18 +60,18 @@ def load(server: Server, tmp_path: Path) -> Iterator[Callable[..., Model]]:
         model.close()
 
 
-def test_a_batch_goes_as_a_batch(server: Server, load: Callable[..., Model]) -> None:
-    """A server with a GPU is asked once for three pictures, not three times."""
+def test_a_batch_is_sent_in_one_call(server: Server, load: Load) -> None:
+    """A server with a GPU is efficient only with whole batches."""
     model = load()
     server.batches.clear()
-    model.infer(PICTURES)
+    model.infer(IMAGES)
     assert server.batches == [3]
 
 
-def test_the_card_tells_who_infers_and_of_what(server: Server, load: Callable[..., Model]) -> None:
-    """A mask that another server made must be traceable to it; the hash is that of what the server said."""
+def test_the_model_card_identifies_the_server_and_its_model(server: Server, load: Load) -> None:
+    """The card has the engine and the hash of the server's description; a manifest with another hash is refused."""
     card = load().card
-    assert card.engine == ENGINES[server.form]  # type: ignore[attr-defined]  # Told beside the server.
+    assert card.engine == ENGINES[server.form]
     assert len(card.sha256) == 64
     assert load(sha256=card.sha256).card.sha256 == load().card.sha256 == card.sha256
     with pytest.raises(EngineError, match=r"has SHA-256 [0-9a-f]{12}…, the manifest abababababab…"):
@@ -82,118 +80,117 @@ def test_the_card_tells_who_infers_and_of_what(server: Server, load: Callable[..
     assert load().card.sha256 != card.sha256
 
 
-def test_a_server_that_goes_and_comes_back_is_found_again(server: Server, load: Callable[..., Model]) -> None:
-    """Its restart costs the frames of that time, and nobody has to restart the worker."""
+def test_the_engine_recovers_after_a_restart_of_the_server(server: Server, load: Load) -> None:
+    """An outage fails the frames of that time only; the worker needs no restart."""
     model = load()
-    before = model.predict(PICTURES)
+    before = model.predict(IMAGES)
     server.stop()
-    with pytest.raises(UnavailableError, match=r"^the model's server cannot be reached$"):
-        model.predict(PICTURES)
+    with pytest.raises(ModelUnavailableError, match=r"^the model's server cannot be reached$"):
+        model.predict(IMAGES)
     server.start()
-    assert np.array_equal(_until_it_answers(model), before)
+    assert np.array_equal(when_available(lambda: model.predict(IMAGES)), before)
 
 
 @pytest.mark.parametrize("change", ["version", "outputs"])
-def test_a_server_that_comes_back_with_something_else_is_not_believed(
-    server: Server, load: Callable[..., Model], change: str
-) -> None:
-    """Masks of another model would be told as this one's; whoever wants it loads it again."""
+def test_a_server_that_restarts_with_another_model_is_refused(server: Server, load: Load, change: str) -> None:
+    """Masks of another model must not be reported as masks of the loaded one."""
     model = load()
-    model.predict(PICTURES)
+    model.predict(IMAGES)
     server.stop()
-    with pytest.raises(UnavailableError):
-        model.predict(PICTURES)
+    with pytest.raises(ModelUnavailableError):
+        model.predict(IMAGES)
     if change == "version":
         server.version = "4"
     else:
-        server.described["more"] = ((None,), "float32")
+        server.tensors["more"] = ((None,), "float32")
     server.start()
-    with pytest.raises(UnavailableError, match="load it again"):
-        _until_it_answers(model)
-    assert load().predict(PICTURES).shape == (3, tiny_models.HEIGHT, tiny_models.WIDTH)
+    with pytest.raises(ModelUnavailableError, match="load it again"):
+        when_available(lambda: model.predict(IMAGES))
+    assert load().predict(IMAGES).shape == (3, tiny_models.HEIGHT, tiny_models.WIDTH)
 
 
-def test_another_version_amid_answers_is_noticed(server: Server, load: Callable[..., Model]) -> None:
-    """A server may change its model without hanging up."""
+def test_a_new_model_version_on_an_open_connection_is_refused(server: Server, load: Load) -> None:
+    """A server may replace its model without closing the connection."""
     model = load()
-    model.predict(PICTURES)
+    model.predict(IMAGES)
     server.version = "4"
-    with pytest.raises(UnavailableError, match="load it again"):
-        model.predict(PICTURES)
+    with pytest.raises(ModelUnavailableError, match="load it again"):
+        model.predict(IMAGES)
 
 
-def test_a_slow_server_is_not_waited_for(server: Server, load: Callable[..., Model]) -> None:
-    """One that hangs must not hang the worker; the next call finds it well."""
+def test_a_call_to_a_slow_server_times_out(server: Server, load: Load) -> None:
+    """A server that hangs must not block the worker; the next call works again."""
     model = load({"timeout_ms": 400})
-    before = _until_it_answers(model, 1)
-    server.hold.clear()
-    with pytest.raises(UnavailableError, match=r"^the model's server did not answer within 400 ms$"):
-        model.predict(PICTURES[:1])
-    server.hold.set()
-    assert np.array_equal(_until_it_answers(model, 1), before)
+    before = when_available(lambda: model.predict(IMAGES[:1]))
+    server.answering.clear()
+    with pytest.raises(ModelUnavailableError, match=r"^the model's server did not answer within 400 ms$"):
+        model.predict(IMAGES[:1])
+    server.answering.set()
+    assert np.array_equal(when_available(lambda: model.predict(IMAGES[:1])), before)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("corrupt", "message"),
     [
-        (lambda _: {}, "left output 'scores' out"),
-        (lambda arrays: {"scores": arrays["scores"].astype(np.float64)}, "gives 'scores' as float64, it told float32"),
-        (lambda arrays: {"scores": arrays["scores"][:2]}, r"of shape \(2, 16, 24, 5\) to 3 pictures"),
+        (lambda _: {}, "lacks output 'scores'"),
+        (
+            lambda arrays: {"scores": arrays["scores"].astype(np.float64)},
+            "gives 'scores' as float64, it declared float32",
+        ),
+        (lambda arrays: {"scores": arrays["scores"][:2]}, r"of shape \(2, 16, 24, 5\) for 3 images"),
         (lambda arrays: {"scores": arrays["scores"].reshape(3, -1)}, "scores need N×H×W×C"),
         (lambda arrays: {"scores": arrays["scores"] * np.float32(np.nan)}, "returned NaN in 'mask'"),
     ],
     ids=["missing", "dtype", "count", "rank", "nan"],
 )
-def test_an_answer_that_is_none_is_told(
-    server: Server, load: Callable[..., Model], spoil: Callable[[Any], Any], told: str
+def test_a_wrong_reply_fails_its_batch_only(
+    server: Server, load: Load, corrupt: Callable[[Any], Any], message: str
 ) -> None:
-    """Whatever a server answers, the frame is answered `failed` with the reason, and the next one is served."""
+    """The error has one line with the reason, and the next batch works."""
     model = load()
-    before = model.predict(PICTURES)
-    server.spoil = spoil
-    with pytest.raises(InferenceError, match=told) as caught:
-        model.predict(PICTURES)
+    before = model.predict(IMAGES)
+    server.corrupt = corrupt
+    with pytest.raises(InferenceError, match=message) as caught:
+        model.predict(IMAGES)
     assert "\n" not in str(caught.value)
-    server.spoil = lambda arrays: arrays
-    assert np.array_equal(_until_it_answers(model), before)
+    server.corrupt = lambda arrays: arrays
+    assert np.array_equal(when_available(lambda: model.predict(IMAGES)), before)
 
 
-def test_an_answer_that_is_too_large_is_not_taken(
-    server: Server, load: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server's mistake must not take the worker's memory."""
+def test_a_reply_that_is_too_large_is_refused(server: Server, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A faulty server must not exhaust the worker's memory."""
     monkeypatch.setattr(channel, "MAX_BYTES", 1 << 16)
     model = load()
-    server.spoil = lambda _: {"scores": np.zeros((3, 400, 300, 5), np.float32)}
+    server.corrupt = lambda _: {"scores": np.zeros((3, 400, 300, 5), np.float32)}
     with pytest.raises(InferenceError, match=r"RESOURCE_EXHAUSTED: .*larger than max"):
-        model.predict(PICTURES)
+        model.predict(IMAGES)
 
 
-def test_a_refusal_of_one_picture_is_no_loss_of_the_server(load: Callable[..., Model]) -> None:
-    """The batcher then tries each picture alone, as with any engine: only what is refused is lost."""
+def test_a_refused_image_does_not_count_as_an_outage(load: Load) -> None:
+    """The batcher then retries each image alone, so that only the refused one fails."""
     model = load(input={**tiny_models.INPUT, "scale": 999.0, "mean": None, "std": None})
-    fatal = np.ones((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3), np.uint8)
-    with pytest.raises(InferenceError, match="INVALID_ARGUMENT: this picture is not for me") as caught:
-        model.predict(fatal)
-    assert not isinstance(caught.value, UnavailableError)
+    refused = np.ones((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3), np.uint8)
+    with pytest.raises(InferenceError, match="INVALID_ARGUMENT: this image is refused") as caught:
+        model.predict(refused)
+    assert not isinstance(caught.value, ModelUnavailableError)
 
 
-def test_a_server_that_is_not_there_or_has_no_such_model_is_told(server: Server, load: Callable[..., Model]) -> None:
-    """With its address: this is for who starts the worker."""
+def test_a_missing_server_or_model_is_reported_with_its_address(server: Server, load: Load) -> None:
+    """The operator who starts the worker needs the address."""
     with pytest.raises(EngineError, match=f"is not found|not find any.* at {server.address}\\?"):
         load({"model": "another"})
-    with pytest.raises(EngineError, match=f"within 50 ms: is a {ENGINES[server.form]} server .*at 127.0.0.1:1\\?"):  # type: ignore[attr-defined]  # Told beside the server.
+    with pytest.raises(EngineError, match=f"within 50 ms: is a {ENGINES[server.form]} server .*at 127.0.0.1:1\\?"):
         load({"address": "127.0.0.1:1", "connect_timeout_s": 0.05})
 
 
-def test_tls_and_a_token_come_by_the_environment(
-    server: Server, load: Callable[..., Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tls_and_token_are_read_from_the_environment(
+    server: Server, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token in a manifest would end up in a repository; on a bare line anybody could read it."""
+    """A token must neither be in a manifest nor be sent without encryption."""
     authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    with pytest.raises(EngineError, match="would travel in the clear"):
+    with pytest.raises(EngineError, match="would be sent unencrypted"):
         load()
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "absent.crt"))
     with pytest.raises(EngineError, match=r"absent.crt, which cannot be read"):
@@ -203,15 +200,15 @@ def test_tls_and_a_token_come_by_the_environment(
     server.start(grpc.ssl_server_credentials([pair]))
     try:
         monkeypatch.setenv(CA_VARIABLE, str(authority.folder / "ca.crt"))
-        load().predict(PICTURES)
-        assert server.asked[-1]["authorization"] == "Bearer secret"
+        load().predict(IMAGES)
+        assert server.call_metadata[-1]["authorization"] == "Bearer secret"
     finally:
         server.stop()
         server.start()
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"format": "keras"}, "format keras: remote, "),
         ({"file": "model.pb"}, "leave file out"),
@@ -220,20 +217,9 @@ def test_tls_and_a_token_come_by_the_environment(
         ({"engine": "openvino"}, "does not read"),
     ],
 )
-def test_a_manifest_that_is_none_is_told(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
-    """Before anybody is called."""
+def test_an_invalid_manifest_is_refused_before_any_call(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """The error names the key."""
     tiny_models.write(tmp_path, "segmentation")
-    model_servers.write(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
-    with pytest.raises((ConfigError, RepositoryError), match=told):
+    model_servers.write_manifest(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
+    with pytest.raises((ConfigError, RepositoryError), match=message):
         Repository(tmp_path).load("m")
-
-
-def _until_it_answers(model: Model, count: int = 3) -> Any:
-    """The masks, once the channel has found the server again; any other failure is raised."""
-    until = datetime.now(UTC) + timedelta(seconds=60)
-    while True:
-        try:
-            return model.predict(PICTURES[:count])
-        except UnavailableError as error:
-            if "load it again" in str(error) or datetime.now(UTC) > until:
-                raise

@@ -1,4 +1,4 @@
-"""A model's server is another's machine: nonsense from it fails its batch, and takes neither the memory nor the worker."""
+"""Malformed and oversized replies of a model server: they fail the batch, and harm neither the memory nor the worker."""
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -21,24 +21,28 @@ from shared.messages.tensors import MAX_BYTES
 grpc: Any = import_module("grpc")
 
 HEIGHT, WIDTH = 4, 6
-PICTURE = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
+IMAGE = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
 INFER, TENSOR = message_class("inference.ModelInferResponse"), message_class("tensorflow.TensorProto")
 METADATA = message_class("inference.ModelMetadataResponse")
-Says = Callable[[Any], bytes]  # What a method answers; it gets the call's context.
+Method = Callable[[Any], bytes]  # Takes the context of the call, returns the reply.
 
 
 @contextmanager
-def engine(form: str, says: dict[str, Says], **section: Any) -> Iterator[Any]:
-    """An engine whose server says so, by the method's name; what it says of the model is right where that is left out.
+def engine(form: str, replies: dict[str, Method], **section: Any) -> Iterator[Any]:
+    """An engine whose server has the given methods; by default, the metadata is correct.
 
-    `section`: of the manifest's input.
+    `section` replaces keys of the manifest's input section.
     """
-    methods = {"ModelMetadata": lambda _: triton_told(), "GetModelMetadata": lambda _: serving_told(), **says}
+    methods = {
+        "ModelMetadata": lambda _: triton_metadata(),
+        "GetModelMetadata": lambda _: serving_metadata(),
+        **replies,
+    }
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is Any here.
         def service(self, details: Any) -> Any:
-            said = methods[details.method.rpartition("/")[2]]
-            return grpc.unary_unary_rpc_method_handler(lambda _, context: said(context))
+            method = methods[details.method.rpartition("/")[2]]
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: method(context))
 
     with futures.ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads, options=(("grpc.max_send_message_length", -1),))
@@ -57,7 +61,7 @@ def engine(form: str, says: dict[str, Says], **section: Any) -> Iterator[Any]:
 
 
 def manifest(form: str, address: str, **section: Any) -> Manifest:
-    """Of a model of two raw tensors."""
+    """Returns the manifest of a model with two raw tensors."""
     return Manifest.model_validate(
         {
             "task": "tensors",
@@ -69,118 +73,118 @@ def manifest(form: str, address: str, **section: Any) -> Manifest:
     )
 
 
-def triton_told(outputs: tuple[str, ...] = ("one", "two"), sides: int = 2, version: str = "3") -> bytes:
-    """What a server of the Open Inference Protocol says of its model."""
-    told = METADATA(name="there", versions=[version])
-    told.inputs.add(name="input", datatype="UINT8", shape=[-1, HEIGHT, WIDTH, 3])
+def triton_metadata(outputs: tuple[str, ...] = ("one", "two"), sides: int = 2, version: str = "3") -> bytes:
+    """Returns a ModelMetadataResponse of the Open Inference Protocol."""
+    response = METADATA(name="there", versions=[version])
+    response.inputs.add(name="input", datatype="UINT8", shape=[-1, HEIGHT, WIDTH, 3])
     for name in outputs:
-        told.outputs.add(name=name, datatype="UINT8", shape=[-1] * sides)
-    return bytes(told.SerializeToString())
+        response.outputs.add(name=name, datatype="UINT8", shape=[-1] * sides)
+    return bytes(response.SerializeToString())
 
 
-def serving_told() -> bytes:
-    """What TensorFlow Serving says."""
+def serving_metadata() -> bytes:
+    """Returns a GetModelMetadataResponse of TensorFlow Serving."""
     signatures = message_class("tensorflow.serving.SignatureDefMap")()
-    ends = signatures.signature_def["serving_default"]
-    ends.inputs["input"].dtype = 4
+    signature = signatures.signature_def["serving_default"]
+    signature.inputs["input"].dtype = 4
     for side in (-1, HEIGHT, WIDTH, 3):
-        ends.inputs["input"].tensor_shape.dim.add(size=side)
+        signature.inputs["input"].tensor_shape.dim.add(size=side)
     for name in ("one", "two"):
-        ends.outputs[name].dtype = 4
-        ends.outputs[name].tensor_shape.unknown_rank = True
-    told = message_class("tensorflow.serving.GetModelMetadataResponse")()
-    told.metadata["signature_def"].value = signatures.SerializeToString()
-    return bytes(told.SerializeToString())
+        signature.outputs[name].dtype = 4
+        signature.outputs[name].tensor_shape.unknown_rank = True
+    response = message_class("tensorflow.serving.GetModelMetadataResponse")()
+    response.metadata["signature_def"].value = signatures.SerializeToString()
+    return bytes(response.SerializeToString())
 
 
-def inferred(**tensor: Any) -> bytes:
-    """A ModelInferResponse of one tensor."""
-    told = INFER()
-    told.outputs.add(name="one", **tensor)
-    return bytes(told.SerializeToString())
+def infer_response(**tensor: Any) -> bytes:
+    """Returns a ModelInferResponse with one tensor."""
+    response = INFER()
+    response.outputs.add(name="one", **tensor)
+    return bytes(response.SerializeToString())
 
 
-def predicted(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
-    """A PredictResponse in which all outputs are this tensor."""
-    told = message_class("tensorflow.serving.PredictResponse")()
+def predict_response(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
+    """Returns a PredictResponse whose outputs all have this tensor."""
+    response = message_class("tensorflow.serving.PredictResponse")()
     for name in names:
-        told.outputs[name].CopyFrom(TENSOR(dtype=4, **tensor))
+        response.outputs[name].CopyFrom(TENSOR(dtype=4, **tensor))
         for side in sides:
-            told.outputs[name].tensor_shape.dim.add(size=side)
-    return bytes(told.SerializeToString())
+            response.outputs[name].tensor_shape.dim.add(size=side)
+    return bytes(response.SerializeToString())
 
 
 @pytest.mark.parametrize(
-    ("form", "answer", "told"),
+    ("form", "reply", "message"),
     [
         ("open_inference", b"\xff\xff", "cannot be read"),
         ("open_inference", b"\x2a\x00" * 100_000, "more than 16384 fields"),
         ("open_inference", (b"\x2a\x80\x20" + b"\x2a\x00" * 2048) * 10, "more than 16384 fields"),
         (
             "open_inference",
-            inferred(datatype="INT64", shape=[1], contents={"int64_contents": np.zeros(MAX_LIST_BYTES + 1, np.int8)}),
+            infer_response(datatype="INT64", shape=[1], contents={"int64_contents": np.zeros(MAX_LIST_BYTES + 1, np.int8)}),
             "lists of integers",
         ),
-        ("open_inference", inferred(datatype="UINT8", shape=[1 << 40, 1 << 40]), "dimension"),
-        ("open_inference", inferred(datatype="UINT8", shape=[1] * 3000), "3000 dimensions"),
-        ("open_inference", inferred(datatype="\x1b[2J", shape=[1]), r"'\\x1b\[2J' is not supported"),
+        ("open_inference", infer_response(datatype="UINT8", shape=[1 << 40, 1 << 40]), "dimension"),
+        ("open_inference", infer_response(datatype="UINT8", shape=[1] * 3000), "3000 dimensions"),
+        ("open_inference", infer_response(datatype="\x1b[2J", shape=[1]), r"'\\x1b\[2J' is not supported"),
         ("tensorflow_serving", b"\xff\xff", "cannot be read"),
         ("tensorflow_serving", b"\x0a\x00" * 100_000, "more than 16384 fields"),
-        ("tensorflow_serving", predicted("one", sides=(1 << 62,) * 300), "300 dimensions"),
-        ("tensorflow_serving", predicted("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
-        ("tensorflow_serving", predicted("one", "two", sides=(0, 1 << 62, 1 << 62)), "more than 268435456"),
-        ("tensorflow_serving", predicted("one", int_val=[1]), "of shape .. to 1 pictures"),
+        ("tensorflow_serving", predict_response("one", sides=(1 << 62,) * 300), "300 dimensions"),
+        ("tensorflow_serving", predict_response("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
+        ("tensorflow_serving", predict_response("one", "two", sides=(0, 1 << 62, 1 << 62)), "more than 268435456"),
+        ("tensorflow_serving", predict_response("one", int_val=[1]), "of shape .. for 1 images"),
     ],
-    ids=lambda given: f"{len(given)} bytes" if isinstance(given, bytes) else given,  # A map's order differs by process.
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,  # The order of a map varies.
 )  # fmt: skip
-def test_an_answer_that_would_break_the_worker_fails_its_batch(form: str, answer: bytes, told: str) -> None:
-    """Two bytes can take a hundred, a number of thousands of digits cannot be told, and a shape costs nothing to claim."""
-    says: dict[str, Says] = dict.fromkeys(("ModelInfer", "Predict"), lambda _: answer)
-    with engine(form, says) as opened:
+def test_a_malformed_or_oversized_reply_fails_its_batch(form: str, reply: bytes, message: str) -> None:
+    """A few bytes can expand to a hundred times their size, or declare a huge shape; the error text stays short."""
+    replies: dict[str, Method] = dict.fromkeys(("ModelInfer", "Predict"), lambda _: reply)
+    with engine(form, replies) as opened:
         for _ in range(2):
-            with pytest.raises(InferenceError, match=told) as caught:
-                opened.infer(PICTURE)
+            with pytest.raises(InferenceError, match=message) as caught:
+                opened.infer(IMAGE)
             assert len(str(caught.value)) < 400
             assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
-    ("told_of_it", "told"),
+    ("metadata", "message"),
     [
         (b"\x22\x00" * 100_000, "more than 16384 fields"),
-        (triton_told(("one", "two", "t\x1b[2J")), "a name that is not readable"),
-        (triton_told(("one", "two", "t" * 300)), "of more than 256 characters"),
-        (triton_told(version="\x1b[2J"), "a name that is not readable"),
-        (triton_told(sides=40), "more than 8 sides"),
-        (triton_told(tuple(str(number) for number in range(100))), "100 tensors"),
+        (triton_metadata(("one", "two", "t\x1b[2J")), "a name that is not printable"),
+        (triton_metadata(("one", "two", "t" * 300)), "of more than 256 characters"),
+        (triton_metadata(version="\x1b[2J"), "a name that is not printable"),
+        (triton_metadata(sides=40), "more than 8 dimensions"),
+        (triton_metadata(tuple(str(number) for number in range(100))), "100 tensors"),
     ],
 )
-def test_what_a_server_says_of_its_model_is_bounded(told_of_it: bytes, told: str) -> None:
-    """It stands in messages, logs and hashes, and is kept."""
-    with pytest.raises(EngineError, match=told), engine("open_inference", {"ModelMetadata": lambda _: told_of_it}):
+def test_model_metadata_is_limited(metadata: bytes, message: str) -> None:
+    """The metadata appears in error messages, logs and hashes."""
+    with pytest.raises(EngineError, match=message), engine("open_inference", {"ModelMetadata": lambda _: metadata}):
         pass
 
 
 @pytest.mark.parametrize(
-    ("datatype", "shape", "told"),
+    ("datatype", "shape", "message"),
     [
         ("BYTES", [1], "'scale' takes strings"),
-        ("BF16", [1], "'scale' takes a type that is not spoken here"),
+        ("BF16", [1], "'scale' takes an unsupported type"),
         ("FP32", [1, 1 << 50], "'scale' takes more than 268435456 bytes"),
     ],
 )
-def test_a_constant_that_no_call_carries_is_refused_at_once(datatype: str, shape: list[int], told: str) -> None:
-    """It is made for each batch: of such an input that ended the worker, or took its memory."""
-    says = METADATA.FromString(triton_told())
-    says.inputs.add(name="scale", datatype=datatype, shape=shape)
-    answer = bytes(says.SerializeToString())
-    opened = engine("open_inference", {"ModelMetadata": lambda _: answer}, constants={"scale": 1.0})
-    with pytest.raises(EngineError, match=told), opened:
+def test_an_impossible_constant_input_is_refused_when_loading(datatype: str, shape: list[int], message: str) -> None:
+    """The constant is created for each batch, so an unlimited one would exhaust the memory."""
+    response = METADATA.FromString(triton_metadata())
+    response.inputs.add(name="scale", datatype=datatype, shape=shape)
+    metadata = bytes(response.SerializeToString())
+    opened = engine("open_inference", {"ModelMetadata": lambda _: metadata}, constants={"scale": 1.0})
+    with pytest.raises(EngineError, match=message), opened:
         pass
 
 
-def test_a_servers_words_are_shown_and_not_obeyed() -> None:
-    """They come to stand in the worker's log, and on a vehicle's terminal."""
+def test_control_characters_in_a_servers_error_are_removed() -> None:
+    """The text appears in the worker's log and on a vehicle's terminal."""
 
     def refuse(context: Any) -> bytes:
         context.abort(grpc.StatusCode.INTERNAL, "\x1b[2J" + "x" * 4000)
@@ -188,12 +192,12 @@ def test_a_servers_words_are_shown_and_not_obeyed() -> None:
 
     with engine("open_inference", {"ModelInfer": refuse}) as opened:
         with pytest.raises(InferenceError, match=r"INTERNAL:  \[2Jxxx") as caught:
-            opened.infer(PICTURE)
+            opened.infer(IMAGE)
         assert len(str(caught.value)) < 400
 
 
-def test_a_host_called_unix_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To gRPC alone `unix:80` is the file called 80."""
+def test_a_host_named_unix_is_not_a_socket_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC itself would take `unix:80` for the socket file `80`."""
     monkeypatch.chdir(tmp_path)
     with futures.ThreadPoolExecutor(1) as threads:
         server = grpc.server(threads)
@@ -217,8 +221,8 @@ def test_a_host_called_unix_is_no_file(tmp_path: Path, monkeypatch: pytest.Monke
         *("a b:1", "a:1\n", "a\x1b[2J:1", "\u0130:1"),
     ],
 )
-def test_an_address_that_is_none_is_refused_with_the_reason(address: str) -> None:
-    """Before anybody is called, and no secret or control character is shown in whole."""
+def test_an_invalid_address_is_refused_by_the_manifest(address: str) -> None:
+    """The error names the key and contains no control characters."""
     with pytest.raises(ValueError, match=r"remote\.address") as caught:
         manifest("open_inference", address)
     assert "\x1b" not in str(caught.value)

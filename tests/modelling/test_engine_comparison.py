@@ -22,7 +22,7 @@ def _run(*arguments: object) -> Result:
 
 
 def _add(root: Path, name: str, threshold: float = 100.0, *, noisy: bool = False, **changes: Any) -> str:
-    """A model that calls pixels brighter than `threshold` class 1; returns its file's hash."""
+    """Writes a model that predicts class 1 for pixels brighter than `threshold`; returns its file's hash."""
     with tf.Graph().as_default() as graph:
         images = tf.compat.v1.placeholder(tf.uint8, (None, _HEIGHT, _WIDTH, 3), "input")
         brightness = tf.cast(images[..., 0], tf.float32)
@@ -52,8 +52,8 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_bench_sets_every_way_beside_the_reference(tmp_path: Path, drive: Path) -> None:
-    """Speed without the labels that it cost would sell a worse model as a faster one."""
+def test_bench_compares_speed_and_labels_with_the_reference(tmp_path: Path, drive: Path) -> None:
+    """A converted model with other labels has a lower agreement."""
     source = _add(tmp_path, "bright")
     _add(tmp_path, "brighter", 140.0, converted_from={"model": "bright", "sha256": source})
     arguments = ("bright", "--models", tmp_path, "--bag", drive, "--frames", 3, "--rounds", 2)
@@ -62,18 +62,20 @@ def test_bench_sets_every_way_beside_the_reference(tmp_path: Path, drive: Path) 
     first = result["rows"][0]
     assert (first["what"], first["threads"], first["batch"]) == ("tensorflow fp32", 0, 1)
     assert (first["ratio"], first["agreement"]) == (1.0, 1.0)
-    by_way = {(row["what"], row["batch"]): row for row in result["rows"]}
-    assert ("tensorflow fp32", 2) in by_way
-    assert by_way["tensorflow fp32 of brighter", 1]["agreement"] < 1.0
+    rows = {(row["what"], row["batch"]): row for row in result["rows"]}
+    assert ("tensorflow fp32", 2) in rows
+    assert rows["tensorflow fp32 of brighter", 1]["agreement"] < 1.0
     assert all(row["runs"] == 2 for row in result["rows"])
     table = _run("bench", *arguments, "--engine", "tensorflow").stdout
     assert "brighter" in table
     assert "tensorflow 2." in table
 
 
-def test_bench_says_what_it_could_not_run(tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing engine must not look like one that was slow."""
-    for name in [name for name in sys.modules if name.startswith("cloud.engines.openvino.engine")]:
+def test_bench_lists_engines_that_are_not_installed(
+    tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output has the reason and the pip command."""
+    for name in [name for name in sys.modules if name.startswith("cloud.engines.openvino.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openvino", None)
     _add(tmp_path, "bright")
@@ -82,21 +84,21 @@ def test_bench_says_what_it_could_not_run(tmp_path: Path, drive: Path, monkeypat
     assert "pip install 'skylane[openvino]'" in ran.stdout
 
 
-@pytest.mark.parametrize("given", ["--batch=0", "--batch=x", "--threads=1,,2", "--threads=-1"])
-def test_numbers_that_are_none_are_bad_usage(tmp_path: Path, given: str) -> None:
-    """Rather than a run of minutes that measures something else."""
-    assert _run("bench", "bright", "--models", tmp_path, given).exit_code == 2
+@pytest.mark.parametrize("option", ["--batch=0", "--batch=x", "--threads=1,,2", "--threads=-1"])
+def test_invalid_numbers_are_usage_errors(tmp_path: Path, option: str) -> None:
+    """The exit code is 2."""
+    assert _run("bench", "bright", "--models", tmp_path, option).exit_code == 2
 
 
-def test_a_model_that_is_not_there_is_told_before_a_drive_is_rendered(tmp_path: Path) -> None:
-    """Rendering takes seconds, and a typo is a typo."""
+def test_an_unknown_model_is_refused_before_a_drive_is_rendered(tmp_path: Path) -> None:
+    """Rendering takes seconds."""
     _add(tmp_path, "bright")
     with pytest.raises(SkylaneError, match="no model 'brihgt': did you mean bright"):
         _run("bench", "brihgt", "--models", tmp_path)
 
 
-def test_verify_passes_a_whole_repository(tmp_path: Path) -> None:
-    """A conversion is held against its source."""
+def test_verify_passes_a_correct_repository(tmp_path: Path) -> None:
+    """A converted model is compared with its source."""
     source = _add(tmp_path, "bright")
     _add(tmp_path, "copy", converted_from={"model": "bright", "sha256": source}, agreement=1.0)
     ran = _run("verify", "--models", tmp_path, "--json")
@@ -106,8 +108,8 @@ def test_verify_passes_a_whole_repository(tmp_path: Path) -> None:
     assert (rows["copy"]["agreement"], rows["copy"]["checks"][-1]) == (1.0, "agreement")
 
 
-def test_verify_names_what_is_wrong_with_each_and_fails(tmp_path: Path) -> None:
-    """The first failure of one must not hide the other models."""
+def test_verify_reports_the_failure_of_each_model(tmp_path: Path) -> None:
+    """One failure does not stop the verification of the other models; the exit code is 1."""
     source = _add(tmp_path, "bright")
     _add(tmp_path, "worse", 160.0, converted_from={"model": "bright", "sha256": source}, agreement=1.0)
     _add(tmp_path, "orphan", converted_from={"model": "gone", "sha256": "1" * 64})
@@ -120,7 +122,7 @@ def test_verify_names_what_is_wrong_with_each_and_fails(tmp_path: Path) -> None:
     failures = {row["name"]: row["failure"] for row in json.loads(ran.stdout)}
     assert failures["bright"] is None
     assert "its floor is 99.9 %" in failures["worse"]
-    assert "the model it was converted from (gone, 111111111111…) is not here" in failures["orphan"]
+    assert "the repository lacks the model it was converted from (gone, 111111111111…)" in failures["orphan"]
     assert "dropout or noise is on" in failures["noisy"]
     assert "it was changed or is incomplete" in failures["changed"]
     assert "no input tensor 'inptu:0': did you mean input" in failures["wrong"]
@@ -128,45 +130,44 @@ def test_verify_names_what_is_wrong_with_each_and_fails(tmp_path: Path) -> None:
     assert "FAILED" in _run("verify", "worse", "--models", tmp_path).stdout
 
 
-def test_one_broken_manifest_hides_no_other_model(tmp_path: Path) -> None:
-    """A repository is verified because something in it may be broken."""
+def test_verify_reports_a_broken_manifest(tmp_path: Path) -> None:
+    """The other models are still verified."""
     _add(tmp_path, "bright")
-    (tmp_path / "awry").mkdir()
-    (tmp_path / "awry" / "model.yaml").write_text("fromat: frozen_graph")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "model.yaml").write_text("fromat: frozen_graph")
     ran = _run("verify", "--models", tmp_path, "--json")
     failures = {row["name"]: row["failure"] for row in json.loads(ran.stdout)}
     assert ran.exit_code == 1
     assert failures["bright"] is None
-    assert "did you mean format" in failures["awry"]
+    assert "did you mean format" in failures["broken"]
 
 
 def test_verify_finds_a_class_without_a_name(tmp_path: Path) -> None:
-    """The graph takes the arg max itself: nothing but a run tells."""
+    """The graph contains the arg max, so only a run reveals the class."""
     _add(tmp_path, "bright", labels=[{"name": "dark", "colour": [0, 0, 0]}])
-    (found,) = json.loads(_run("verify", "--models", tmp_path, "--json").stdout)
-    assert "answers class 1, but names only 1" in found["failure"]
+    (result,) = json.loads(_run("verify", "--models", tmp_path, "--json").stdout)
+    assert "class 1, but names only 1" in result["failure"]
 
 
-def test_bench_says_that_an_engine_reads_none_of_the_files(tmp_path: Path, drive: Path) -> None:
-    """A table of the reference alone would look like a measurement."""
+def test_bench_reports_an_engine_that_reads_no_file_of_the_model(tmp_path: Path, drive: Path) -> None:
+    """The output recommends a conversion."""
     _add(tmp_path, "bright")
     arguments = ("bright", "--models", tmp_path, "--bag", drive, "--frames", 1, "--rounds", 1)
     ran = _run("bench", *arguments, "--engine", "torchscript")
     assert "not run: torchscript: reads no file of bright: see `skylane model convert`" in ran.stdout
 
 
-def test_a_detector_is_judged_by_the_drives_boxes(drive: Path) -> None:
-    """An engine that moves boxes a little loses labels, but perhaps no object."""
+def test_bench_evaluates_a_detector_with_the_drives_boxes(drive: Path) -> None:
+    """The result has an accuracy, or the reason why there is none."""
     arguments = ("road-objects", "--models", "models", "--bag", drive, "--frames", 2, "--rounds", 1)
     result = json.loads(_run("bench", *arguments, "--engine", "tensorflow", "--json").stdout)
     first = result["rows"][0]
-    assert first["accuracy"] is not None or "nothing in these frames" in result["unjudged"]
-    heading = _run("bench", *arguments, "--engine", "tensorflow").stdout
-    assert "off by" in heading
+    assert first["accuracy"] is not None or "contain nothing that" in result["unjudged"]
+    assert "off by" in _run("bench", *arguments, "--engine", "tensorflow").stdout
 
 
-def test_labels_are_compared_unbatched_and_unspoiled(tmp_path: Path, drive: Path) -> None:
-    """The reference in the table is the very first row, held against itself."""
+def test_labels_are_compared_without_batching(tmp_path: Path, drive: Path) -> None:
+    """The first row is the reference with a batch size of 1."""
     _add(tmp_path, "bright")
     arguments = ("bright", "--models", tmp_path, "--bag", drive, "--frames", 2, "--rounds", 1, "--engine", "tensorflow")
     result = json.loads(_run("bench", *arguments, "--batch", 3, "--json").stdout)

@@ -1,6 +1,6 @@
-"""A real Triton with a tiny model, run by the Python of its own environment: `python triton_child.py HTTP GRPC TOLD`.
+"""A real Triton with a tiny model, run by the Python of its own environment: `python triton_child.py HTTP GRPC READY`.
 
-Once its model is there, it connects to port TOLD.
+It connects to port READY as soon as the model is ready.
 """
 
 import socket
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-decorators: Any = import_module("pytriton.decorators")  # Any: it is in an environment of its own.
+decorators: Any = import_module("pytriton.decorators")  # Any: it is installed in another environment.
 model_config: Any = import_module("pytriton.model_config")
 pytriton: Any = import_module("pytriton.triton")
 
@@ -19,14 +19,14 @@ LARGEST_BATCH = 4
 
 
 def infer(images: Any) -> dict[str, Any]:
-    """The class of a pixel is its colours' sum, modulo the classes; a picture that is all 255 fails."""
+    """Returns the sum of a pixel's channels modulo the number of classes; fails for a white image."""
     if (images == 255).all():
-        raise ValueError("white is not for me")
+        raise ValueError("white images are refused")
     return {"mask": images.sum(axis=-1, dtype=np.int64) % CLASSES, "count": np.full((len(images), 1), len(images))}
 
 
-def serve(http_port: int, grpc_port: int, told_port: int) -> None:
-    """Serve until the process is ended; whoever listens at `told_port` is told when that begins."""
+def serve(http_port: int, grpc_port: int, ready_port: int) -> None:
+    """Serves until the process ends; connects to `ready_port` when it is ready."""
     config = pytriton.TritonConfig(
         http_address="127.0.0.1",
         http_port=http_port,
@@ -46,8 +46,8 @@ def serve(http_port: int, grpc_port: int, told_port: int) -> None:
             config=model_config.ModelConfig(batching=True, max_batch_size=LARGEST_BATCH),
         )
         triton.run()
-        triton.connect()  # Returns once the model is there.
-        socket.create_connection(("127.0.0.1", told_port)).close()
+        triton.connect()  # Returns when the model is ready.
+        socket.create_connection(("127.0.0.1", ready_port)).close()
         triton.serve()
 
 
