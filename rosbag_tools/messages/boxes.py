@@ -1,4 +1,4 @@
-"""The true boxes beside a camera's pictures, read out of a bag's `vision_msgs/Detection2DArray`."""
+"""Reads ground truth boxes from `vision_msgs/Detection2DArray` messages."""
 
 from typing import Any
 
@@ -12,19 +12,21 @@ _NAMES = {number: name for name, number in DETECTED_IDS.items()}
 
 
 def read_boxes(message: Message) -> list[Box]:
-    """The boxes of a message, each under the name of its first hypothesis; empty where it has none.
+    """Returns the boxes of a message, each with the class name of its first hypothesis (empty if it has none).
 
     Raises:
-        MalformedMessageError: it is no such message, or its bytes are not what the type says.
+        MalformedMessageError: the message has another type, or its bytes do not fit its type.
     """
     channel = message.channel
     if channel.message_type != DETECTIONS:
-        raise MalformedMessageError(f"{channel.topic} holds {channel.type}, no boxes: give a topic of {DETECTIONS}")
+        raise MalformedMessageError(
+            f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}"
+        )
     types = own_types(channel.wire)
     read = types.deserialize_ros1 if channel.wire is Wire.ROS1 else types.deserialize_cdr
     try:
         seen: Any = read(message.data, DETECTIONS)
-    except Exception as error:  # A parser of foreign bytes, which raises whatever the bytes provoke.
+    except Exception as error:  # The parser raises exceptions of any type for invalid bytes.
         raise MalformedMessageError(f"a message on {channel.topic} cannot be read as {DETECTIONS}: {error}") from error
     return [_box(each, channel.wire) for each in seen.detections]
 

@@ -1,4 +1,4 @@
-"""Scan a ROS 1 bag, format 2.0 (wiki.ros.org/Bags/Format/2.0), from front to back."""
+"""Scans ROS 1 bags of format 2.0 (wiki.ros.org/Bags/Format/2.0) sequentially."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ _Header = dict[bytes, bytes]
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yield every message in the order of the file, and every damage met on the way.
+    """Yields every message in the order of the file, and all damage.
 
     Raises:
         OSError: the file cannot be read.
@@ -34,7 +34,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
                 header, data = _header(records.sized("I")), records.sized("I")
                 if header.get(b"op") == _BAG_HEADER:
                     if not 0 < unpack("Q", header.get(b"index_pos", b"")) <= records.size:
-                        yield Damage(place, "its index is missing: the recording, or the copy, was cut off")
+                        yield Damage(place, "the index is missing: the recording or the copy was interrupted")
                 elif header.get(b"op") == _CHUNK:
                     yield from _chunk(header, data, channels, place)
                 else:
@@ -44,7 +44,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
 
 
 def _chunk(header: _Header, data: bytes, channels: dict[int, Channel], place: str) -> Iterator[Message | Damage]:
-    """The messages of a chunk; damage within it ends with it."""
+    """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
         size = unpack("I", header.get(b"size", b""))
         compression = header.get(b"compression", b"").decode(errors="replace")
@@ -60,7 +60,7 @@ def _record(header: _Header, data: bytes, channels: dict[int, Channel], place: s
     if op == _CONNECTION:
         about = {name: value.decode(errors="replace") for name, value in _header(data).items()}
         name = header.get(b"topic", b"").decode(errors="replace")
-        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags spells it.
+        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags normalizes it.
         definition = about.get(b"message_definition", "")
         channels[unpack("I", header.get(b"conn", b""))] = Channel(topic, about.get(b"type", ""), Wire.ROS1, definition)
     elif op == _MESSAGE:

@@ -93,7 +93,7 @@ def test_crop_convert_extract_and_verify_work_together(tmp_path: Path, write_dri
     part, converted, pictures = tmp_path / "part", tmp_path / "part.bag", tmp_path / "png"
     assert run("crop", drive.path, part, "--start", 0.1, "--end", 0.35, "-t", "cam/image_raw").exit_code == 0
     assert "3 messages" in run("convert", part, converted, "--compression", "bz2").stdout
-    assert "3 messages, all whole" in run("verify", converted).stdout
+    assert "3 messages, all intact" in run("verify", converted).stdout
     assert "3 frames, 0 left out" in run("extract", converted, pictures).stdout
     assert len(list(pictures.rglob("*.png"))) == 3
 

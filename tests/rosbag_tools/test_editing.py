@@ -78,7 +78,7 @@ def test_part_in_time_and_topics(tmp_path: Path, write_drive: WriteDrive) -> Non
 def test_part_beyond_the_end_is_refused(tmp_path: Path, write_drive: WriteDrive) -> None:
     """An empty bag would look like a lost one."""
     drive = write_drive(tmp_path / "drive")
-    with pytest.raises(SkylaneError, match=r"is 0\.400 s long: nothing begins 9\.0 s into it"):
+    with pytest.raises(SkylaneError, match=r"is 0\.400 s long: no message is later than --start 9\.0"):
         rewrite(drive.path, tmp_path / "b", part=Part(start_s=9.0))
     assert not (tmp_path / "b").exists()
 

@@ -59,7 +59,7 @@ def test_stamps_that_go_backwards_are_named(tmp_path: Path) -> None:
         for index, stamp_ns in enumerate((1_000_000_000, 0, 500_000_000, 2_000_000_000)):
             writer.write_image("/cam", PIXELS, "mono8", stamp_ns, index + 1, "cam")
     assert list(verify(tmp_path / "drive")) == [
-        Finding("row 3", "/cam", 2, 500_000_000, "its stamp lies 0.500000 s before an earlier message's")
+        Finding("row 3", "/cam", 2, 500_000_000, "its stamp is 0.500000 s before that of an earlier message")
     ]
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_index_alone_is_named(tmp_path: Path, write_drive: WriteDrive)
     drive.path.write_bytes(data)
     (finding,) = verify(drive.path)
     assert finding.place == "index"
-    assert "the messages themselves are whole" in finding.reason
+    assert "the messages themselves are intact" in finding.reason
 
 
 def test_progress_is_told_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:
