@@ -20,8 +20,8 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import Wire
-from rosbag_tools.reading.records import Channel
+from rosbag_tools.messages.images import Serialization
+from rosbag_tools.reading.records import TopicChannel
 from shared.errors import SkylaneError, UnknownNameError
 
 
@@ -33,9 +33,9 @@ class BagFormat(StrEnum):
     MCAP = "mcap"
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> Serialization:
         """The serialization of messages in this format."""
-        return Wire.ROS1 if self is BagFormat.ROS1 else Wire.CDR
+        return Serialization.ROS1 if self is BagFormat.ROS1 else Serialization.CDR
 
 
 BY_FILE = "zstd-file"
@@ -112,7 +112,7 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
     return ros2
 
 
-def add_connection(writer: Ros1Writer | Ros2Writer, channel: Channel, types: Typestore) -> Connection:
+def add_connection(writer: Ros1Writer | Ros2Writer, channel: TopicChannel, types: Typestore) -> Connection:
     """Adds a channel to an open writer of rosbags, with its latching in the form of ROS 1 or ROS 2."""
     if isinstance(writer, Ros1Writer):
         return writer.add_connection(

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
-from rosbag_tools.editing import Part, Rewritten, rewrite
+from rosbag_tools.editing import BagPart, Rewritten, rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
@@ -102,7 +102,7 @@ def make(
         raise click.UsageError("give --frames or --duration, not both")
     if frames is None:
         frames = 300 if duration_s is None else max(1, round(duration_s * rate_hz))
-    plan = Plan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
+    plan = DrivePlan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
     with _progress("recording", frames) as (bar, task):
         record(
             out,
@@ -160,7 +160,7 @@ def crop(
         if end_s <= start_s:
             raise click.UsageError(f"--end {end_s} is not after --start {start_s}")
         duration_s = end_s - start_s
-    _rewrite(path, out, Part(topics, start_s, duration_s), bag_format, compression, force=force)
+    _rewrite(path, out, BagPart(topics, start_s, duration_s), bag_format, compression, force=force)
 
 
 @bag.command()
@@ -169,7 +169,7 @@ def crop(
 @_target
 def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, force: bool) -> None:
     """Write BAG to OUT in another format or compression."""
-    _rewrite(path, out, Part(), bag_format, compression, force=force)
+    _rewrite(path, out, BagPart(), bag_format, compression, force=force)
 
 
 @bag.command()
@@ -215,7 +215,7 @@ def verify(path: Path) -> None:
     click.echo(f"{path}: {total} messages, all intact")
 
 
-def _rewrite(path: Path, out: Path, part: Part, bag_format: str | None, compression: str, *, force: bool) -> None:
+def _rewrite(path: Path, out: Path, part: BagPart, bag_format: str | None, compression: str, *, force: bool) -> None:
     with Bag(path) as opened:
         total = sum(topic.count for topic in opened.topics)
     with _progress("writing", total) as (bar, task):

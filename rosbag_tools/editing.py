@@ -13,7 +13,7 @@ from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BagPart:
     """Selects messages by topic (empty: all) and by time, in seconds after the bag's first message."""
 
     topics: Sequence[str] = ()
@@ -33,7 +33,7 @@ def rewrite(
     source: Path,
     target: Path,
     *,
-    part: Part = Part(),
+    part: BagPart = BagPart(),
     bag_format: str | None = None,
     compression: str = "none",
     overwrite: bool = False,

@@ -8,7 +8,7 @@ from statistics import median
 
 from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Channel, Message
+from rosbag_tools.reading.records import Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
 
@@ -88,7 +88,7 @@ def inspect(path: Path) -> BagReport:
 class _Tally:
     """Counts one topic's messages."""
 
-    channel: Channel
+    channel: TopicChannel
     times_ns: list[int] = field(default_factory=list)
     encodings: Counter[str] = field(default_factory=Counter)
     resolutions: Counter[str] = field(default_factory=Counter)

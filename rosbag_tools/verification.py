@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import Wire, read_stamp
+from rosbag_tools.messages.images import Serialization, read_stamp
 from rosbag_tools.messages.ros_types import HEADER, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Channel, Message
+from rosbag_tools.reading.records import Message, TopicChannel
 from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BagFault:
     """A fault in a bag, with its position."""
 
     place: str  # "byte 4117" of its file, "row 12" of its database, or "index".
@@ -26,7 +26,7 @@ class Finding:
     reason: str
 
 
-def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[Finding]:
+def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[BagFault]:
     """Reads every message of a bag in order and yields each fault when it is found.
 
     Images are decoded; other messages are parsed if the bag or ROS has their definition. `progress` is called with
@@ -46,11 +46,11 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
             else:
                 topic = item.channel.topic if item.channel is not None else ""
                 time_ns = item.time_ns if item.channel is not None else None
-                findings = [Finding(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
+                findings = [BagFault(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
             found = found or bool(findings)
             yield from findings
         if bag.index_damage and not found:
-            yield Finding("index", "", None, None, f"{bag.index_damage}: the messages themselves are intact")
+            yield BagFault("index", "", None, None, f"{bag.index_damage}: the messages themselves are intact")
 
 
 class _Check:
@@ -58,16 +58,16 @@ class _Check:
 
     def __init__(self, bag: Bag) -> None:
         channels = [topic.channel for topic in bag.topics]
-        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Wire}
+        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Serialization}
         self._counts: Counter[str] = Counter()
-        self._latest_ns: dict[Channel, int] = {}
+        self._latest_ns: dict[TopicChannel, int] = {}
 
     def next(self, topic: str) -> int:
         """Returns the index of the next message of a topic, from 0."""
         self._counts[topic] += 1
         return self._counts[topic] - 1
 
-    def message(self, message: Message) -> list[Finding]:
+    def message(self, message: Message) -> list[BagFault]:
         channel = message.channel
         sequence = self.next(channel.topic)
         stamp_ns: int | None = None
@@ -83,9 +83,9 @@ class _Check:
         except SkylaneError as error:
             reasons.append(str(error))
         at_ns = stamp_ns or message.time_ns
-        return [Finding(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
+        return [BagFault(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
 
-    def _backwards(self, channel: Channel, stamp_ns: int) -> list[str]:
+    def _backwards(self, channel: TopicChannel, stamp_ns: int) -> list[str]:
         latest_ns = self._latest_ns.get(channel, 0)
         self._latest_ns[channel] = max(latest_ns, stamp_ns)
         if stamp_ns and stamp_ns < latest_ns:  # A stamp of zero is replaced by the bag's time.
@@ -93,7 +93,7 @@ class _Check:
         return []
 
 
-def _has_header(channel: Channel, types: Typestore) -> bool:
+def _has_header(channel: TopicChannel, types: Typestore) -> bool:
     if channel.has_images:
         return True
     if channel.message_type not in types.fielddefs:
@@ -106,7 +106,7 @@ def _read(message: Message, types: Typestore) -> None:
     name = message.channel.message_type
     if name not in types.fielddefs:
         return  # The type is unknown, so the bytes cannot be checked.
-    deserialize = types.deserialize_ros1 if message.channel.wire is Wire.ROS1 else types.deserialize_cdr
+    deserialize = types.deserialize_ros1 if message.channel.wire is Serialization.ROS1 else types.deserialize_cdr
     try:
         deserialize(message.data, name)
     except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.

@@ -27,7 +27,7 @@ from rosbag_tools.bag_format import (
 )
 from rosbag_tools.messages.images import IMAGE
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
-from rosbag_tools.reading.records import Channel
+from rosbag_tools.reading.records import TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 
@@ -49,7 +49,7 @@ class BagWriteError(SkylaneError):
     """A bag cannot be written, or not completely."""
 
 
-class Box(Protocol):
+class BoxLike(Protocol):
     """A detected object: class name and rectangle in pixels; (x, y) is the upper left corner."""
 
     @property
@@ -155,7 +155,7 @@ class BagWriter:
     def write_boxes(
         self,
         topic: str,
-        boxes: Sequence[Box],
+        boxes: Sequence[BoxLike],
         *,
         stamp_ns: int,
         received_ns: int,
@@ -168,7 +168,7 @@ class BagWriter:
         detections = [self._detection(header, box, score) for box, score in scored]
         self._write(topic, DETECTIONS, received_ns, header, detections)
 
-    def write_raw(self, channel: Channel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
+    def write_raw(self, channel: TopicChannel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
         """Writes a message that is already serialized for this format; `types` has its definition."""
         self._require_space(len(data))
         try:
@@ -235,7 +235,7 @@ class BagWriter:
     def _write(self, topic: str, message_type: str, received_ns: int, *fields: object) -> None:
         message = self._message(message_type, *fields)
         serialize = self._types.serialize_ros1 if self.format is BagFormat.ROS1 else self._types.serialize_cdr
-        channel = Channel(topic, message_type, self.format.wire)
+        channel = TopicChannel(topic, message_type, self.format.wire)
         self.write_raw(channel, serialize(message, message_type), received_ns, self._types)
 
     def _message(self, message_type: str, *fields: object) -> Any:
@@ -250,7 +250,7 @@ class BagWriter:
         self._sequences[topic] = sequence + 1
         return self._message(HEADER, sequence, time, frame_id)
 
-    def _detection(self, header: object, box: Box, score: float) -> Any:
+    def _detection(self, header: object, box: BoxLike, score: float) -> Any:
         x, y = float(box.x + box.width / 2), float(box.y + box.height / 2)
         nowhere = self._message(
             "geometry_msgs/msg/PoseWithCovariance",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 
 SEED = 2026
 _WIDTH, _HEIGHT = 1936, 1216
@@ -17,6 +17,8 @@ def sample_bag(
     path = Path("runs") / "bags" / f"drive-{SEED}-{frames}{size}"
     if not path.exists():
         draft = path.with_name(f"{path.name}.part")
-        record(draft, Plan(seed=SEED, frames=frames, width=width, height=height), overwrite=True, progress=progress)
+        record(
+            draft, DrivePlan(seed=SEED, frames=frames, width=width, height=height), overwrite=True, progress=progress
+        )
         draft.rename(path)
     return path

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 
 SEED = 900_301  # Training takes no seed from 900 000 on.
 WEATHER = "clear"  # What a classifier should take its frames for.
@@ -15,7 +15,7 @@ def unseen_bag(frames: int, progress: Callable[[], None] = lambda: None) -> Path
     path = Path("runs") / "bags" / f"unseen-{SEED}-{frames}"
     if not path.exists():
         draft = path.with_name(f"{path.name}.part")
-        plan = Plan(seed=SEED, frames=frames, rate_hz=1 / _SPACING_S, weather=WEATHER)
+        plan = DrivePlan(seed=SEED, frames=frames, rate_hz=1 / _SPACING_S, weather=WEATHER)
         record(draft, plan, overwrite=True, progress=progress)
         draft.rename(path)
     return path

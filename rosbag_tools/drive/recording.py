@@ -21,7 +21,7 @@ _SPACING_NS = 100_000  # Time between the messages of one frame.
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrivePlan:
     """Settings of a recording; the same settings give the same frames in every format."""
 
     seed: int = 0
@@ -36,7 +36,7 @@ class Plan:
 
 def record(
     path: Path,
-    plan: Plan,
+    plan: DrivePlan,
     *,
     bag_format: str | None = None,
     compression: str = "none",

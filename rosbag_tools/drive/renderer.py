@@ -15,7 +15,7 @@ from rosbag_tools.drive.objects.plants import Plants
 from rosbag_tools.drive.objects.street import Street
 from rosbag_tools.drive.objects.vehicles import VEHICLES, paint_vehicle, vehicle
 from rosbag_tools.drive.traffic import AHEAD, BEHIND, Mover
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 from rosbag_tools.drive.weather import Weather
 from rosbag_tools.drive.world import Chunk, Parked, Post
 
@@ -35,7 +35,7 @@ class Painter:
         self._houses = Houses(seed, street.front, weather)
         self._plants = Plants(seed, weather)
 
-    def placed(self, view: View, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> list[Placed]:
+    def placed(self, view: SceneView, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> list[Placed]:
         """Returns all visible objects, ready to be drawn."""
         things: list[Placed | None] = []
         for chunk in chunks:
@@ -48,7 +48,7 @@ class Painter:
             things.append(_place_vehicle(view, mover) if mover.kind in VEHICLES else _place_figure(view, mover))
         return [thing for thing in things if thing is not None]
 
-    def shadows(self, view: View, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> Iterator[Points]:
+    def shadows(self, view: SceneView, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> Iterator[Points]:
         """Yields the outlines of the shadows on the ground."""
         x, up, z = self._weather.towards_sun
         lean = (-x / up, -z / up)
@@ -77,7 +77,7 @@ def _unless_in_the_way(thing: Placed | None) -> Placed | None:
     return None if in_the_way else thing
 
 
-def _place_post(view: View, post: Post) -> Placed | None:
+def _place_post(view: SceneView, post: Post) -> Placed | None:
     depth = view.depth(post.z)
     if depth < _NEAREST or not view.resolves(2 * post.radius, depth):
         return None
@@ -89,7 +89,7 @@ def _place_post(view: View, post: Post) -> Placed | None:
     return Placed(middle - 0.1, middle + 0.1, depth, depth, columns, partial(paint_post, view, post))
 
 
-def _place_vehicle(view: View, it: Parked | Mover) -> Placed | None:
+def _place_vehicle(view: SceneView, it: Parked | Mover) -> Placed | None:
     if not BEHIND < view.depth(it.z) < AHEAD:
         return None
     model = vehicle(it.kind, it.look)
@@ -103,7 +103,7 @@ def _place_vehicle(view: View, it: Parked | Mover) -> Placed | None:
     return Placed(float(x.min()), float(x.max()), float(depth.min()), float(depth.max()), columns, paint)
 
 
-def _place_figure(view: View, mover: Mover) -> Placed | None:
+def _place_figure(view: SceneView, mover: Mover) -> Placed | None:
     depth = view.depth(mover.z)
     if depth < _NEAREST or not view.resolves(_FIGURE_WIDTH, depth):
         return None

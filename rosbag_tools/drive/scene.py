@@ -15,7 +15,7 @@ from rosbag_tools.drive.objects.street import plan
 from rosbag_tools.drive.rain_effect import Rain
 from rosbag_tools.drive.renderer import Painter
 from rosbag_tools.drive.traffic import Ego, movers
-from rosbag_tools.drive.view import FULL_WIDTH, View
+from rosbag_tools.drive.view import FULL_WIDTH, SceneView
 from rosbag_tools.drive.weather import WEATHERS, weather
 from rosbag_tools.drive.world import CHUNK, chunk
 
@@ -91,7 +91,7 @@ class Drive:
         """Renders the frame at `time_s` seconds. The result depends only on the seed and the time."""
         camera = self._camera(time_s)
         canvas = Canvas(*self._size)
-        view = View(canvas, camera, self._weather)
+        view = SceneView(canvas, camera, self._weather)
         first, last = floor((camera.z - 12.0) / CHUNK), floor((camera.z + FARTHEST) / CHUNK)
         chunks = [chunk(self._street, index) for index in range(first, last + 1)]
         moving = list(movers(self._street, self._ego, time_s))

@@ -15,7 +15,7 @@ _THINNEST = 3.0  # Width in pixels at full width below which a camera does not r
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SceneView:
     """Everything that is needed to draw a frame."""
 
     canvas: Canvas

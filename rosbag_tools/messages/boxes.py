@@ -3,7 +3,7 @@
 from typing import Any
 
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.images import MalformedMessageError, Wire
+from rosbag_tools.messages.images import MalformedMessageError, Serialization
 from rosbag_tools.messages.ros_types import DETECTIONS, own_types
 from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import DETECTED_IDS
@@ -23,7 +23,7 @@ def read_boxes(message: Message) -> list[Box]:
             f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}"
         )
     types = own_types(channel.wire)
-    read = types.deserialize_ros1 if channel.wire is Wire.ROS1 else types.deserialize_cdr
+    read = types.deserialize_ros1 if channel.wire is Serialization.ROS1 else types.deserialize_cdr
     try:
         seen: Any = read(message.data, DETECTIONS)
     except Exception as error:  # The parser raises exceptions of any type for invalid bytes.
@@ -31,10 +31,10 @@ def read_boxes(message: Message) -> list[Box]:
     return [_box(each, channel.wire) for each in seen.detections]
 
 
-def _box(seen: Any, wire: Wire) -> Box:
-    centre = seen.bbox.center if wire is Wire.ROS1 else seen.bbox.center.position
+def _box(seen: Any, wire: Serialization) -> Box:
+    centre = seen.bbox.center if wire is Serialization.ROS1 else seen.bbox.center.position
     name = ""
-    if seen.results and wire is Wire.ROS1:
+    if seen.results and wire is Serialization.ROS1:
         name = _NAMES.get(seen.results[0].id, "")
     elif seen.results:
         name = seen.results[0].hypothesis.class_id

@@ -21,7 +21,7 @@ _CDR_LITTLE_ENDIAN = b"\x00\x01"
 _HEADER_BYTES = 4  # Length of the CDR encapsulation header.
 
 
-class Wire(StrEnum):
+class Serialization(StrEnum):
     """Serialization of the messages in a bag."""
 
     ROS1 = "ros1"
@@ -56,7 +56,7 @@ class CompressedImageMessage:
     data: memoryview
 
 
-def read_image(raw: bytes | memoryview, wire: Wire) -> ImageMessage:
+def read_image(raw: bytes | memoryview, wire: Serialization) -> ImageMessage:
     """Reads a `sensor_msgs/Image`.
 
     Raises:
@@ -71,7 +71,7 @@ def read_image(raw: bytes | memoryview, wire: Wire) -> ImageMessage:
     return ImageMessage(stamp_ns, frame_id, height, width, encoding, is_bigendian, step, fields.bytes())
 
 
-def read_compressed_image(raw: bytes | memoryview, wire: Wire) -> CompressedImageMessage:
+def read_compressed_image(raw: bytes | memoryview, wire: Serialization) -> CompressedImageMessage:
     """Reads a `sensor_msgs/CompressedImage`.
 
     Raises:
@@ -82,7 +82,7 @@ def read_compressed_image(raw: bytes | memoryview, wire: Wire) -> CompressedImag
     return CompressedImageMessage(stamp_ns, frame_id, fields.string(), fields.bytes())
 
 
-def read_stamp(raw: bytes | memoryview, wire: Wire) -> int:
+def read_stamp(raw: bytes | memoryview, wire: Serialization) -> int:
     """Reads the stamp in ns of a message whose first field is a `std_msgs/Header`.
 
     Raises:
@@ -94,12 +94,12 @@ def read_stamp(raw: bytes | memoryview, wire: Wire) -> int:
 class _Fields:
     """Reads the fields of a message in order."""
 
-    def __init__(self, raw: bytes | memoryview, wire: Wire) -> None:
+    def __init__(self, raw: bytes | memoryview, wire: Serialization) -> None:
         self._raw = memoryview(raw)
         self._wire = wire
         self._order = "<"
         self._at = 0
-        if wire is Wire.CDR:
+        if wire is Serialization.CDR:
             kind = bytes(self._raw[:2])
             if kind not in (_CDR_LITTLE_ENDIAN, CDR_BIG_ENDIAN):
                 raise MalformedMessageError(f"the message begins with {kind.hex() or 'nothing'}, not a CDR header")
@@ -108,7 +108,7 @@ class _Fields:
 
     def header(self) -> tuple[int, str]:
         """Reads a header: the stamp in ns and the name of the coordinate frame."""
-        if self._wire is Wire.ROS1:
+        if self._wire is Serialization.ROS1:
             self.uint32()  # The sequence number, which ROS 2 does not have.
             seconds = self.uint32()
         else:
@@ -127,7 +127,7 @@ class _Fields:
         if length > _MAX_STRING_BYTES:
             raise MalformedMessageError(f"the message contains a name of {length} bytes: more than {_MAX_STRING_BYTES}")
         text = bytes(self._take(length))
-        if self._wire is Wire.CDR:
+        if self._wire is Serialization.CDR:
             text = text.removesuffix(b"\0")
         try:
             return text.decode()
@@ -138,7 +138,7 @@ class _Fields:
         return self._take(self.uint32())
 
     def _number(self, code: str, size: int) -> int:
-        if self._wire is Wire.CDR:
+        if self._wire is Serialization.CDR:
             self._at += -(self._at - _HEADER_BYTES) % size
         return int(struct.unpack(self._order + code, self._take(size))[0])
 

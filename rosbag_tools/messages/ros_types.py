@@ -6,25 +6,25 @@ from functools import cache
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import CDR_BIG_ENDIAN, MalformedMessageError, Wire
-from rosbag_tools.reading.records import Channel
+from rosbag_tools.messages.images import CDR_BIG_ENDIAN, MalformedMessageError, Serialization
+from rosbag_tools.reading.records import TopicChannel
 from shared.errors import SkylaneError
 
 HEADER = "std_msgs/msg/Header"
 DETECTIONS = "vision_msgs/msg/Detection2DArray"
 
-_STORES = {Wire.ROS1: Stores.ROS1_NOETIC, Wire.CDR: Stores.ROS2_HUMBLE}
+_STORES = {Serialization.ROS1: Stores.ROS1_NOETIC, Serialization.CDR: Stores.ROS2_HUMBLE}
 
 # rosbags does not include vision_msgs. Classes are numbers in ROS 1 (0.0.1, Noetic) and names in ROS 2 (4.x, Humble).
-_VISION: dict[Wire, dict[str, str]] = {
-    Wire.ROS1: {
+_VISION: dict[Serialization, dict[str, str]] = {
+    Serialization.ROS1: {
         "BoundingBox2D": "geometry_msgs/Pose2D center\nfloat64 size_x\nfloat64 size_y\n",
         "ObjectHypothesisWithPose": "int64 id\nfloat64 score\ngeometry_msgs/PoseWithCovariance pose\n",
         "Detection2D": "std_msgs/Header header\nvision_msgs/ObjectHypothesisWithPose[] results\n"
         "vision_msgs/BoundingBox2D bbox\nsensor_msgs/Image source_img\n",
         "Detection2DArray": "std_msgs/Header header\nvision_msgs/Detection2D[] detections\n",
     },
-    Wire.CDR: {
+    Serialization.CDR: {
         "Point2D": "float64 x\nfloat64 y\n",
         "Pose2D": "vision_msgs/Point2D position\nfloat64 theta\n",
         "BoundingBox2D": "vision_msgs/Pose2D center\nfloat64 size_x\nfloat64 size_y\n",
@@ -42,7 +42,7 @@ class UnknownTypeError(SkylaneError):
 
 
 @cache
-def own_types(wire: Wire) -> Typestore:
+def own_types(wire: Serialization) -> Typestore:
     """Returns the types that Skylane writes: ROS 1 Noetic or ROS 2 Humble, and detections of `vision_msgs`. Read-only."""
     store = get_typestore(_STORES[wire])
     for name, definition in _VISION[wire].items():
@@ -50,7 +50,7 @@ def own_types(wire: Wire) -> Typestore:
     return store
 
 
-def types_of(channels: Iterable[Channel], wire: Wire) -> Typestore:
+def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore:
     """Returns the types of a bag's channels for messages serialized as `wire`, from the bag or from Skylane.
 
     A type whose definition cannot be parsed is left out. The header is that of `wire`: it is the only type that always
@@ -83,15 +83,15 @@ def types_of(channels: Iterable[Channel], wire: Wire) -> Typestore:
 class Converter:
     """Converts messages of one bag to another serialization. `types` has their definitions for the target."""
 
-    def __init__(self, channels: Iterable[Channel], target: Wire) -> None:
+    def __init__(self, channels: Iterable[TopicChannel], target: Serialization) -> None:
         channels = tuple(channels)
         self.types = types_of(channels, target)
         self._target = target
         # rosbags removes or adds the sequence number by itself, and needs the header type without it.
-        self._plain = types_of(channels, Wire.CDR)
+        self._plain = types_of(channels, Serialization.CDR)
         self._known: set[str] = set()
 
-    def convert(self, data: bytes, channel: Channel) -> bytes | memoryview:
+    def convert(self, data: bytes, channel: TopicChannel) -> bytes | memoryview:
         """Returns the message in the target serialization.
 
         Raises:
@@ -103,7 +103,7 @@ class Converter:
             return data
         name = channel.message_type
         try:
-            if channel.wire is Wire.ROS1:
+            if channel.wire is Serialization.ROS1:
                 return self._plain.ros1_to_cdr(data, name)
             if data[:2] == CDR_BIG_ENDIAN:  # rosbags converts only little-endian messages directly.
                 message = self._plain.deserialize_cdr(data, name)
@@ -114,13 +114,13 @@ class Converter:
                 f"a message of {channel.topic} is not a valid {channel.type}: {error}"
             ) from error
 
-    def _require(self, channel: Channel) -> None:
+    def _require(self, channel: TopicChannel) -> None:
         """Raises if the bag does not completely define the type of a channel."""
         name = channel.message_type
         if name in self._known:
             return
         try:
-            self.types.generate_msgdef(name, ros_version=1 if self._target is Wire.ROS1 else 2)
+            self.types.generate_msgdef(name, ros_version=1 if self._target is Serialization.ROS1 else 2)
             self.types.hash_rihs01(name)
         except Exception as error:  # As above.
             raise UnknownTypeError(f"type {channel.type} is not completely defined in the bag: {error}") from error

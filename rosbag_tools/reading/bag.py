@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from rosbag_tools.reading.data_file import DataFile, ForeignBagError, unfold_file
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
@@ -40,7 +40,7 @@ class DamagedBagError(SkylaneError):
 class Topic:
     """A topic with its type and number of messages."""
 
-    channel: Channel
+    channel: TopicChannel
     count: int
 
     @property
@@ -81,7 +81,7 @@ class Bag:
             self._stack.close()
             raise
         self.format = self._parts[0].format
-        counts: Counter[Channel] = sum((part.counts for part in self._parts), Counter())
+        counts: Counter[TopicChannel] = sum((part.counts for part in self._parts), Counter())
         for part in self._parts:
             counts.update(dict.fromkeys(part.counts, 0))  # Adding counters drops topics without messages.
         self.topics = tuple(sorted((Topic(*item) for item in counts.items()), key=lambda topic: topic.name))

@@ -16,7 +16,7 @@ from rosbags.rosbag2.storage_mcap import DECOMPRESSORS as _MCAP_CODECS
 from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading import mcap_file, ros1_file, sqlite_file
 from rosbag_tools.reading.decompression import (
     MAX_CHUNK_BYTES,
@@ -26,7 +26,7 @@ from rosbag_tools.reading.decompression import (
     decompress,
     unfold_message,
 )
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -80,10 +80,10 @@ class DataFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.format = _format_of(path)
-        self.counts: Counter[Channel] = Counter()
+        self.counts: Counter[TopicChannel] = Counter()
         self.start_ns = self.end_ns = 0
         self.index_damage = ""
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, TopicChannel] = {}
         self._reader: Reader | None = None
         if self.format == "sqlite3" and sqlite_file.is_computed(path):
             self.index_damage = "one of its tables is computed when it is read"
@@ -157,7 +157,7 @@ class DataFile:
                 raise _IndexedReadError("a row has no time or no message")
             channel = self._channels[connection.id]
             try:
-                yield Message(channel, time_ns, unfold_message(data) if channel.wire is Wire.CDR else data)
+                yield Message(channel, time_ns, unfold_message(data) if channel.wire is Serialization.CDR else data)
             except DecompressionError as error:
                 yield Damage("", str(error), channel, time_ns)
 
@@ -236,12 +236,12 @@ def _format_of(path: Path) -> str:
     raise ForeignBagError(path)
 
 
-def _channel(connection: Connection, name: str) -> Channel:
+def _channel(connection: Connection, name: str) -> TopicChannel:
     definition = connection.msgdef
-    return Channel(
+    return TopicChannel(
         str(connection.topic),  # A damaged database can have values of any type.
         str(connection.msgtype),
-        Wire.ROS1 if name == "ros1" else Wire.CDR,
+        Serialization.ROS1 if name == "ros1" else Serialization.CDR,
         str(definition.data),
         definition.format is MessageDefinitionFormat.IDL,
         _is_latched(connection),
@@ -256,7 +256,7 @@ def _is_latched(connection: Connection) -> bool:
 
 
 def _wanted(
-    channel: Channel, time_ns: int, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
+    channel: TopicChannel, time_ns: int, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
 ) -> bool:
     return (
         (topics is None or channel.topic in topics)

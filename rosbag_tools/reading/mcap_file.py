@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import Channel, Damage, DamagedRecordError, Message, Records
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel
 
 MAGIC = b"\x89MCAP0\r\n"
 
@@ -19,7 +19,7 @@ _MESSAGE = b"\x05"
 _CHUNK = b"\x06"
 _DATA_END = b"\x0f"
 
-_WIRES = {"cdr": Wire.CDR, "ros1": Wire.ROS1}
+_WIRES = {"cdr": Serialization.CDR, "ros1": Serialization.ROS1}
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Announced:
     """Schemas and channels that the file has announced so far."""
 
     schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, and whether it is IDL.
-    channels: dict[int, Channel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
+    channels: dict[int, TopicChannel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
 
 
 def has_foreign_profile(path: Path) -> bool:
@@ -97,7 +97,7 @@ def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Ite
         key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
         name, definition, is_idl = announced.schemas.get(schema, ("", "", False))
         wire = _WIRES.get(encoding)
-        announced.channels[key] = None if wire is None else Channel(topic, name, wire, definition, is_idl)
+        announced.channels[key] = None if wire is None else TopicChannel(topic, name, wire, definition, is_idl)
     elif op == _MESSAGE:
         key, _, time_ns, _ = record.number("H"), record.number("I"), record.number("Q"), record.number("Q")
         if key not in announced.channels:

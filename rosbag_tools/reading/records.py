@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, Self
 
-from rosbag_tools.messages.images import COMPRESSED_IMAGE, IMAGE, Wire
+from rosbag_tools.messages.images import COMPRESSED_IMAGE, IMAGE, Serialization
 from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class TopicChannel:
     """A topic and its type, as announced in a data file."""
 
     topic: str
     type: str  # As written in the file, with or without "/msg/".
-    wire: Wire
+    wire: Serialization
     definition: str = ""  # Empty if the file has no definition.
     is_idl: bool = False  # Whether the definition is in OMG IDL instead of ROS's notation.
     is_latched: bool = False  # Whether late subscribers get the last message; only known from an index.
@@ -41,7 +41,7 @@ class Channel:
 class Message:
     """A serialized message of a bag and its position."""
 
-    channel: Channel
+    channel: TopicChannel
     time_ns: int  # Recording time.
     data: bytes
     place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
@@ -53,7 +53,7 @@ class Damage:
 
     place: str
     reason: str
-    channel: Channel | None = None  # The channel of the damaged message, if known.
+    channel: TopicChannel | None = None  # The channel of the damaged message, if known.
     time_ns: int = 0  # Recording time of the damaged message, if known.
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress
-from rosbag_tools.reading.records import Channel, Damage, DamagedRecordError, Message, Records, unpack
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel, unpack
 
 MAGIC = b"#ROSBAG V2.0\n"
 
@@ -25,7 +25,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
     """
     with path.open("rb") as file:
         records = Records(file, path.stat().st_size)
-        channels: dict[int, Channel] = {}
+        channels: dict[int, TopicChannel] = {}
         place = "byte 0"
         try:
             records.take(len(MAGIC))
@@ -43,7 +43,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
             yield Damage(place, str(error))
 
 
-def _chunk(header: _Header, data: bytes, channels: dict[int, Channel], place: str) -> Iterator[Message | Damage]:
+def _chunk(header: _Header, data: bytes, channels: dict[int, TopicChannel], place: str) -> Iterator[Message | Damage]:
     """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
         size = unpack("I", header.get(b"size", b""))
@@ -55,14 +55,16 @@ def _chunk(header: _Header, data: bytes, channels: dict[int, Channel], place: st
         yield Damage(place, f"in a chunk of {len(data)} bytes: {error}")
 
 
-def _record(header: _Header, data: bytes, channels: dict[int, Channel], place: str) -> Iterator[Message]:
+def _record(header: _Header, data: bytes, channels: dict[int, TopicChannel], place: str) -> Iterator[Message]:
     op = header.get(b"op")
     if op == _CONNECTION:
         about = {name: value.decode(errors="replace") for name, value in _header(data).items()}
         name = header.get(b"topic", b"").decode(errors="replace")
         topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags normalizes it.
         definition = about.get(b"message_definition", "")
-        channels[unpack("I", header.get(b"conn", b""))] = Channel(topic, about.get(b"type", ""), Wire.ROS1, definition)
+        channels[unpack("I", header.get(b"conn", b""))] = TopicChannel(
+            topic, about.get(b"type", ""), Serialization.ROS1, definition
+        )
     elif op == _MESSAGE:
         connection = unpack("I", header.get(b"conn", b""))
         if connection not in channels:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 
 MAGIC = b"SQLite format 3\0"
 
@@ -68,18 +68,18 @@ def _computed(database: sqlite3.Connection) -> str:
     return str(found[0])[:80] if found else ""
 
 
-def _channels(database: sqlite3.Connection) -> dict[object, Channel]:
+def _channels(database: sqlite3.Connection) -> dict[object, TopicChannel]:
     definitions: dict[object, tuple[str, bool]] = {}
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'message_definitions'").fetchone():
         rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
         definitions = {name: (str(definition), str(encoding).endswith("idl")) for name, encoding, definition in rows}
     return {
-        key: Channel(str(topic), str(name), Wire.CDR, *definitions.get(name, ("", False)))
+        key: TopicChannel(str(topic), str(name), Serialization.CDR, *definitions.get(name, ("", False)))
         for key, topic, name in database.execute("SELECT id, name, type FROM topics")
     }
 
 
-def _message(row: int, channel: Channel | None, time_ns: object, data: object) -> Message | Damage:
+def _message(row: int, channel: TopicChannel | None, time_ns: object, data: object) -> Message | Damage:
     place = f"row {row}"
     if channel is None or not isinstance(time_ns, int) or not isinstance(data, bytes):
         return Damage(place, "the row has no known topic, time or message")

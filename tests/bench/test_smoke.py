@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import bench
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
 
 __all__ = ["models"]
@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bag(place: Path) -> Path:
     """A synthetic drive of small pictures."""
-    record(place / "drive", Plan(seed=1, frames=4, width=256, height=160))
+    record(place / "drive", DrivePlan(seed=1, frames=4, width=256, height=160))
     return place / "drive"
 
 

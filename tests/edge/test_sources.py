@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.sources.source import SourceError, kind_of, open_source
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.extraction import extract
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -106,7 +106,7 @@ def test_a_part_of_a_folder_can_be_played(folder: Path) -> None:
 
 def test_what_a_bag_is_extracted_to_is_played_camera_by_camera(tmp_path: Path) -> None:
     """`skylane bag extract` writes one folder a camera, and what it wrote is to be played."""
-    record(tmp_path / "drive", Plan(frames=3, width=32, height=16))
+    record(tmp_path / "drive", DrivePlan(frames=3, width=32, height=16))
     extract(tmp_path / "drive", tmp_path / "png")
     (camera,) = (tmp_path / "png").iterdir()
     shutil.copytree(camera, tmp_path / "png" / "rear")

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from cloud.engines.tensorflow.library import tf
 from modelling.cli import model
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 
@@ -48,7 +48,7 @@ def _add(root: Path, name: str, threshold: float = 100.0, *, noisy: bool = False
 def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short drive with true labels."""
     path = tmp_path_factory.mktemp("bags") / "drive"
-    record(path, Plan(seed=1, frames=3, width=120, height=76))
+    record(path, DrivePlan(seed=1, frames=3, width=120, height=76))
     return path
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
 
 __all__ = ["bag", "models"]
@@ -16,5 +16,5 @@ FRAMES = 2
 def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synthetic drive of two frames, wider than the tiny model."""
     path = tmp_path_factory.mktemp("bags") / "drive"
-    record(path, Plan(seed=1, frames=FRAMES, width=256, height=160))
+    record(path, DrivePlan(seed=1, frames=FRAMES, width=256, height=160))
     return path

@@ -12,7 +12,7 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
 from modelling.quantization.calibration_frames import CalibrationError, CalibrationFrames, Judged, drawn, recorded
 from modelling.quantization.quantization import QuantisationError, quantise
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.hashing import tree_sha256
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 5
@@ -124,7 +124,7 @@ def test_frames_of_a_bag_are_split_into_calibration_and_judged(tmp_path: Path) -
     repository = repository_in(tmp_path)
     card: Any = repository.card("tiny")
     bag = tmp_path / "bag"
-    record(bag, Plan(seed=3, frames=4, width=64, height=48))
+    record(bag, DrivePlan(seed=3, frames=4, width=64, height=48))
     frames = recorded(card, bag, 3, 5)
     assert [each.shape for each in frames.calibration] == [(HEIGHT, WIDTH, 3)] * 3
     assert len(frames.judged) == 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rosbag_tools.bag_format import BagFormat
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.scene import Drive
 from rosbag_tools.drive.sensor import Sensor
 from rosbag_tools.reading.bag import Bag
@@ -13,7 +13,7 @@ from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.reading.records import Message
 from shared.imaging.frames import Frame, Layout
 
-SMALL = Plan(seed=3, frames=3, width=48, height=32)
+SMALL = DrivePlan(seed=3, frames=3, width=48, height=32)
 
 
 def frames(path: Path, *topics: str) -> list[Frame]:
@@ -58,7 +58,7 @@ def test_stamps_are_even_and_the_bags_time_is_not(tmp_path: Path) -> None:
 def test_a_seed_is_a_drive(tmp_path: Path, bag_format: str) -> None:
     """Results are compared on drives made anew on another machine."""
     name = "drive.bag" if bag_format == "ros1" else "drive"
-    for folder, plan in (("a", SMALL), ("b", SMALL), ("c", Plan(seed=4, frames=3, width=48, height=32))):
+    for folder, plan in (("a", SMALL), ("b", SMALL), ("c", DrivePlan(seed=4, frames=3, width=48, height=32))):
         record(tmp_path / folder / name, plan, bag_format=bag_format)
     content = {}
     for folder in "abc":
@@ -72,7 +72,7 @@ def test_a_seed_is_a_drive(tmp_path: Path, bag_format: str) -> None:
 @pytest.mark.parametrize("layout", [Layout.BAYER_BGGR8, Layout.BAYER_GBRG16, Layout.BAYER_GRBG8])
 def test_phase_and_depth_are_written_under_its_name(tmp_path: Path, layout: Layout) -> None:
     """The wrong Bayer phase costs 10 points of mIoU."""
-    record(tmp_path / "drive", Plan(seed=1, frames=1, width=48, height=32, layout=layout))
+    record(tmp_path / "drive", DrivePlan(seed=1, frames=1, width=48, height=32, layout=layout))
     (frame,) = frames(tmp_path / "drive")
     assert frame.layout is layout
     scene = Drive(1, width=48, height=32).render(0)

@@ -5,7 +5,7 @@ import pytest
 
 from bench.baselines.mqtt.images import fitted, in_colour, read
 from bench.performance.overhead import BenchError
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.imaging.frames import Layout
 
 
@@ -34,6 +34,6 @@ def test_red_is_red(bag: Path) -> None:
 def test_a_bag_without_frames_is_told(tmp_path: Path, bag: Path) -> None:
     """A baseline of no frames would be infinitely fast."""
     assert len(read(bag, 10)) == 2
-    record(tmp_path / "one", Plan(seed=1, frames=1, width=64, height=48))
+    record(tmp_path / "one", DrivePlan(seed=1, frames=1, width=64, height=48))
     with pytest.raises(BenchError, match="no frame that can be read"):
         read(tmp_path / "one", 0)

@@ -11,7 +11,7 @@ from bench.peers.load_comparison.plan import Plan
 from bench.peers.load_comparison.result import result
 from bench.peers.rig.environments import environment
 from cloud.models.repository import default_root
-from rosbag_tools.drive.recording import Plan as Recording
+from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 
 PEER = "litserve"

@@ -8,7 +8,7 @@ from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
 from bench.performance.overhead import Plan
 from cloud.models.repository import default_root
-from rosbag_tools.drive.recording import Plan as Recording
+from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs

@@ -11,7 +11,7 @@ from bench.peers.scenario_comparison import result
 from bench.peers.scenario_comparison.comparison import run, ways
 from bench.peers.scenario_comparison.scenarios import SCENARIOS
 from cloud.models.repository import default_root
-from rosbag_tools.drive.recording import Plan as Recording
+from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 
 
