@@ -1,4 +1,4 @@
-"""Replicas: starts, monitors, restarts and drains several worker processes on one host."""
+"""Replicas: several worker processes on one host, started, watched, restarted and drained together."""
 
 import logging
 import os
@@ -27,22 +27,22 @@ from shared.runtime.health_file import HealthFile, is_fresh
 from shared.runtime.machine import usable_cores
 from shared.runtime.processes import end
 
-_MAX_BACKOFF_S = 30.0
-_BACKOFF_RESET_S = 60.0  # Run time after which the backoff starts again at its first value.
+_LONGEST_BACK_OFF_S = 30.0
+_SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
 _DRAIN_S = 90.0
-_POLL_S = 0.2
-_ERROR_LINES = 3  # Last error lines of a replica, for the message if it ends.
+_LOOK_S = 0.2
+_LAST_WORDS = 3  # Lines.
 
 _LOG = get_logger("cloud")
 _WAITING = RateLimitedLogger(_LOG)
 
 
 class ReplicasError(SkylaneError):
-    """Replicas cannot run with this broker, or one of them failed."""
+    """Replicas cannot be run here, or one did not get ready."""
 
 
 def drain_with_parent() -> None:
-    """Drains this process when its standard input ends, which happens however the parent process ends."""
+    """Have this process drain when its standard input ends, as it does when its parent is gone, however that died."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1 << 12):
@@ -53,71 +53,71 @@ def drain_with_parent() -> None:
 
 
 class _Replica:
-    """A worker process and its successors, under one name."""
+    """One worker process after the other, under one name."""
 
-    def __init__(self, name: str, arguments: Sequence[str], resources: Path | None, backoff_s: float) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], resources: Path | None, back_off_s: float) -> None:
         self.name = name
         self.is_ready = False
-        self.next_start_s = 0.0  # By time.monotonic.
-        self.errors: deque[str] = deque(maxlen=_ERROR_LINES)
+        self.starts_at_s = 0.0  # By time.monotonic; not before.
+        self.said: deque[str] = deque(maxlen=_LAST_WORDS)
         self.process: subprocess.Popen[str] | None = None
         self._arguments = arguments
         self._resources = resources
-        self._first_backoff_s = self._backoff_s = backoff_s
+        self._first_back_off_s = self._back_off_s = back_off_s
         self._starts = 0
         self._started_s = 0.0
 
-    def start(self, environment: dict[str, str], on_line: Callable[["_Replica", str | None], None]) -> threading.Thread:
-        """Starts a process; returns the thread that calls `on_line` with each line of its log, and None at its end."""
+    def start(self, environment: dict[str, str], heard: Callable[["_Replica", str | None], None]) -> threading.Thread:
+        """Start a process; `heard` is told every line that it says, and then None. Returns the thread that listens."""
         self._starts += 1
         self._started_s = time.monotonic()
         self.is_ready = False
-        arguments = [*self._arguments, *(() if self._resources is None else ("--resources", str(self._resources_file())))]
+        arguments = [*self._arguments, *(() if self._resources is None else ("--resources", str(self._samples())))]
         process = self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments],
-            stdin=subprocess.PIPE,  # Closed when this process ends, which makes the replica drain.
+            stdin=subprocess.PIPE,  # Which ends with this process: the replica drains then.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches only the parent, which terminates the replicas.
+            start_new_session=True,  # Ctrl-C is for the parent, which passes it on once.
         )
 
-        def read_lines() -> None:
+        def listen() -> None:
             assert process.stderr is not None
             with process.stderr as lines:
                 for line in lines:
-                    on_line(self, line.rstrip())
-            on_line(self, None)
+                    heard(self, line.rstrip())
+            heard(self, None)
 
-        thread = threading.Thread(target=read_lines, name=f"{self.name}-lines", daemon=True)
+        thread = threading.Thread(target=listen, name=f"{self.name}-lines", daemon=True)
         thread.start()
         return thread
 
     def is_online(self, folder: Path) -> bool:
-        """Whether the process runs and updates its health file in `folder`."""
+        """Whether the process runs and renews its health file in `folder`."""
         return self.process is not None and self.is_ready and is_fresh(_health_file(folder, self.name))
 
-    def handle_end(self) -> tuple[int, float]:
-        """Handles the end of the process; returns its exit code, and the seconds until the next start."""
+    def ended(self) -> tuple[int, float]:
+        """The process has ended: its exit code, and the seconds after which the next one may start."""
         assert self.process is not None
         code = self.process.wait()
         self._close()
         now_s = time.monotonic()
-        if now_s - self._started_s > _BACKOFF_RESET_S:
-            self._backoff_s = self._first_backoff_s
-        backoff_s = self._backoff_s
-        self.next_start_s = now_s + backoff_s
-        self._backoff_s = min(_MAX_BACKOFF_S, 2 * backoff_s)
-        return code, backoff_s
+        if now_s - self._started_s > _SOUND_S:
+            self._back_off_s = self._first_back_off_s
+        back_off_s = self._back_off_s
+        self.starts_at_s = now_s + back_off_s
+        self._back_off_s = min(_LONGEST_BACK_OFF_S, 2 * back_off_s)
+        return code, back_off_s
 
     def terminate(self) -> None:
-        """Makes the process drain and end."""
+        """Ask the process to drain and end."""
         if self.process is not None:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kills the process, if there is one."""
+        """End the process, if there is one."""
         if self.process is not None:
             end(self.process, 0)
             self._close()
@@ -127,30 +127,30 @@ class _Replica:
             self.process.stdin.close()
         self.process = None
 
-    def _resources_file(self) -> Path:
-        """A separate file for each process, so that a restart does not overwrite one."""
+    def _samples(self) -> Path:
+        """A file of its own for each process: none is written over."""
         assert self._resources is not None
         number = self.name.rpartition("-")[2]
         part = number if self._starts == 1 else f"{number}-{self._starts}"
         return self._resources.with_stem(f"{self._resources.stem}-{part}")
 
 
-def _endpoint(first: str, number: int) -> str:
-    """The endpoint of a replica: each one, counted from 1, listens on the next port, for a load balancer.
+def _address(first: str, number: int) -> str:
+    """Where the replica of a number, from 1, listens: at the next port each, for a balancer to spread calls by load.
 
-    On a shared port, the kernel would distribute connections without regard to load, and all calls of a client use one
-    connection. Port 0 selects a free port for every replica.
+    Sharing one port, the kernel would deal out connections blindly, and a client's calls all go by one. Port 0, any
+    that is free, is so for each.
 
     Raises:
-        ReplicasError: the port number would be too large.
-        EndpointError: `first` is not HOST:PORT.
+        ReplicasError: there is no such port.
+        EndpointError: `first` is no HOST:PORT.
     """
-    endpoint = Endpoint.parse(first, listens=True)
-    if endpoint.port == 0:
+    where = Endpoint.parse(first, listens=True)
+    if where.port == 0:
         return first
-    if endpoint.port + number - 1 > LAST_PORT:
-        raise ReplicasError(f"{first}: replica {number} would need a port above {LAST_PORT}: choose a lower port")
-    return str(replace(endpoint, port=endpoint.port + number - 1))
+    if where.port + number - 1 > LAST_PORT:
+        raise ReplicasError(f"{first}: replica {number} has no port there: give HOST:PORT with room for one each")
+    return str(replace(where, port=where.port + number - 1))
 
 
 def _health_file(folder: Path, replica: str) -> Path:
@@ -158,39 +158,35 @@ def _health_file(folder: Path, replica: str) -> Path:
 
 
 class Replicas:
-    """Runs the workers `<worker>-1`, `<worker>-2` and so on until stopped."""
+    """Runs the workers `<worker>-1` and so on until stopped; all drain then."""
 
-    def __init__(self, settings: CloudConfig, worker: str, resources: Path | None, *, backoff_s: float = 1.0) -> None:
-        """Prepares the replicas.
+    def __init__(self, settings: CloudConfig, worker: str, resources: Path | None, *, back_off_s: float = 1.0) -> None:
+        """`resources`: each replica samples into a file of its own beside it.
 
-        Args:
-            settings: The settings of every replica.
-            worker: The prefix of their names.
-            resources: The path from which the resource file of each replica is derived.
-            backoff_s: The first delay before an ended replica is restarted; it doubles at each further end.
+        `back_off_s`: until one that ended by itself is started again; twice as long each time.
         """
         self._settings = settings
         self._worker = worker
         self._resources = resources
-        self._backoff_s = backoff_s
-        self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # The variable overrides the file.
+        self._back_off_s = back_off_s
+        self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # Which would win over the file.
         self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
         self._listeners: list[threading.Thread] = []
-        self._was_ready = False  # Whether all replicas have been ready at the same time.
+        self._was_ready = False  # Whether all were, once.
         self._health = HealthFile(settings.health_file)
-        self._undrained: list[str] = []  # Replicas that failed while draining, with the reason.
+        self._undrained: list[str] = []  # Replicas that ended in another way than asked, and how.
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Drains and ends all replicas; may be called by a signal handler."""
+        """Ask all to drain and end; may be called from a signal handler."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Runs the replicas until stopped.
+        """Run until stopped.
 
         Raises:
-            SkylaneError: the broker is unreachable or cannot share frames, a replica ended before all were ready, or one
-                did not drain.
+            SkylaneError: the broker cannot be reached or cannot share frames, a replica ended before all were ready, or
+                did not drain in the end.
         """
         self._check_broker()
         with tempfile.TemporaryDirectory(prefix="skylane-replicas-") as folder:
@@ -198,8 +194,8 @@ class Replicas:
             replicas = [self._replica(Path(folder), number) for number in numbers]
             try:
                 while not self._stopped.is_set():
-                    self._start_due(replicas)
-                    self._handle_line(replicas)
+                    self._start_those_due(replicas)
+                    self._hear(replicas)
                     self._health.update(is_online=all(replica.is_online(Path(folder)) for replica in replicas))
                 self._drain(replicas)
             finally:
@@ -210,7 +206,7 @@ class Replicas:
                     listener.join()
 
     def _check_broker(self) -> None:
-        """Checks the broker before any replica loads its models."""
+        """Before any model is loaded."""
         if self._settings.no_broker:
             return
         bus = connection_of(self._settings).open(
@@ -223,83 +219,83 @@ class Replicas:
         bus.close()
         if not shares:
             raise ReplicasError(
-                f"broker {self._settings.broker} supports MQTT 3.1.1 only, which cannot share frames between workers: "
-                "use Mosquitto, or omit --replicas"
+                f"broker {self._settings.broker} speaks MQTT 3.1.1, which cannot share frames between workers: "
+                "use Mosquitto, or leave --replicas out"
             )
 
     def _replica(self, folder: Path, number: int) -> _Replica:
         settings = self._settings
         name = f"{self._worker}-{number}"
-        endpoints = {"http": settings.http, "grpc": settings.grpc}
+        doors = {"http": settings.http, "grpc": settings.grpc}
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
-            "log_level": "debug" if settings.log_level == "debug" else "info",  # The parent needs the READY line.
+            "log_level": "debug" if settings.log_level == "debug" else "info",  # Their `ready` is read here.
             "health_file": str(_health_file(folder, name)),
             "threads": settings.threads or max(1, usable_cores() // settings.replicas),
-            **{name: _endpoint(first, number) for name, first in endpoints.items() if first is not None},
+            **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }
         files = connection_of(settings).certificates(self._worker)
-        if files is not None:  # All replicas use the certificate of the worker.
+        if files is not None:  # A certificate for the worker is one for all its replicas.
             own |= {"tls_ca": files.authority, "tls_cert": files.certificate, "tls_key": files.key}
         path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | own), encoding="utf-8")
-        return _Replica(name, ("--config", str(path), "--supervised"), self._resources, self._backoff_s)
+        return _Replica(name, ("--config", str(path), "--supervised"), self._resources, self._back_off_s)
 
-    def _start_due(self, replicas: Sequence[_Replica]) -> None:
+    def _start_those_due(self, replicas: Sequence[_Replica]) -> None:
         for replica in replicas:
-            if replica.process is None and time.monotonic() >= replica.next_start_s:
+            if replica.process is None and time.monotonic() >= replica.starts_at_s:
                 self._listeners = [thread for thread in self._listeners if thread.is_alive()]
-                self._listeners.append(replica.start(self._environment, lambda *item: self._lines.put(item)))
+                self._listeners.append(replica.start(self._environment, lambda *heard: self._lines.put(heard)))
 
-    def _handle_line(self, replicas: Sequence[_Replica]) -> None:
-        """Waits briefly for a log line of a replica and forwards it, or handles the end of a replica.
+    def _hear(self, replicas: Sequence[_Replica]) -> None:
+        """Pass on a line that one says, if one does, or see to the end of one.
 
         Raises:
-            ReplicasError: it ended before all were ready.
+            ReplicasError: one ended before all were ready.
         """
         try:
-            replica, line = self._lines.get(timeout=_POLL_S)
+            replica, line = self._lines.get(timeout=_LOOK_S)
         except queue.Empty:
             return
         if line is None:
-            self._handle_end(replica)
+            self._ended(replica)
             return
-        if (reason := reason_in(line)) is not None and reason not in replica.errors:
-            replica.errors.append(reason)
+        if (reason := reason_in(line)) is not None and reason not in replica.said:
+            replica.said.append(reason)
         entry = read_line(line)
         if entry is None:
             _LOG.warning("output of a replica", replica=replica.name, line=line)
             return
         if _LOG.isEnabledFor(logging.getLevelNamesMapping()[entry.level.upper()]):
-            sys.stderr.write(f"{line}\n")  # The line already has time, level and worker.
+            sys.stderr.write(f"{line}\n")  # It has its time, level and worker already.
         if entry.is_ready_of(replica.name):
             replica.is_ready = True
             if not self._was_ready and all(other.is_ready for other in replicas):
                 self._was_ready = True
                 _LOG.info(READY, replicas=len(replicas))
 
-    def _handle_end(self, replica: _Replica) -> None:
-        code, backoff_s = replica.handle_end()
+    def _ended(self, replica: _Replica) -> None:
+        code, back_off_s = replica.ended()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         if self._stopped.is_set():
-            if code and replica.is_ready:  # Otherwise it had no frames.
+            if code and replica.is_ready:  # Otherwise it held nothing yet.
                 self._undrained.append(f"{replica.name} {how}")
             return
         if not self._was_ready:
-            errors = " / ".join(replica.errors) or "it logged no error"
-            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {errors}")
-        _LOG.error("replica ended", replica=replica.name, reason=how, restart_in_s=backoff_s)
+            last_words = " / ".join(replica.said) or "it logged no error"
+            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
+        _LOG.error("replica ended", replica=replica.name, reason=how, restart_in_s=back_off_s)
 
     def _drain(self, replicas: Sequence[_Replica]) -> None:
         deadline_s = time.monotonic() + _DRAIN_S
         for replica in replicas:
             replica.terminate()
         while any(replica.process for replica in replicas) and time.monotonic() < deadline_s:
-            self._handle_line(replicas)
+            self._hear(replicas)
         late = [f"{replica.name} did not end within {_DRAIN_S:g} s" for replica in replicas if replica.process]
         if self._undrained or late:
             raise ReplicasError(
                 f"not all replicas drained: {', '.join((*self._undrained, *late))}; "
-                "vehicles retry the frames of these replicas, or count them as lost"
+                "vehicles send what they held again, or count it as lost"
             )

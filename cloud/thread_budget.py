@@ -1,4 +1,4 @@
-"""The largest number of threads of a worker, and a warning if its container allows fewer (docs/sizing.md, Threads)."""
+"""The maximum number of a worker's threads, compared with its container's limit (docs/sizing.md, Threads)."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
 
 _OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
-_INSTANCES = 2  # Concurrent batches of a model, if chosen by the engine.
-_HTTP_EXECUTOR = 32  # Threads of asyncio's default executor, which has at most four more than there are cores.
+_INSTANCES = 2  # Batches at a time of a model where the engine chooses.
+_HTTP_EXECUTOR = 32  # asyncio's default executor has as many threads at most, or four more than cores.
 _PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # The limit of the process's own container (cgroup v2).
 
 _LOG = get_logger("cloud")
 
 
 def most_threads(settings: CloudConfig, models: int) -> int:
-    """The largest number of threads of a worker with this number of models, including those of isolated engines."""
+    """The most threads that one worker with so many models starts, those of isolated engines' processes among them."""
     cores = usable_cores()
     engines = engine_threads(Placement(intra_threads=settings.threads))
     total = _OWN_THREADS + settings.decoders + settings.encoders + engines
     # ONNX Runtime and OpenVINO have a pool for each model.
     total += models * ((settings.instances or _INSTANCES) + (settings.threads or cores))
     if settings.isolate:
-        total += models * (1 + engines)  # The thread that reads the output of the process, and its threads.
+        total += models * (1 + engines)  # A thread that reads its output, and its process.
     if settings.http is not None:
         total += 1 + min(_HTTP_EXECUTOR, cores + 4)
     if settings.grpc is not None:
