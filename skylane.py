@@ -26,7 +26,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     "demo": Entry("bench.demo:demo", "demo", "The whole journey here: bag, broker, cloud, edge, masks."),
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
     "health": Entry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
-    "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
+    "model": Entry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": Entry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": Entry("edge.upload.cli:send", "transports", "Send pictures to workers, spread over them by load."),
     "study": Entry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),

@@ -13,11 +13,11 @@ from bench.clocks.cli import clocks
 from bench.engines.cli import engines
 from bench.engines.tensorflow_cli import tensorflow
 from bench.faults.cli import faults
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread_table
+from bench.harness.samples import spread_table
 from bench.link.cli import link
-from bench.performance import overhead as overhead_bench
+from bench.load import playback as overhead_bench
 from bench.performance import vehicle as vehicle_bench
 from bench.performance.gateway import doors
 from bench.performance.report_cost import report
@@ -30,7 +30,7 @@ from bench.resilience.model_swap import swap
 from bench.resilience.soak_cli import soak
 from cloud.models.repository import default_root
 from shared.errors import SkylaneError
-from shared.runtime.processes import interrupted_when_asked_to_end
+from shared.runtime.processes import interrupt_on_termination
 from shared.terminal_table import Table
 
 _SAMPLE_FRAMES = 40
@@ -50,7 +50,7 @@ class CheckoutNeededError(SkylaneError):
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure what offloading costs, as ratios to bare inference."""
-    context.with_resource(interrupted_when_asked_to_end())  # What a bench has started must not outlive it.
+    context.with_resource(interrupt_on_termination())  # What a bench has started must not outlive it.
 
 
 def _from_checkout(name: str, summary: str) -> click.Command:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from cloud.config import CloudConfig, connection_of, gateway_of
+from cloud.config import CloudConfig, connection_of, gateway_settings
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.frame_log import Summary
@@ -25,20 +25,20 @@ from cloud.models.loader import Loader
 from cloud.models.model import Model
 from cloud.models.repository import Repository, default_root
 from cloud.node import CloudNode, WorkerSettings
-from cloud.replicas import Replicas, drain_with_parent
-from cloud.thread_budget import warn_of_pids_limit
+from cloud.replicas import Replicas, stop_with_parent
+from cloud.thread_budget import warn_if_pids_limit_is_low
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
-from shared.messages.topics import part_of_name
+from shared.messages.topics import sanitize_name
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.network.broker_options import broker_options
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+from shared.runtime.processes import on_termination_signals
 
 _number = partial(number, CloudConfig)
 
@@ -170,7 +170,7 @@ cloud.add_command(control)
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
-    worker = settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}")
+    worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
     )
@@ -187,14 +187,14 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
 
 
 def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, supervised: bool) -> None:
-    gateway = gateway_of(settings)
+    gateway = gateway_settings(settings)
     if settings.replicas > 1:
         if gateway is not None:
             check(gateway)
         _supervise(settings, worker, resources)
         return
     if supervised:
-        drain_with_parent()
+        stop_with_parent()
     _LOG.info(
         "starting",
         version=_version(),
@@ -207,7 +207,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         check(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
-    warn_of_pids_limit(settings, len(settings.models or loader.repository.names()))
+    warn_if_pids_limit_is_low(settings, len(settings.models or loader.repository.names()))
     node = CloudNode(
         (),
         WorkerSettings(
@@ -229,13 +229,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         loader=loader,
     )
     node.bind()  # A taken port must not be found only when the models have been loaded, which takes minutes.
-    on_end_signals(lambda *_: sys.exit(0))
+    on_termination_signals(lambda *_: sys.exit(0))
     try:
         node.add(_loaded(loader, settings.models))
     except SystemExit:
         _LOG.info("stopped", reason="asked to stop before it was ready")
         raise
-    sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
+    sampler = ResourceSampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
         _answer(node, settings, worker, session, sampler)
     _LOG.info("stopped", **dict(sorted(node.counts.items())))
@@ -245,13 +245,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
 
 def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
     replicas = Replicas(settings, worker, resources)
-    on_end_signals(lambda *_: replicas.stop())
+    on_termination_signals(lambda *_: replicas.stop())
     replicas.run()
     _LOG.info("stopped")
 
 
-def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
-    on_end_signals(lambda *_: node.stop())
+def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: ResourceSampler | None) -> None:
+    on_termination_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
     summary = Summary()
     sampled: dict[str, int] = {}
@@ -266,7 +266,7 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, s
         summary.look(node.counts)
 
     node.serve(bus, look, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
-    on_end_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
+    on_termination_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
 
 
 def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:

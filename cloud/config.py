@@ -159,7 +159,7 @@ def connection_of(settings: CloudConfig) -> Connection:
     return Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
 
 
-def gateway_of(settings: CloudConfig) -> GatewaySettings | None:
+def gateway_settings(settings: CloudConfig) -> GatewaySettings | None:
     """The doors beside the broker's, by the settings; None where there are none."""
     if settings.http is None and settings.grpc is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cloud.serving.request import Request
 from shared import clock
 from shared.logs import RateLimitedLogger, get_logger
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 
 _MAX_SESSIONS = 1024  # Sessions of vehicles that are remembered; beyond this the one heard least recently is forgotten.
 _LOG = get_logger("cloud")
@@ -22,7 +22,7 @@ class FrameLog:
         self._joined = RateLimitedLogger(_LOG)
         self._refused = RateLimitedLogger(_LOG)
 
-    def replied(self, request: Request, message: MaskMessage) -> None:
+    def replied(self, request: Request, message: ResultMessage) -> None:
         """A frame was answered, or refused with a status and a reason."""
         frame_id = message.id
         session = (frame_id.vehicle, frame_id.session)
@@ -57,7 +57,7 @@ class FrameLog:
         )
 
     def ignored(self, reason: str, topic: str) -> None:
-        """A message was neither answered nor refused; `reason` is a key of `Intake.ignored`."""
+        """A message was neither answered nor refused; `reason` is a key of `MqttFrontend.ignored`."""
         self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 

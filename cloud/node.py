@@ -8,9 +8,9 @@ from pathlib import Path
 from cloud.frontends.clock_responder import Echoes
 from cloud.frontends.control import Control
 from cloud.frontends.frontends import Doors
-from cloud.frontends.mqtt import Intake
-from cloud.gateway.common.auth import Callers
-from cloud.gateway.context import WorkerParts
+from cloud.frontends.mqtt import MqttFrontend
+from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
@@ -19,13 +19,13 @@ from cloud.models.model import Model
 from cloud.models.model_swap import Exchange
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
-from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import Lane, Serving
 from shared.errors import SkylaneError
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
 from shared.messages import topics
 from shared.mqtt.bus import Bus
@@ -81,11 +81,11 @@ class CloudNode:
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
-        self._hold_off = HoldOff()
+        self._hold_off = CircuitBreaker()
         self._health = HealthFile(settings.health_file)
         self._models = models
         self._serving = Serving()
-        self._intake = Intake(
+        self._intake = MqttFrontend(
             self._admission,
             self._replier,
             self._serving,
@@ -93,7 +93,7 @@ class CloudNode:
             session=settings.session,
             group=settings.group,
             qos=settings.qos,
-            hold_off=self._hold_off,
+            circuit_breaker=self._hold_off,
             give_up=self.end,
         )
         self.door = Door(  # Where frames enter that came over neither MQTT nor a network.
@@ -155,14 +155,14 @@ class CloudNode:
         settings = self._settings
         if settings.gateway is None or self._gateway is not None:
             return
-        parts = WorkerParts(
+        parts = WorkerContext(
             worker=settings.worker,
             door=self.door,
-            callers=Callers.read(settings.gateway.tokens),
+            callers=Authenticator.read(settings.gateway.tokens),
             echoes=self._echoes,
             control=self._control,
             settings=settings.gateway,
-            limits=PictureLimits(max_pixels=settings.max_pixels),
+            limits=ImageLimits(max_pixels=settings.max_pixels),
             tally=self._replier.tally,
             errors=self._replier.errors,
             refused=self._refused,
@@ -187,7 +187,7 @@ class CloudNode:
             self._admission,
             self._replier,
             self._serving,
-            PictureLimits(max_pixels=self._settings.max_pixels),
+            ImageLimits(max_pixels=self._settings.max_pixels),
         )
         self.bind()
         gateway = self._gateway
@@ -224,7 +224,7 @@ class CloudNode:
         if self._end is not None:
             raise self._end
 
-    def _start(self, intake: Intake, decoder: Decoder) -> list[Room]:
+    def _start(self, intake: MqttFrontend, decoder: Decoder) -> list[Room]:
         """Start all threads; the rooms come back in the order in which frames pass them."""
         settings = self._settings
         control: list[Room] = []
@@ -240,7 +240,7 @@ class CloudNode:
             ),
             (self._serving.close, ()),
             (self._postprocessor.close, encoders),
-            (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
+            (intake.close_refusals, [self._threads.start("refusals", intake.run)]),
         ]
 
     def _refused(self) -> Mapping[str, int]:
@@ -262,7 +262,7 @@ class CloudNode:
             max_wait_ms=settings.max_wait_ms,
             finish=self._postprocessor.answer,
             finishing=self._postprocessor.finishing,
-            hold_off=self._hold_off,
+            circuit_breaker=self._hold_off,
         )
         lane = Lane(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
         try:

@@ -19,7 +19,7 @@ import yaml
 
 from cloud.config import CloudConfig, connection_of
 from shared.errors import SkylaneError
-from shared.log_lines import READY, read_line, reason_in
+from shared.log_lines import READY, failure_reason, read_line
 from shared.logs import RateLimitedLogger, get_logger
 from shared.mqtt.name_guard import client_id
 from shared.network.endpoint import LAST_PORT, Endpoint
@@ -41,7 +41,7 @@ class ReplicasError(SkylaneError):
     """Replicas cannot be run here, or one did not get ready."""
 
 
-def drain_with_parent() -> None:
+def stop_with_parent() -> None:
     """Have this process drain when its standard input ends, as it does when its parent is gone, however that died."""
 
     def watch() -> None:
@@ -215,7 +215,7 @@ class Replicas:
             name=self._worker,
             on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
         )
-        shares = bus.shares_subscriptions
+        shares = bus.supports_shared_subscriptions
         bus.close()
         if not shares:
             raise ReplicasError(
@@ -261,7 +261,7 @@ class Replicas:
         if line is None:
             self._ended(replica)
             return
-        if (reason := reason_in(line)) is not None and reason not in replica.said:
+        if (reason := failure_reason(line)) is not None and reason not in replica.said:
             replica.said.append(reason)
         entry = read_line(line)
         if entry is None:
@@ -283,8 +283,8 @@ class Replicas:
                 self._undrained.append(f"{replica.name} {how}")
             return
         if not self._was_ready:
-            last_words = " / ".join(replica.said) or "it logged no error"
-            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
+            log_tail = " / ".join(replica.said) or "it logged no error"
+            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {log_tail}")
         _LOG.error("replica ended", replica=replica.name, reason=how, restart_in_s=back_off_s)
 
     def _drain(self, replicas: Sequence[_Replica]) -> None:

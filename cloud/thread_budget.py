@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cloud.config import CloudConfig
 from cloud.engines.engine import Placement
-from cloud.gateway.grpc.threads import most_grpc_threads
+from cloud.gateway.grpc.threads import max_grpc_threads
 from cloud.models.loader import engine_threads
 from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
@@ -17,7 +17,7 @@ _PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # The limit of the process's own c
 _LOG = get_logger("cloud")
 
 
-def most_threads(settings: CloudConfig, models: int) -> int:
+def max_threads(settings: CloudConfig, models: int) -> int:
     """The most threads that one worker with so many models starts, those of isolated engines' processes among them."""
     cores = usable_cores()
     engines = engine_threads(Placement(intra_threads=settings.threads))
@@ -29,17 +29,17 @@ def most_threads(settings: CloudConfig, models: int) -> int:
     if settings.http is not None:
         total += 1 + min(_HTTP_EXECUTOR, cores + 4)
     if settings.grpc is not None:
-        total += most_grpc_threads(settings.max_calls)
+        total += max_grpc_threads(settings.max_calls)
     return total
 
 
-def warn_of_pids_limit(settings: CloudConfig, models: int, path: Path = _PIDS_FILE) -> None:
+def warn_if_pids_limit_is_low(settings: CloudConfig, models: int, path: Path = _PIDS_FILE) -> None:
     """Logs a warning if the container's limit is lower than what a worker may need; `path` holds the limit."""
     try:
         limit = int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):  # The file is missing, or holds "max": no limit.
         return
-    most = most_threads(settings, models)
+    most = max_threads(settings, models)
     if limit < most:
         _LOG.warning(
             "the container's pids_limit is lower than what this worker may need",

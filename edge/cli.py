@@ -15,15 +15,15 @@ import click
 from rich.console import Console
 
 from edge import run_record as run_manifest
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
+from edge.node import EdgeNode, RunSettings
 from edge.pacing.arrivals import Arrivals
 from edge.progress import run_with_progress
 from edge.run_summary import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera, open_source
+from edge.transport_events import TransportEvents
 from edge.transports.factory import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.config import read_yaml
@@ -31,16 +31,16 @@ from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.network.broker_options import broker_options
 from shared.registry import load
-from shared.resources.sampler import RESOURCES_NAME, Sampler
+from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
 from shared.runlog.repair import repair_all
-from shared.runlog.run_folder import contents, removed_unless_begun, run_folder
-from shared.runlog.run_manifest import keep_room, write_manifest
+from shared.runlog.run_folder import contents, discard_unless_started, run_folder
+from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+from shared.runtime.processes import on_termination_signals
 
 _LOG = get_logger("edge")
 _number = partial(number, EdgeConfig)
@@ -251,25 +251,27 @@ def run(
             duration_s=config.playback_duration_s,
         )
         stack.callback(source.close)
-        hooks = Hooks()
+        hooks = TransportEvents()
         transport = stack.enter_context(closing(open_transport(config, session, hooks=hooks)))
         card = _card(transport, config, hooks)
         config = _with_sinks(config, card)
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
-        begin = stack.enter_context(removed_unless_begun(folder, before))
+        begin = stack.enter_context(discard_unless_started(folder, before))
         nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
-        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
+        sampler = stack.enter_context(
+            ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
+        )
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
-        keep_room(folder)
+        reserve_space(folder)
         node = EdgeNode(
             source,
             transport,
             log,
             _sinks(config, folder, card),
-            PlaySettings.of(config, session, card, is_live=is_camera(source_name)),
+            RunSettings.of(config, session, card, is_live=is_camera(source_name)),
         )
         hooks.attach(node)
         on_ready()
@@ -319,13 +321,13 @@ def _wait_for_go() -> None:
     sys.stdin.readline()
 
 
-def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
+def _card(transport: Transport, config: EdgeConfig, hooks: TransportEvents) -> ModelCard:
     """The card of the model to play to, once it is sure that it can answer as is wished."""
     try:
         card = transport.wait_for_card(config.connect_timeout_s)
     finally:
         hooks.check()
-    check_want(config.want, card)
+    check_request_options(config.want, card)
     return card
 
 
@@ -360,7 +362,7 @@ def _stop_on_signals(node: EdgeNode) -> None:
         node.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    on_end_signals(stop)
+    on_termination_signals(stop)
 
 
 def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:

@@ -11,7 +11,7 @@ from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.imaging.geometry import Resize
 from shared.logs import LEVELS, LogFormat
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import TopicNameError, checked
 from shared.network.broker_options import DEFAULT_BROKER
@@ -138,9 +138,9 @@ class EdgeConfig(Section):
         return self
 
     @property
-    def want(self) -> Want:
+    def want(self) -> RequestOptions:
         """What a worker is asked to return."""
-        return Want(self.mask_codec, self.mask_size, self.top_k, self.outputs)
+        return RequestOptions(self.mask_codec, self.mask_size, self.top_k, self.outputs)
 
     def seeded(self) -> Self:
         """The same, with a seed drawn where chance plays a part and none was given."""

@@ -1,6 +1,6 @@
 """Log lines about frames: those that were not answered, those that were sent again, and a model that changes."""
 
-from edge.reliability.reply_validation import Answerer
+from edge.reliability.reply_validation import ReplyOrigin
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
@@ -41,7 +41,7 @@ class FrameLog:
         """Logs a worker that answers no probes while others do; its frames are sent again."""
         self._limited.warning(("stands still", worker), "worker stands still", worker=worker)
 
-    def answered(self, frame_id: FrameId, model: str, by: Answerer) -> None:
+    def answered(self, frame_id: FrameId, model: str, by: ReplyOrigin) -> None:
         """Logs an answer by another version of the model, or another file, than the answer before."""
         now = (by.model_version, by.sha256)
         before, self._model = self._model, now

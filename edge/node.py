@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 
 from edge.config import EdgeConfig
-from edge.pacing.frame_queue import Slot
+from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
 from edge.reliability.ledger import Ledger, Tally
 from edge.reliability.liveness import SILENCE_S, Silence
-from edge.reliability.retry_policy import Suspicions
+from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from edge.sender import Sender, Window
 from edge.sinks.sink import Sink, SinkFeed
 from edge.transports.transport import Transport
@@ -33,7 +33,7 @@ _JOIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class PlaySettings:
+class RunSettings:
     """How one run is played."""
 
     vehicle: str
@@ -50,7 +50,7 @@ class PlaySettings:
     health_file: Path | None = None
 
     @classmethod
-    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "PlaySettings":
+    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "RunSettings":
         """Returns the settings of a run with a model as the vehicle is configured; `is_live`: its source is a camera."""
         pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
         return cls(
@@ -102,7 +102,7 @@ class EdgeNode:
         transport: Transport,
         log: LogWriter,
         sinks: Sequence[Sink],
-        settings: PlaySettings,
+        settings: RunSettings,
     ) -> None:
         self._stopped = threading.Event()  # No more frames are taken in.
         self._over = threading.Event()  # No more answers are, either.
@@ -112,7 +112,7 @@ class EdgeNode:
         self._window = Window(settings.window, self._stopped)
         self._transport = transport
         self._clocks = Clocks()
-        self._pulse = Pulse()
+        self._pulse = WorkerStats()
         self._ledger = Ledger(
             log,
             vehicle=settings.vehicle,
@@ -124,14 +124,14 @@ class EdgeNode:
             pulse=self._pulse,
             on_closed=self._window.give_back_place,
         )
-        self._slot = Slot(settings.queue)
+        self._slot = FrameQueue(settings.queue)
         self._ahead = ReadAhead(source, settings.schedule, self._stopped)
         self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
         patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
         silence = Silence(
             self._pulse,
             self._clocks,
-            heard_ns=lambda: transport.heard_ns,
+            last_received_ns=lambda: transport.last_received_ns,
             ask=transport.ask_for_sign,
             enough_s=settings.silence_s,
         )
@@ -144,7 +144,7 @@ class EdgeNode:
             patience_s=patience_s,
             keeps=settings.retries,
         )
-        suspicions = Suspicions(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
+        suspicions = RetryPolicy(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)
         self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, settings.preparation.card)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from edge.pacing.frame_queue import Slot
-from edge.reliability.ledger import Journey, Ledger
+from edge.pacing.frame_queue import FrameQueue
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.sender import Sender, Window
 from shared import clock
 from shared.errors import SkylaneError
@@ -11,7 +11,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Geometry, Resize
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
 
@@ -26,14 +26,16 @@ class Preparation:
     demosaic: str = "auto"  # "auto": binning where the frame is at least twice the model's input, else bilinear.
     resize: Resize | None = None  # None: as the model card says.
     resize_at: str = "edge"  # "cloud": the frame is sent as large as it was demosaiced, and the worker resizes it.
-    want: Want = field(default_factory=Want)
+    want: RequestOptions = field(default_factory=RequestOptions)
     version: str | None = None  # Of the model; None: the one that a worker takes for current.
 
 
 class Pipeline:
     """Takes due frames, makes them ready and hands them to the sender, one at a time."""
 
-    def __init__(self, slot: Slot, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation) -> None:
+    def __init__(
+        self, slot: FrameQueue, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation
+    ) -> None:
         self._slot = slot
         self._window = window
         self._sender = sender
@@ -43,13 +45,13 @@ class Pipeline:
     def run(self) -> None:
         """Work until the slot is closed and empty; the body of the pipeline thread."""
         # Where nobody would answer, frames are told so at once: they need no place among those that wait for answers.
-        while self._window.wait_for_place(unless=self._sender.is_in_vain):
+        while self._window.wait_for_place(unless=self._sender.no_worker_alive):
             taken = self._slot.take()
             if taken is None:
                 return
             self._send(*taken)
 
-    def _send(self, journey: Journey, frame: Frame) -> None:
+    def _send(self, journey: FrameRecord, frame: Frame) -> None:
         journey.times[Stage.TAKEN] = clock.now_ns()
         refusal = self._sender.refusal(journey)
         if refusal:
@@ -66,7 +68,7 @@ class Pipeline:
         self._sender.send(journey, message)
 
 
-def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMessage:
+def prepare(frame: Frame, journey: FrameRecord, preparation: Preparation) -> FrameMessage:
     """Demosaic, resize and encode a frame; each stage is stamped in `journey.times`, the picture kept in `journey`.
 
     Where the worker resizes, a frame is demosaiced as it would be for resizing here: both give the same input.

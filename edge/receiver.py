@@ -4,18 +4,18 @@ import queue
 import threading
 from collections.abc import Callable
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.reply_decoding import decoded
 from edge.transports.transport import Reply, Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import Task
 from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 
-OnResult = Callable[[Journey, MaskMessage, Result], None]
+OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
 
 
 class Receiver:

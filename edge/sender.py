@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.liveness import Silence
 from edge.transports.transport import Transport
 from shared import clock
@@ -83,29 +83,29 @@ class Sender:
         self._patience_ns = round(patience_s * 1e9)
         self._keeps = keeps
 
-    def is_in_vain(self) -> bool:
+    def no_worker_alive(self) -> bool:
         """Whether nobody would answer: no worker serves the model, or all that do stand still."""
         if not self._transport.wait_until_served(0.0):
             return True
         return self._silence is not None and self._silence.is_total(self._transport.online())
 
-    def refusal(self, journey: Journey) -> str | None:
+    def refusal(self, journey: FrameRecord) -> str | None:
         """Why a frame is not worth any work, or None."""
         if journey.deadline_ns is not None and clock.now_ns() >= journey.deadline_ns:
             return "deadline"
-        if not self.is_in_vain():
+        if not self.no_worker_alive():
             return None
         until_ns = clock.now_ns() + self._patience_ns
         while clock.now_ns() < until_ns and not self._window.is_stopped:
             if not self._transport.wait_until_served(_LOOK_S):
                 continue
-            if not self.is_in_vain():
+            if not self.no_worker_alive():
                 return None
             self._window.rest()
         self._patience_ns = 0  # Once given up on, no frame waits again.
         return "no_worker"
 
-    def send(self, journey: Journey, message: FrameMessage) -> None:
+    def send(self, journey: FrameRecord, message: FrameMessage) -> None:
         """Stamp, pack, journal and publish a frame; a message too large for the broker is dropped instead."""
         sent_ns = journey.times[Stage.SENT] = clock.now_ns()
         journey.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in journey.times.items())

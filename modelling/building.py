@@ -18,8 +18,8 @@ from cloud.models.manifest import (
     OutputSection,
 )
 from cloud.models.repository import Repository
-from modelling.export.export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.export.keras_export import write_keras
+from modelling.export.tensorflow_export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
 from modelling.recipes import Format, Output, Recipe
 from modelling.training.weights import Weights, assign, weights_in
@@ -64,7 +64,7 @@ def build(
 
     Raises:
         BuildError: the recipe's weights ship but are not there, it has no such format, or the folder cannot be written.
-        ForeignWeightsError: the weights are another network's.
+        WeightsMismatchError: the weights are another network's.
     """
     chosen = formats or recipe.formats
     if Format.KERAS in chosen and recipe.output in _TASKS:

@@ -15,8 +15,8 @@ from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.classification import ClassEvaluation
-from modelling.evaluation.detection import ObjectEvaluation
+from modelling.evaluation.classification import ClassificationEvaluation
+from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import judged
 from modelling.evaluation.segmentation import Evaluation, EvaluationError, prepared
 from rosbag_tools.reading.frames import BagSource
@@ -224,13 +224,13 @@ def _judged(model: Model, plan: Plan) -> tuple[float | None, str | None]:
     return figure, None
 
 
-def _figure(found: Evaluation | ObjectEvaluation | ClassEvaluation) -> float | None:
+def _figure(found: Evaluation | DetectionEvaluation | ClassificationEvaluation) -> float | None:
     match found:
         case Evaluation():
             return found.mean_iou
-        case ObjectEvaluation():
+        case DetectionEvaluation():
             return found.mean_average_precision
-        case ClassEvaluation():
+        case ClassificationEvaluation():
             return found.accuracy
 
 

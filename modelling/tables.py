@@ -11,8 +11,8 @@ from shared.messages.model_card import ModelCard, Task
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring OpenCV and the bags' reader, which a list needs not.
-    from modelling.evaluation.classification import ClassEvaluation
-    from modelling.evaluation.detection import ObjectEvaluation
+    from modelling.evaluation.classification import ClassificationEvaluation
+    from modelling.evaluation.detection import DetectionEvaluation
     from modelling.evaluation.segmentation import Evaluation
     from shared.messages.results import Result
 
@@ -38,29 +38,29 @@ def models_table(rows: list[dict[str, Any]], title: str) -> Table:
     return table
 
 
-def evaluation_table(result: "Evaluation | ObjectEvaluation | ClassEvaluation", title: str) -> Table:
+def evaluation_table(result: "Evaluation | DetectionEvaluation | ClassificationEvaluation", title: str) -> Table:
     """The figures of a model on a bag, whatever its task is."""
     match result.card.task:
         case Task.CLASSIFICATION:
-            return _taken_table(cast("ClassEvaluation", result), title)
+            return _taken_table(cast("ClassificationEvaluation", result), title)
         case Task.DETECTION:
-            return _object_table(cast("ObjectEvaluation", result), title)
+            return _object_table(cast("DetectionEvaluation", result), title)
         case _:
             return _confusion_table(cast("Evaluation", result), title)
 
 
-def evaluation_line(result: "Evaluation | ObjectEvaluation | ClassEvaluation") -> str:
+def evaluation_line(result: "Evaluation | DetectionEvaluation | ClassificationEvaluation") -> str:
     """The same in one line."""
     untrained = "" if result.card.trained else " (untrained weights)"
     match result.card.task:
         case Task.CLASSIFICATION:
-            classes = cast("ClassEvaluation", result)
+            classes = cast("ClassificationEvaluation", result)
             return (
                 f"accuracy {classes.accuracy:.4f} for {classes.truth} · {classes.frames} frames · "
                 f"{classes.unreadable} unreadable{untrained}"
             )
         case Task.DETECTION:
-            found = cast("ObjectEvaluation", result)
+            found = cast("DetectionEvaluation", result)
             return (
                 f"boxes are the same from an overlap of 0.5 on; recall and precision at a score of "
                 f"{found.score_threshold:g} · {found.frames} frames · {found.unmatched} without boxes{untrained}"
@@ -126,7 +126,7 @@ def _confusion_table(result: "Evaluation", title: str) -> Table:
     return table
 
 
-def _object_table(result: "ObjectEvaluation", title: str) -> Table:
+def _object_table(result: "DetectionEvaluation", title: str) -> Table:
     """Average precision, recall and precision by class and size."""
     table = Table(title=title, caption="size: root of the area from which a box counts, pixels of the input")
     for column in ("class", "size", "boxes", "AP", "recall", "precision"):
@@ -139,7 +139,7 @@ def _object_table(result: "ObjectEvaluation", title: str) -> Table:
     return table
 
 
-def _taken_table(result: "ClassEvaluation", title: str) -> Table:
+def _taken_table(result: "ClassificationEvaluation", title: str) -> Table:
     """For what the frames were taken."""
     table = Table(title=title)
     table.add_column("taken for")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from cloud.engines.engine import AUTO, Placement
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import reference
-from cloud.models.model import UNSTEADY, Model
+from cloud.models.model import NOT_DETERMINISTIC, Model
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import pictures
 from shared.config import ConfigError
@@ -33,7 +33,7 @@ def verify(
 ) -> list[Verification]:
     """Check all versions of some models, of all where none is named; `on_model` is told each before.
 
-    Checked are the file's hash, that its tensors are there and fit the manifest, that two runs on the same pictures
+    ValidatedText are the file's hash, that its tensors are there and fit the manifest, that two runs on the same pictures
     agree, and that its labels agree with those of the model it was converted from, or with TensorFlow's where another
     engine runs it, as its `agreement_floor` wants.
 
@@ -76,7 +76,7 @@ def _compared(repository: Repository, model: Model, state: Verification, placeme
     shown = pictures(model.card.height, model.card.width, _PICTURES)
     first = model.infer(shown)
     if agreement(model.manifest, first, model.infer(shown)) < _STEADY:
-        return replace(state, failure=UNSTEADY)
+        return replace(state, failure=NOT_DETERMINISTIC)
     state = replace(state, checks=(*state.checks, "steady"))
     held = reference(repository, state.name, state.version)
     source = model.manifest.converted_from

@@ -22,7 +22,7 @@ from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.verification import verify as findings_of
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAICS
+from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.frames import Layout
 from shared.terminal_table import Table
 
@@ -177,7 +177,7 @@ def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, 
 @click.argument("folder", type=_PATH)
 @_topics
 @click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames.")
-@click.option("--demosaic", type=click.Choice(list(DEMOSAICS)), default="bilinear", show_default=True)
+@click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
 def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
     """Write the frames of BAG to FOLDER as PNG files, in one folder per camera."""
     source = BagSource(path, topics=topics)

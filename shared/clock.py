@@ -23,7 +23,7 @@ _GUESS_NS = 100_000_000  # A guess stands so long: it takes a tenth of a millise
 
 
 class _Anchor:
-    """What is added to the monotonic clock; changed only by `set_wrong`."""
+    """What is added to the monotonic clock; changed only by `skew_clock`."""
 
     def __init__(self) -> None:
         self.offset_ns = self.right_ns = time.time_ns() - time.monotonic_ns()
@@ -45,10 +45,10 @@ def now_ns() -> int:
     return at_ns + _anchor.offset_ns
 
 
-def set_wrong(offset_ns: int, drift_ppm: float) -> None:
+def skew_clock(offset_ns: int, drift_ppm: float) -> None:
     """Make this process's clock wrong by a known amount: `offset_ns` ahead from now on, and gaining `drift_ppm`.
 
-    For benches and tests that hold an estimate against a known truth; `set_wrong(0, 0)` is right again.
+    For benches and tests that hold an estimate against a known truth; `skew_clock(0, 0)` is right again.
     """
     _anchor.drift_ppb = 0  # Another thread that reads meanwhile sees no drift rather than that of the wrong moment.
     _anchor.since_ns = time.monotonic_ns()
@@ -86,7 +86,7 @@ class Exchange:
         return self.received_ns - self.sent_ns
 
     @property
-    def is_possible(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether nothing in it was over before it began."""
         return self.sent_ns <= self.returned_ns and self.received_ns <= self.replied_ns and self.delay_ns >= 0
 

@@ -17,7 +17,7 @@ from shared.messages.topics import checked
 M = TypeVar("M", bound=BaseModel)
 
 
-class Checked(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
+class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
     """Text that `check` accepts; it is passed on as it was written."""
 
     def __init__(self, name: str, check: Callable[[str], object]) -> None:
@@ -45,9 +45,9 @@ class FiniteRange(click.FloatRange):
         return converted
 
 
-def topic_name(kind: str) -> Checked:
+def topic_name(kind: str) -> ValidatedText:
     """Returns the type of a flag that holds the name of a vehicle, worker, model or operator."""
-    return Checked("NAME", partial(checked, kind))
+    return ValidatedText("NAME", partial(checked, kind))
 
 
 def check_version(_: click.Context, __: click.Parameter, version: str | None) -> str | None:

@@ -44,7 +44,7 @@ def read_line(line: str) -> LogLine | None:
     return LogLine(found["level"], found["event"].rstrip(), values)
 
 
-def reason_in(line: str) -> str | None:
+def failure_reason(line: str) -> str | None:
     """Returns the reason in a line that reports an error or is no log line; None for any other."""
     entry = read_line(line)
     if entry is None:

@@ -63,7 +63,7 @@ class Stamp(NamedTuple):
     at_ns: Nanoseconds  # Subtract only stamps of one node: two nodes disagree on "now".
 
 
-def times_of(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[Stage, int]:
+def stage_times(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[Stage, int]:
     """The times of one node's stages, in nanoseconds, in the order of `node_stages`; the last stamp of a stage wins."""
     at = {stamp.stage: stamp.at_ns for stamp in stamps}
     return {stage: at[stage] for stage in node_stages if stage in at}

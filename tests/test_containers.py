@@ -18,7 +18,7 @@ import pytest
 from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from tests.ci_script import ci_script
 from tests.compose_file import COMPOSE, ROOT, SERVICES
 
@@ -402,7 +402,7 @@ def test_certificates_of_a_folder_that_only_its_owner_can_read_serve_too(
     start: Callable[..., Container], tmp_path: Path
 ) -> None:
     """SKYLANE_CERTS_FOLDER: made on this machine by any user, such as root; what is there is kept."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["secured-broker", "localhost"], 1)
     for role, name in ((Role.WORKER, "worker"), (Role.VEHICLE, "vehicle")):
         authority.node(role, name, 1)

@@ -10,11 +10,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.broker.mosquitto import Listener, write_config
 from shared.broker.mosquitto_secured import write_secured_config
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 CONFIGS = Path(__file__).parents[1] / "mosquitto"
 
@@ -46,7 +46,7 @@ def test_skylane_broker_runs_the_development_settings(tmp_path: Path) -> None:
 
 def test_skylane_broker_runs_the_secured_settings_and_roles(tmp_path: Path) -> None:
     """A path of the container image that stays would be a broker that does not start; a line lost, an open door."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     folder = tmp_path / "broker"
     folder.mkdir()
@@ -85,7 +85,7 @@ def test_development_configuration_lets_anyone_in(tmp_path: Path) -> None:
 @pytest.mark.mosquitto
 def test_secured_configuration_gives_each_certificate_its_role(tmp_path: Path) -> None:
     """The containers mount this file and the ACL beside it: they must load as they are."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, "car-1", 1)
     with Broker.start(config=load("secured.conf", tmp_path, authority.folder)) as broker:

@@ -9,9 +9,9 @@ from bench.baselines.child import Child
 from bench.baselines.mqtt import plain_client
 from bench.baselines.serving.clients import SCORES
 from bench.baselines.serving.plain_serving_model import as_it_lies
-from bench.harness.ports import free_port
-from bench.load.gateway_deployment import GRPC_DOORS, DoorSite
-from bench.performance.overhead import Plan
+from bench.harness.environment import free_port
+from bench.load.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
+from bench.load.playback import Plan
 from shared.broker.broker import Broker
 
 _SCORES_BYTES = 1 << 28  # Twenty 32-bit scores for each of 1024×2048 pixels, and some more.
@@ -87,7 +87,7 @@ class MqttBaseline:
         return {**cloud, **vehicle, "crossing": crossing_ms}
 
 
-def serving_baseline(stack: ExitStack, plan: Plan, way: str, site: DoorSite, output: str = "mask") -> Send:
+def serving_baseline(stack: ExitStack, plan: Plan, way: str, site: GatewayDeployment, output: str = "mask") -> Send:
     """The first system's client of TensorFlow Serving, `way` rest or grpc, at a worker's doors; `output`: what it asks for."""
     address = site.http if way == "rest" else site.grpc
     flags = {"way": way, "address": address, "models": plan.models, "model": plan.model, "output": output}
@@ -105,12 +105,12 @@ def scores_baseline(stack: ExitStack, plan: Plan, folder: Path) -> Send:
     models = as_it_lies(plan.models, plan.model, folder / "as-it-lies")
     flags = ("--max-message-bytes", str(_SCORES_BYTES))
     site = stack.enter_context(
-        DoorSite(models=models, model=plan.model, doors=GRPC_DOORS, device=plan.device, flags=flags)
+        GatewayDeployment(models=models, model=plan.model, doors=GRPC_TRANSPORTS, device=plan.device, flags=flags)
     )
     return serving_baseline(stack, plan, "grpc", site, SCORES)
 
 
-def detection_baseline(stack: ExitStack, plan: Plan, site: DoorSite) -> Send:
+def detection_baseline(stack: ExitStack, plan: Plan, site: GatewayDeployment) -> Send:
     """The fifth system's sender at a worker's `/api/detect`."""
     flags = {"address": site.http, "model": plan.model, "bag": plan.bag, "count": plan.frames}
     sender = stack.enter_context(Child("bench.baselines.detection_sender", **flags)).wait()

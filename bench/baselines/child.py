@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from shared.runtime.processes import end
 
 READY = "ready"

@@ -8,9 +8,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.baselines import comparison
+from bench.baselines import baseline_comparison
 from bench.baselines.catalogue import BASELINES
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
 from cloud.models.repository import default_root
 from shared.terminal_table import Table
@@ -39,14 +39,14 @@ _WHERE_IT_WENT = (
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
 def baselines(bag: Path | None, models: Path | None, names: tuple[str, ...], path: Path | None, **how: Any) -> None:
     """Compare with reproductions of how the systems we come from did it: same frames, model and machine, in turn."""
-    plan = comparison.Plan(
+    plan = baseline_comparison.Plan(
         bag=bag or sample_bag(how["frames"]),
         models=models or default_root(),
-        baselines=names or comparison.FOR_ANY_MODEL,
+        baselines=names or baseline_comparison.FOR_ANY_MODEL,
         **how,
     )
     with Console(stderr=True).status("preparing") as status:
-        result = comparison.measure(plan, status.update)
+        result = baseline_comparison.measure(plan, status.update)
     if path is not None:
         path.write_text(json.dumps(result, indent=2), encoding="utf-8")
     _print(result, Console())

@@ -15,7 +15,7 @@ import requests
 from bench.baselines.child import serve
 from bench.baselines.mqtt.images import in_colour, read
 from bench.baselines.serving.clients import served_ms
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 

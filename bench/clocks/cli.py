@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from bench.clocks.clock_accuracy import measure
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
 

@@ -18,10 +18,10 @@ import numpy as np
 from rich.console import Console
 
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.link.link import Link, LinkSpec
-from bench.load.null_worker import MODEL, ClockReading, InstantProcess, InstantSettings
-from bench.performance.overhead import BenchError
+from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
+from bench.load.playback import BenchError
 from edge.cli import run
 from edge.config import EdgeConfig
 from shared.broker.broker import Broker
@@ -114,10 +114,10 @@ def judge(row: Mapping[str, str], vehicle: ClockReading, worker: ClockReading) -
     )
 
 
-def _started(stack: ExitStack, broker: str, number: int, wrong: WrongClock) -> InstantProcess:
-    settings = InstantSettings(worker=f"clock-{number}", height=_HEIGHT, width=_WIDTH)
+def _started(stack: ExitStack, broker: str, number: int, wrong: WrongClock) -> NullWorkerProcess:
+    settings = NullWorkerSettings(worker=f"clock-{number}", height=_HEIGHT, width=_WIDTH)
     return stack.enter_context(
-        InstantProcess(broker, settings, clock_offset_s=wrong.offset_s, clock_drift_ppm=wrong.drift_ppm)
+        NullWorkerProcess(broker, settings, clock_offset_s=wrong.offset_s, clock_drift_ppm=wrong.drift_ppm)
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.engines import comparison as engines_bench
-from bench.harness.machine_line import machine_line
+from bench.engines import engine_comparison as engines_bench
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.performance.overhead import Plan
+from bench.load.playback import Plan
 from cloud.models.repository import default_root
 from shared.terminal_table import Table
 

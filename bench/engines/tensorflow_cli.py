@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.engines import tensorflow_comparison
 from bench.engines.tensorflow_variants import AGAIN, WAYS
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from cloud.models.repository import default_root
 from shared.flags import FiniteRange
 from shared.terminal_table import Table

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 
 from bench.engines.tensorflow_variants import ENGINE, WAYS
-from bench.harness.spread import spread
-from bench.performance.overhead import BenchError
+from bench.harness.samples import spread
+from bench.load.playback import BenchError
 from cloud.models.engine_benchmark import turns
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import pictures

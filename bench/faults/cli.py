@@ -17,8 +17,8 @@ from bench.faults.catalogue import chosen
 from bench.faults.rig.rig import OVERLOAD_S, Rig
 from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Finding, Scenario, UnavailableError
-from bench.harness.machine_line import machine_line
-from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
+from bench.harness.output import machine_line
+from shared.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.runtime.machine import machine
@@ -137,7 +137,7 @@ def faults(
     if only_list:
         console.print(_list(wanted))
         return
-    on = machine_line(machine(), f"Mosquitto {mosquitto_version(wanted_mosquitto())}")
+    on = machine_line(machine(), f"Mosquitto {mosquitto_version(require_mosquitto())}")
     seed = secrets.randbits(32) if seed is None else seed
     played: list[Played] = []
     with place(out):

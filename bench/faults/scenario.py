@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.faults.rig.rig import Rig
-from bench.harness.frame_accounting import NO_MASKS, Accounts
+from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from shared.errors import SkylaneError
 
 
@@ -37,7 +37,7 @@ class Finding:
     """The result of a scenario."""
 
     figures: tuple[Figure, ...]
-    accounts: Accounts = field(default_factory=Accounts)  # Accounting of all vehicles of the scenario.
+    accounts: FrameAccounts = field(default_factory=FrameAccounts)  # Accounting of all vehicles of the scenario.
     remarks: tuple[str, ...] = ()  # Notes for the reader, for example which part was not available.
     broken: tuple[str, ...] = ()  # Broken promises other than figure limits and accounting.
     keeps_masks: bool = True  # False if masks were not kept, so their labels could not be checked.

@@ -16,7 +16,7 @@ Truth = Callable[[Path], tuple[int, int]]  # Of a run: how many masks were looke
 
 
 @dataclass(slots=True)
-class Accounts:
+class FrameAccounts:
     """The ledgers of several runs, added up."""
 
     read: int = 0

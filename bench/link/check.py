@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.link.link import LOOPBACK, Link, LinkSpec
 from shared.runtime.machine import machine
 

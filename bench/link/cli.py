@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
-from shared.flags import Checked, number, override
+from shared.flags import ValidatedText, number, override
 from shared.network.endpoint import Endpoint
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
@@ -34,7 +34,7 @@ def _spec_options(command: Command) -> Command:
 
 
 @click.command()
-@click.option("--to", type=Checked("HOST:PORT", Endpoint.parse), help="Of the broker.")
+@click.option("--to", type=ValidatedText("HOST:PORT", Endpoint.parse), help="Of the broker.")
 @click.option(
     "--listen", type=click.IntRange(0, 65535), default=_DEFAULT_PORT, show_default=True, help="0: a free port."
 )

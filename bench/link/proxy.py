@@ -19,7 +19,7 @@ from collections import Counter, deque
 from dataclasses import asdict
 from typing import Any
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.link.link import LinkCounts, LinkSpec
 from bench.link.timing import Lane, Stream
 

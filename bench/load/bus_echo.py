@@ -15,7 +15,7 @@ from typing import Self
 
 import click
 
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.network.broker_options import Connection

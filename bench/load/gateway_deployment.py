@@ -5,22 +5,22 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Self
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
+from bench.load import playback
 from bench.load.worker_process import Worker
-from bench.performance import overhead
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.broker.broker import Broker
 from shared.registry import load
 
 MQTT = "mqtt"
-GRPC_DOORS = ("grpc", "tfs-grpc", "oip-grpc")
-HTTP_DOORS = ("oip-rest", "tfs-rest")
-DOORS = (MQTT, *GRPC_DOORS, *HTTP_DOORS)  # As `skylane edge play --transport` names them.
+GRPC_TRANSPORTS = ("grpc", "tfs-grpc", "oip-grpc")
+HTTP_TRANSPORTS = ("oip-rest", "tfs-rest")
+ALL_TRANSPORTS = (MQTT, *GRPC_TRANSPORTS, *HTTP_TRANSPORTS)  # As `skylane edge play --transport` names them.
 
 
-class DoorSite(AbstractContextManager["DoorSite"]):
+class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
     """A Mosquitto and a worker in processes of their own, ended when the block ends."""
 
     def __init__(
@@ -28,7 +28,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         *,
         models: Path,
         model: str,
-        doors: Sequence[str] = DOORS,
+        doors: Sequence[str] = ALL_TRANSPORTS,
         device: str = "cpu",
         engine: str | None = None,
         instances: int | None = None,
@@ -42,7 +42,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
             SkylaneError: the broker or the worker did not get ready.
         """
         self.grpc, self.http = (f"127.0.0.1:{port}" for port in free_ports(2))
-        faces = {"--grpc": (self.grpc, GRPC_DOORS), "--http": (self.http, HTTP_DOORS)}
+        faces = {"--grpc": (self.grpc, GRPC_TRANSPORTS), "--http": (self.http, HTTP_TRANSPORTS)}
         opened = [word for flag, (at, its) in faces.items() if set(its) & set(doors) for word in (flag, at)]
         with ExitStack() as stack:
             self.broker = stack.enter_context(Broker.start(kind="mosquitto"))
@@ -65,27 +65,27 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         self._stack.close()
 
     def address(self, door: str) -> str:
-        """Where a door of `DOORS` is; of MQTT the broker's URL."""
+        """Where a door of `ALL_TRANSPORTS` is; of MQTT the broker's URL."""
         if door == MQTT:
             return self.broker.url
-        return self.grpc if door in GRPC_DOORS else self.http
+        return self.grpc if door in GRPC_TRANSPORTS else self.http
 
     def transport(self, door: str, vehicle: str, session: str, model: str) -> Transport:
-        """A vehicle's end of a door of `DOORS`, opened as the vehicle node opens it; close it.
+        """A vehicle's end of a door of `ALL_TRANSPORTS`, opened as the vehicle node opens it; close it.
 
         Raises:
             SkylaneError: it cannot be reached.
         """
         where = {"broker": self.broker.url} if door == MQTT else {"worker_addresses": (self.address(door),)}
         config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-        opened: Transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
+        opened: Transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
         return opened
 
     def played(
-        self, plan: overhead.Plan, door: str, folder: Path, *, window: int = 1, sinks: Sequence[str] = ()
+        self, plan: playback.Plan, door: str, folder: Path, *, window: int = 1, sinks: Sequence[str] = ()
     ) -> list[dict[str, str]]:
-        """As `overhead.played`, by a door of `DOORS`."""
+        """As `overhead.played`, by a door of `ALL_TRANSPORTS`."""
         if door == MQTT:
-            return overhead.played(plan, self.broker.url, folder, window=window, sinks=sinks)
+            return playback.played(plan, self.broker.url, folder, window=window, sinks=sinks)
         flags = ("--transport", door, "--worker-address", self.address(door))
-        return overhead.played(plan, None, folder, window=window, sinks=sinks, flags=flags)
+        return playback.played(plan, None, folder, window=window, sinks=sinks, flags=flags)

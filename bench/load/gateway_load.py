@@ -48,7 +48,7 @@ class ClientTally:
 
 
 @dataclass(slots=True)
-class DoorClient:
+class GatewayClient:
     """Keeps a window of frames unanswered at a door."""
 
     name: str  # The vehicle's.
@@ -121,7 +121,7 @@ class DoorClient:
             self._inferences.append((at_ns[Stage.BATCHED], at_ns[Stage.INFERRED]))
 
 
-def run_together(clients: Sequence[DoorClient], seconds: float) -> tuple[int, int]:
+def run_together(clients: Sequence[GatewayClient], seconds: float) -> tuple[int, int]:
     """Have all clients send for so long; when that began and ended, by `shared.clock`."""
     stop = threading.Event()
     threads = ThreadGroup(stop.set)

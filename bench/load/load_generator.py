@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from shared import clock
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -188,7 +188,7 @@ class _Vehicle:
         )
 
     def _returned(self, delivery: Delivery) -> None:
-        answer = unpack_mask(delivery.payload)
+        answer = unpack_result(delivery.payload)
         due_ns = self._unanswered.get(answer.id)
         if due_ns is None:
             return  # Of an earlier round, or after it was counted as lost.

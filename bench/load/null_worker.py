@@ -47,7 +47,7 @@ _STOP_S = 30.0
 _LOOK_S = 0.5
 
 
-class InstantError(SkylaneError):
+class NullWorkerError(SkylaneError):
     """An instant worker did not get ready."""
 
 
@@ -88,7 +88,7 @@ def expected_labels(pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return labels
 
 
-class InstantEngine:
+class NullEngine:
     """An engine that finds road in every pixel, at once or after a wait."""
 
     name = "instant"
@@ -112,7 +112,7 @@ class InstantEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class InstantSettings:
+class NullWorkerSettings:
     """What an instant worker is called and what it expects."""
 
     worker: str = "instant"
@@ -126,10 +126,10 @@ class InstantSettings:
     grpc: str | None = None  # of its gRPC endpoint; None: it has none.
 
 
-class InstantWorker(AbstractContextManager["InstantWorker"]):
+class NullWorker(AbstractContextManager["NullWorker"]):
     """A worker with the instant engine in threads of this process, from the constructor to the end of the block."""
 
-    def __init__(self, broker: str, settings: InstantSettings) -> None:
+    def __init__(self, broker: str, settings: NullWorkerSettings) -> None:
         """Start it.
 
         Raises:
@@ -141,7 +141,7 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self._raised: BaseException | None = None
         gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
         self._node = CloudNode(
-            [instant_model(settings)],
+            [null_model(settings)],
             WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
         )
         bus = Connection(broker, certs=settings.certs).open(
@@ -192,13 +192,13 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self._told.set()
 
 
-class InstantProcess(AbstractContextManager["InstantProcess"]):
+class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
     """An instant worker in a process of its own; ready when the constructor returns, drained when the block ends."""
 
     def __init__(
         self,
         broker: str,
-        settings: InstantSettings,
+        settings: NullWorkerSettings,
         *,
         clock_offset_s: float = 0.0,
         clock_drift_ppm: float = 0.0,
@@ -210,7 +210,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         `log` takes what it says on standard error.
 
         Raises:
-            InstantError: it ended before it was ready; it has told why on standard error, or in the log.
+            NullWorkerError: it ended before it was ready; it has told why on standard error, or in the log.
         """
         told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
@@ -227,7 +227,9 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         if not line:
             self.__exit__()
             why = f": {log} says why" if log else ""
-            raise InstantError(f"the instant worker {settings.worker} ended with code {self._process.returncode}{why}")
+            raise NullWorkerError(
+                f"the instant worker {settings.worker} ended with code {self._process.returncode}{why}"
+            )
         ready: dict[str, Any] = json.loads(line)
         self.worker = settings.worker
         self.session: str = ready["session"]
@@ -247,13 +249,13 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         """Ask it to finish what it holds and to end, and wait for that; its exit code.
 
         Raises:
-            InstantError: it still runs after `limit_s`.
+            NullWorkerError: it still runs after `limit_s`.
         """
         self._process.terminate()
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise InstantError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
+            raise NullWorkerError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
         end(self._process, _STOP_S)
@@ -262,7 +264,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
                 self._process.stdout.close()
 
 
-def instant_model(settings: InstantSettings) -> Model:
+def null_model(settings: NullWorkerSettings) -> Model:
     """The model that an instant worker serves."""
     labels = read_labels(LABELS)
     manifest = Manifest.model_validate(
@@ -289,7 +291,7 @@ def instant_model(settings: InstantSettings) -> Model:
         labels=labels,
         trained=False,
     )
-    return Model(manifest, card, InstantEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
+    return Model(manifest, card, NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
 
 
 @click.command()
@@ -307,9 +309,9 @@ def instant_model(settings: InstantSettings) -> Model:
 @click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
 def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
     """Run an instant worker until SIGTERM or Ctrl-C."""
-    clock.set_wrong(round(clock_offset_s * 1e9), clock_drift_ppm)
+    clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
-    worker = InstantWorker(broker, InstantSettings(**settings))
+    worker = NullWorker(broker, NullWorkerSettings(**settings))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: worker.stop())
     if worker.wait_until_ready():

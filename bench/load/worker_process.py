@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import SkylaneError
-from shared.log_lines import read_line, reason_in
+from shared.log_lines import failure_reason, read_line
 
 _READY_S = 180.0  # Loading TensorFlow and warming a large model up.
 _STOP_S = 60.0
@@ -85,7 +85,7 @@ class Worker(AbstractContextManager["Worker"]):
             raise
         if not self._is_ready:
             self.__exit__()
-            reasons = dict.fromkeys(reason for line in self._said if (reason := reason_in(line)))
+            reasons = dict.fromkeys(reason for line in self._said if (reason := failure_reason(line)))
             raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
@@ -99,7 +99,7 @@ class Worker(AbstractContextManager["Worker"]):
         return self._process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last line that it said."""
         return self._said[-1] if self._said else "it said nothing"
 

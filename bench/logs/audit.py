@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.logs.journeys import check_journeys
 from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem, Problems
 from bench.logs.resource_log import load_resources
 from bench.logs.text_table import read_table
+from bench.logs.timing_checks import check_journeys
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME
 

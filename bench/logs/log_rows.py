@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.logs.problems import Problem, Problems
 from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
-from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXT_COLUMNS, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
@@ -71,7 +71,7 @@ def read_log(folder: Path) -> LogRows:
     table = _identified(table, told[LINES])
     manifest, of_manifest = _manifest(folder, table)
     table = _once(_of_one_run(table, manifest, told[LINES]), told[FRAMES])
-    numbers = {name: _numbers(table, name, told[NUMBERS]) for name in COLUMNS if name not in TEXTS}
+    numbers = {name: _numbers(table, name, told[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
     _tell_holes(table, numbers, told[COMPLETE])
     for stages in _NODES:
         _blank_backward(table, numbers, [f"t_{stage}_ns" for stage in stages], told[ORDER])

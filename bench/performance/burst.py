@@ -24,7 +24,7 @@ _COMPUTE = ("inferred_ms", "postprocessed_ms", "mask_encoded_ms", "replied_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class BurstLatency:
     """The latency of a burst in milliseconds, from its frames' due to its last answer, in four terms that sum to it."""
 
     frames: int
@@ -56,11 +56,11 @@ class Split:
         return self.network_ms + self.predicted_queue_ms + self.compute_ms
 
 
-def split(frames: pd.DataFrame, workers: int) -> Split:
-    """Split one burst: `frames` are its answered ones, at least one, of all vehicles, with the log's durations."""
+def split(frames: pd.DataFrame, workers: int) -> BurstLatency:
+    """BurstLatency one burst: `frames` are its answered ones, at least one, of all vehicles, with the log's durations."""
     last = frames.loc[frames["total_ms"].idxmax()]
     client, queue, compute = (float(last[[*names]].sum()) for names in (_CLIENT, _SERVER_QUEUE, _COMPUTE))
-    return Split(len(frames), workers, float(last["crossing_ms"]), client, queue, compute, _busy_ms(frames))
+    return BurstLatency(len(frames), workers, float(last["crossing_ms"]), client, queue, compute, _busy_ms(frames))
 
 
 def _busy_ms(frames: pd.DataFrame) -> float:
@@ -74,16 +74,16 @@ def _busy_ms(frames: pd.DataFrame) -> float:
     return busy_ns / 1e6 / len(frames)
 
 
-def middle(splits: Sequence[Split]) -> Split:
+def middle(splits: Sequence[BurstLatency]) -> BurstLatency:
     """The split whose latency is the median of several of one cell; the lower of two in the middle."""
     return sorted(splits, key=lambda each: each.total_ms)[(len(splits) - 1) // 2]
 
 
-def spread_ms(splits: Sequence[Split]) -> float:
+def latency_deviation_ms(splits: Sequence[BurstLatency]) -> float:
     """The standard deviation of the latencies of several of one cell; nan of one."""
     return stdev(each.total_ms for each in splits) if len(splits) > 1 else math.nan
 
 
-def speed_up(splits: Sequence[Split], alone: Sequence[Split]) -> float:
+def speed_up(splits: Sequence[BurstLatency], alone: Sequence[BurstLatency]) -> float:
     """How many times sooner a burst was answered than by one worker: of the runs that `middle` shows of both."""
     return middle(alone).total_ms / middle(splits).total_ms

@@ -24,11 +24,11 @@ from rich.console import Console
 
 from bench.harness.busy_time import covered_share
 from bench.harness.fairness import jain
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.load.gateway_deployment import DOORS, DoorSite
-from bench.load.gateway_load import ClientTally, DoorClient, Sample, run_together
-from bench.performance import overhead
+from bench.load import playback
+from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
+from bench.load.gateway_load import ClientTally, GatewayClient, Sample, run_together
 from cloud.engines.engine import Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository, default_root
@@ -50,7 +50,7 @@ class Plan:
     models: Path
     model: str = "road-small"
     engine: str | None = None
-    doors: tuple[str, ...] = DOORS
+    doors: tuple[str, ...] = ALL_TRANSPORTS
     clients: int = 8
     window: int = 2  # Unanswered frames of a client.
     seconds: float = 10.0  # Of a round.
@@ -90,7 +90,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         )
         on_step("starting a worker with all its doors open")
         site = stack.enter_context(
-            DoorSite(
+            GatewayDeployment(
                 models=plan.models,
                 model=plan.model,
                 doors=plan.doors,
@@ -102,13 +102,13 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         pictures = [sample.picture for sample in samples]
         model.warm_up()
         on_step("the bare engine")
-        bare_hz = [overhead.bare_hz(model, pictures, plan.bare_frames)]
+        bare_hz = [playback.bare_hz(model, pictures, plan.bare_frames)]
         rounds = []
         for number in range(plan.rounds):
             on_step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
             tallies, span_ns = _round(plan, site, samples)
             on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
-            bare_hz.append(overhead.bare_hz(model, pictures, plan.bare_frames))
+            bare_hz.append(playback.bare_hz(model, pictures, plan.bare_frames))
             rounds.append(judged(tallies, span_ns, sum(bare_hz[-2:]) / 2))
         return {
             "plan": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()},
@@ -148,8 +148,8 @@ def judged(tallies: Sequence[ClientTally], span_ns: tuple[int, int], bare_hz: fl
 
 def _samples(plan: Plan, model: Model) -> list[Sample]:
     bag = plan.bag or sample_bag(_PICTURES)
-    how = overhead.Plan(bag=bag, models=plan.models, model=plan.model, codec=plan.codec, frames=_PICTURES)
-    messages, pictures = overhead.prepared(how, model), overhead.decoded(how, model)
+    how = playback.Plan(bag=bag, models=plan.models, model=plan.model, codec=plan.codec, frames=_PICTURES)
+    messages, pictures = playback.prepared(how, model), playback.decoded(how, model)
     arrays = [np.asarray(picture, np.uint8) for picture in pictures]
     return [
         Sample(message, picture, model.predict(picture[None])[0])
@@ -157,14 +157,14 @@ def _samples(plan: Plan, model: Model) -> list[Sample]:
     ]
 
 
-def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[ClientTally], tuple[int, int]]:
+def _round(plan: Plan, site: GatewayDeployment, samples: Sequence[Sample]) -> tuple[list[ClientTally], tuple[int, int]]:
     with ExitStack() as stack:
         clients = []
         for number, door in enumerate(islice(cycle(plan.doors), plan.clients)):
             name, session = f"client-{number + 1}", uuid4().hex[:12]
             transport = stack.enter_context(closing(site.transport(door, name, session, plan.model)))
             transport.wait_for_card(_READY_S)
-            clients.append(DoorClient(name, door, session, transport, samples, plan.window))
+            clients.append(GatewayClient(name, door, session, transport, samples, plan.window))
         span_ns = run_together(clients, plan.seconds + _SETTLING_S)
     return [client.tally() for client in clients], span_ns
 
@@ -173,7 +173,7 @@ def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", default="road-small", show_default=True)
 @click.option("--engine", help="What runs it. [as its manifest says]")
-@click.option("--door", "doors", multiple=True, type=click.Choice(DOORS), help="These alone. [all]")
+@click.option("--door", "doors", multiple=True, type=click.Choice(ALL_TRANSPORTS), help="These alone. [all]")
 @click.option("--clients", type=click.IntRange(1, 64), default=8, show_default=True)
 @click.option("--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Of each client.")
 @click.option("--instances", type=click.IntRange(1, 64), help="Batches at a time. [as the engine chooses]")
@@ -184,7 +184,7 @@ def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[
 def doors(models: Path | None, doors: tuple[str, ...], path: Path | None, **how: Any) -> None:
     """Let clients in by all doors at once: the worker's throughput, its fairness, and every mask compared."""
     with Console(stderr=True).status("preparing") as status:
-        result = measure(Plan(models=models or default_root(), doors=doors or DOORS, **how), status.update)
+        result = measure(Plan(models=models or default_root(), doors=doors or ALL_TRANSPORTS, **how), status.update)
     if path is not None:
         path.write_text(json.dumps(result, indent=2), encoding="utf-8")
     _print(result, Console())

@@ -12,9 +12,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
+from bench.load.playback import BenchError
 from bench.load.synthetic_run import Plan, write_run
-from bench.performance.overhead import BenchError
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 

@@ -17,12 +17,12 @@ import numpy as np
 from rich.console import Console
 
 from bench.harness.fairness import jain, max_min_shares
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread
+from bench.harness.samples import spread
+from bench.load import playback
 from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
 from bench.load.worker_process import Worker
-from bench.performance import overhead
 from cloud.engines.engine import Placement, Precision
 from cloud.models.repository import Repository, default_root
 from shared.broker.broker import Broker
@@ -82,7 +82,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     precision = None if plan.precision is None else Precision(plan.precision)
     repository, placement = Repository(plan.models), Placement(device="cpu", precision=precision)
     bag = sample_bag(40)
-    frames_plan = overhead.Plan(bag=bag, models=plan.models, model=plan.model, codec=plan.codec, quality=plan.quality)
+    frames_plan = playback.Plan(bag=bag, models=plan.models, model=plan.model, codec=plan.codec, quality=plan.quality)
     rounds = []
     with (
         repository.load(plan.model, placement, engine=plan.engine) as model,
@@ -97,11 +97,11 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             flags=plan.flags,
         ) as worker,
     ):
-        pictures = overhead.decoded(frames_plan, model)
-        messages = overhead.prepared(frames_plan, model)
+        pictures = playback.decoded(frames_plan, model)
+        messages = playback.prepared(frames_plan, model)
         model.warm_up()
         on_step("the bare engine")
-        bare_hz = [overhead.bare_hz(model, pictures, plan.bare_frames)]
+        bare_hz = [playback.bare_hz(model, pictures, plan.bare_frames)]
         for number in range(plan.rounds):
             for load in ("equal", "greedy"):
                 on_step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
@@ -112,7 +112,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
                     broker.url, messages, offered, deadline_ms=deadline_ms, duration_s=duration_s
                 ).run()
                 on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
-                bare_hz.append(overhead.bare_hz(model, pictures, plan.bare_frames))
+                bare_hz.append(playback.bare_hz(model, pictures, plan.bare_frames))
                 rounds.append(judged(load, offered, tallies, span_ns, sum(bare_hz[-2:]) / 2))
         return {
             "plan": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()},

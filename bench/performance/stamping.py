@@ -16,18 +16,18 @@ import click
 import numpy as np
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
-from bench.harness.spread import spread, spread_table
+from bench.harness.output import machine_line
+from bench.harness.samples import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import Clocks
 from shared import clock
 from shared.clock import Exchange
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.machine import machine
@@ -61,7 +61,7 @@ class _Desk:
         clocks = Clocks()
         self._ledger = Ledger(log, vehicle=_VEHICLE, session="session", model=_MODEL, clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
-        self._answers: list[MaskMessage] = []
+        self._answers: list[ResultMessage] = []
         for _ in range(_SETTLING):
             now_ns = clock.now_ns()
             clocks.probed(_WORKER_NODE, Exchange(now_ns, now_ns, now_ns, now_ns + 1_000_000))
@@ -99,7 +99,7 @@ class _Desk:
         }
         return {name: part_ns / 1e3 for name, part_ns in parts_ns.items()}
 
-    def _request(self, journey: Journey) -> Request:
+    def _request(self, journey: FrameRecord) -> Request:
         message = FrameMessage(
             id=journey.id,
             model=_MODEL,
@@ -109,7 +109,7 @@ class _Desk:
             geometry=plan(Resize.CROP, 1, 1, 1, 1),
             frame_stamp_ns=0,
             data=b"",
-            want=Want("raw"),
+            want=RequestOptions("raw"),
             stamps=journey.stamps,
         )
         return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message, batch_size=1)

@@ -20,18 +20,18 @@ import click
 import psutil
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread
+from bench.harness.samples import spread
+from bench.load import playback
 from bench.load.bus_echo import wire
 from bench.load.worker_process import Worker
-from bench.performance import overhead
 from cloud.models.repository import default_root
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
 from shared.network.broker_options import Connection
-from shared.network.tls import context_of
+from shared.network.tls import create_tls_context
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
@@ -107,7 +107,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _certificates(folder: Path) -> Path:
-    authority = Authority(folder)
+    authority = CertificateAuthority(folder)
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, _VEHICLE, 1)
     authority.node(Role.WORKER, _WORKER, 1)
@@ -143,7 +143,7 @@ def _measure_bus(
 def _measure_journey(
     plan: Plan, doors: Sequence[Door], rounds: Mapping[str, Rounds], folder: Path, on_step: Callable[[str], None]
 ) -> None:
-    played = overhead.Plan(bag=sample_bag(plan.frames), models=plan.models, model=plan.model, frames=plan.frames)
+    played = playback.Plan(bag=sample_bag(plan.frames), models=plan.models, model=plan.model, frames=plan.frames)
     with ExitStack() as stack:
         workers = {}
         for door in doors:
@@ -156,10 +156,10 @@ def _measure_journey(
             run = folder / f"{door.name}-{number}"
             pids = (workers[door.name].pid, door.broker.pid)
             before_s = _processor_s(pids)
-            one = overhead.played(played, door.broker.url, run / "latency", window=1, flags=flags)
-            many = overhead.played(played, door.broker.url, run / "throughput", window=plan.window, flags=flags)
+            one = playback.played(played, door.broker.url, run / "latency", window=1, flags=flags)
+            many = playback.played(played, door.broker.url, run / "throughput", window=plan.window, flags=flags)
             rounds[door.name].total_ms.append(median(float(row["total_ms"]) for row in one))
-            rounds[door.name].answered_hz.append(overhead.rate_hz(many))
+            rounds[door.name].answered_hz.append(playback.rate_hz(many))
             used_ms = 1e3 * (_processor_s(pids) - before_s)
             rounds[door.name].processor_ms.append(used_ms / (len(one) + len(many)))
 
@@ -194,7 +194,7 @@ def _compared(by_round: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def _cipher(door: Door) -> str:
     """What a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
     address = Address.parse(door.broker.url)
-    context = context_of(address, Connection(certs=door.certs).certificates(_VEHICLE))
+    context = create_tls_context(address, Connection(certs=door.certs).certificates(_VEHICLE))
     with (
         socket.create_connection((address.host, address.port), timeout=_ANSWER_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,

@@ -17,12 +17,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
-from bench.harness.round_stats import Laps, parts_of
+from bench.harness.comparison import Laps, parts_of
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
+from bench.load import playback
 from bench.load.bus_echo import wire
-from bench.load.gateway_deployment import DOORS, MQTT, DoorSite
-from bench.performance import overhead
+from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from cloud.models.repository import default_root
 from shared.runtime.machine import machine
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
@@ -43,7 +43,7 @@ class Plan:
     models: Path
     model: str = "road-small"
     engine: str | None = None
-    doors: tuple[str, ...] = DOORS
+    doors: tuple[str, ...] = ALL_TRANSPORTS
     codec: str = "jpeg"
     frames: int = 20  # A round.
     rounds: int = 5
@@ -55,14 +55,16 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         SkylaneError: the bag, the model, the broker or the worker cannot be used, or a frame was not answered.
     """
-    played = overhead.Plan(
+    played = playback.Plan(
         bag=plan.bag, models=plan.models, model=plan.model, codec=plan.codec, frames=plan.frames, device="cpu"
     )
     laps = {door: Laps() for door in plan.doors}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         on_step("starting a worker with all its doors open")
-        site = stack.enter_context(DoorSite(models=plan.models, model=plan.model, doors=plan.doors, engine=plan.engine))
+        site = stack.enter_context(
+            GatewayDeployment(models=plan.models, model=plan.model, doors=plan.doors, engine=plan.engine)
+        )
         for number in range(plan.rounds):
             for door in plan.doors if number % 2 == 0 else reversed(plan.doors):
                 on_step(f"round {number + 1} of {plan.rounds}: {door}")
@@ -81,7 +83,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         }
 
 
-def _broker_alone(site: DoorSite, bytes_up: float, plan: Plan) -> float:
+def _broker_alone(site: GatewayDeployment, bytes_up: float, plan: Plan) -> float:
     """Median milliseconds for so many bytes through the broker, and a mask's bytes back; nothing is done with them."""
     payload = os.urandom(round(bytes_up))
     with wire(site.broker.url) as bus:
@@ -93,14 +95,16 @@ def _broker_alone(site: DoorSite, bytes_up: float, plan: Plan) -> float:
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", default="road-small", show_default=True)
 @click.option("--engine", help="What runs it. [as its manifest says]")
-@click.option("--transport", "doors", multiple=True, type=click.Choice(DOORS), help="These alone. [all]")
+@click.option("--transport", "doors", multiple=True, type=click.Choice(ALL_TRANSPORTS), help="These alone. [all]")
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A round.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
 def transports(bag: Path | None, models: Path | None, doors: tuple[str, ...], path: Path | None, **how: Any) -> None:
     """Compare the ways to the same worker: what each adds to inference, one frame in flight."""
-    plan = Plan(bag=bag or sample_bag(how["frames"]), models=models or default_root(), doors=doors or DOORS, **how)
+    plan = Plan(
+        bag=bag or sample_bag(how["frames"]), models=models or default_root(), doors=doors or ALL_TRANSPORTS, **how
+    )
     with Console(stderr=True).status("preparing") as status:
         result = measure(plan, status.update)
     if path is not None:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from bench.harness.spread import spread
-from bench.load.null_worker import MODEL, InstantSettings, InstantWorker
-from bench.performance.overhead import BenchError
+from bench.harness.samples import spread
+from bench.load.null_worker import MODEL, NullWorker, NullWorkerSettings
+from bench.load.playback import BenchError
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runtime.machine import machine
@@ -39,7 +39,7 @@ def measure(
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-"))) / "run"
-        stack.enter_context(InstantWorker(broker.url, InstantSettings(height=height, width=width)))
+        stack.enter_context(NullWorker(broker.url, NullWorkerSettings(height=height, width=width)))
         on_step(f"{frames} frames of {bag}")
         memory_mb = _play(bag, broker.url, folder, frames, codec)
         rows = list(read_rows(folder))

@@ -12,8 +12,8 @@ from bench.logs.audit import checks
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.content import Report
+from bench.report.data.report_input import Subject, open_subject
 from bench.report.data.study_log import is_study, run_folders
-from bench.report.data.subject import Subject, open_subject
 from bench.report.document import report_of, write_page
 from bench.report.output.charts import FiguresError, write_figures
 from bench.report.output.json_data import plain

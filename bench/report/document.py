@@ -7,28 +7,28 @@ from pathlib import Path
 
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.cost import throughput_hz
-from bench.report.chapters.comparisons import cost, estimates, offloading, overhead, study
+from bench.report.chapters.comparisons import cost, offloading
 from bench.report.chapters.comparisons import runs as comparison
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.chapters.run import (
-    bursts,
     clocks,
     consistency,
     distribution,
     outcomes,
     provenance,
     resources,
+    stage_statistics,
     stages,
     throughput,
     timeline,
-    utilization,
 )
+from bench.report.chapters.study import bursts, cells, overhead, utilization
+from bench.report.chapters.summary import verdict, verdict_of_several, verdict_of_study
 from bench.report.content import Report, Section
 from bench.report.data.answered_frames import answered, start_ns
 from bench.report.data.frame_details import details, drawn, pictures
+from bench.report.data.report_input import Subject, open_subject
 from bench.report.data.study_log import StudyLog
-from bench.report.data.subject import Subject, open_subject
-from bench.report.data.verdict import verdict, verdict_of_several, verdict_of_study
 from bench.report.output.page import render
 from shared.errors import SkylaneError
 
@@ -98,7 +98,7 @@ def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
         throughput.chapter(run, began_ns),
         clocks.chapter(known, began_ns),
         resources.chapter(run.resources),
-        estimates.chapter(estimates.describe_stages(known), known, len(frames)),
+        stage_statistics.chapter(stage_statistics.describe_stages(known), known, len(frames)),
     ]
     sections += _extras(subject, tariff)
     carried = drawn(frames)
@@ -140,9 +140,9 @@ def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
 def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
     """The report of a study: its cells, and what each axis changes. `tariff`: the study's own where none is given."""
     sides = [log.side(cell) for cell in log.cells]
-    sections = [study.provenance(log), study.runs(log), study.results(log), study.axes(log)]
+    sections = [cells.provenance(log), cells.runs(log), cells.results(log), cells.axes(log)]
     if len(log.capacity):
-        sections.append(study.capacity(log))
+        sections.append(cells.capacity(log))
     sections += filter(
         None, (overhead.chapter(log), bursts.chapter(log), utilization.chapter(log), offloading.of_study(log))
     )

@@ -13,12 +13,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.harness.frame_accounting import Accounts
-from bench.harness.machine_line import machine_line
+from bench.harness.frame_accounting import FrameAccounts
+from bench.harness.output import machine_line
 from bench.harness.recovery_time import longest_gap_ms, recovery_ms
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread
-from bench.load.null_worker import MODEL, InstantProcess, InstantSettings
+from bench.harness.samples import spread
+from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker
 from bench.study.execution.fleet import Fleet
 from cloud.models.repository import default_root
@@ -54,7 +54,7 @@ class Plan:
 class Figures:
     """What the runs of one kind came to."""
 
-    accounts: Accounts = field(default_factory=Accounts)
+    accounts: FrameAccounts = field(default_factory=FrameAccounts)
     recovery_ms: list[float] = field(default_factory=list)
     retry_wait_ms: list[float] = field(default_factory=list)
     gap_ms: list[float] = field(default_factory=list)  # Of each vehicle: the longest time without an answer.
@@ -152,7 +152,7 @@ def _worker(plan: Plan, broker: str, number: int) -> Iterator[int]:
     process = (
         Worker(broker, models=default_root(), model=plan.model, name=name)
         if plan.model
-        else InstantProcess(broker, InstantSettings(name, MODEL, _HEIGHT, _WIDTH, plan.think_ms))
+        else NullWorkerProcess(broker, NullWorkerSettings(name, MODEL, _HEIGHT, _WIDTH, plan.think_ms))
     )
     with process as worker:
         try:

@@ -17,11 +17,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.harness.sample_bag import sample_bag
-from bench.harness.spread import spread
+from bench.harness.samples import spread
+from bench.load.playback import BenchError
 from bench.load.worker_process import Worker
-from bench.performance.overhead import BenchError
 from bench.study.execution.fleet import Fleet
 from cloud.control_cli import ask
 from cloud.models.repository import Repository, default_root

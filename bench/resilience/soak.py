@@ -12,7 +12,7 @@ from bench.faults.chaos import Chaos, Deed
 from bench.faults.rig.rig import Rig
 from bench.faults.rig.site import Site
 from bench.faults.rig.working_folder import place
-from bench.harness.frame_accounting import NO_MASKS, Accounts
+from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from bench.harness.process_log import MEASURES, Life, ProcessLog
 
 ROLES = ("broker", "worker", "vehicle", "link")
@@ -65,7 +65,7 @@ class Soaked:
     """What a soak came to."""
 
     plan: Plan
-    accounts: Accounts
+    accounts: FrameAccounts
     deeds: tuple[Deed, ...]
     growths: tuple[Growth, ...]
     broken: tuple[str, ...]  # Who ended though nobody asked for it.

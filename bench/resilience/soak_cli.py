@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.resilience import soak as soak_bench
-from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
+from shared.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.flags import FiniteRange
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -37,7 +37,7 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
     junk. The exit code is 1 where a promise does not hold, or memory, files or threads grow.
     """
     console, errors = Console(), Console(stderr=True)
-    on = machine_line(machine(), f"Mosquitto {mosquitto_version(wanted_mosquitto())}")
+    on = machine_line(machine(), f"Mosquitto {mosquitto_version(require_mosquitto())}")
     seed = secrets.randbits(32) if seed is None else seed
     seconds = minutes * 60 if hours is None else hours * 3600
     errors.print(f"seed {seed}", highlight=False)

@@ -9,9 +9,9 @@ import pandas as pd
 from scipy import stats
 
 from bench.statistics.bootstrap import Floats
+from bench.statistics.comparison_text import sentence
 from bench.statistics.description import Estimate
-from bench.statistics.runs import RunTest, compare_runs
-from bench.statistics.wording import sentence
+from bench.statistics.run_test import RunTest, compare_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare(pairs: Sequence[tuple[Sample, Sample]], *, in_blocks: bool) -> list[Comparison]:
-    """Compare b with a for each pair, all of them together as one family of tests (see bench.statistics.runs).
+    """Compare b with a for each pair, all of them together as one family of tests (see bench.statistics.run_test).
 
     The figure of a run is the median of its frames. `hedges_g` is the difference of the frames' means in pooled standard
     deviations, with the small-sample factor of Hedges (1981); it and `probability_b_lower` describe the frames, and claim

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED
 from bench.study.execution.progress import ProgressBar
 from bench.study.execution.runner import Runner
-from bench.study.execution.runs import DONE, FAILED, SKIPPED
 from bench.study.execution.session import Session, session
 from bench.study.plan.axes import AXES, Axes, known_values
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.devices import missing
-from bench.study.plan.plan import Plan, cells, model_names, read_plan
 from bench.study.plan.scenarios import SCENARIOS
+from bench.study.plan.study_plan import Plan, cells, model_names, read_plan
 from bench.study.plan.variants import Variants
 from bench.study.results import provenance
 from bench.study.results.folder import StudyFolder

@@ -164,13 +164,13 @@ void write_pgm(const std::string& path, Size size, const std::string& mask) {
 }
 
 void run(const Wishes& wishes) {
-  const auto picture = read_picture(wishes.picture);
+  const auto picture = read_image_file(wishes.picture);
   const auto until = Clock::now() + std::chrono::seconds(wishes.timeout_s);
   Broker broker(wishes.host, wishes.port, wishes.certs, wishes.vehicle, until);
   const auto card = find_model(broker, wishes, until);
   auto answer = ask(broker, wishes, card, picture, now_ns());
   if (answer.status != "answered") throw Error(answer.status + ": " + answer.reason);
-  const auto mask = unpack_mask(answer);
+  const auto mask = unpack_result(answer);
   answer.stamps.push_back({"mask_decoded", answer.stamps.back().node, now_ns()});
   write_pgm(wishes.mask, answer.size, mask);
   std::printf("mask of %d x %d by %s: %s %s, %s\n", answer.size.height, answer.size.width, answer.worker.c_str(),

@@ -135,7 +135,7 @@ Answer unpack_answer(const std::string& payload) try {
   throw Error("an answer that is no MessagePack");
 }
 
-std::string unpack_mask(const Answer& answer) {
+std::string unpack_result(const Answer& answer) {
   const auto [height, width] = answer.size;
   if (height < 1 || width < 1 || 1LL * height * width > kMostPixels)
     throw Error("a mask of " + std::to_string(height) + " x " + std::to_string(width) + " pixels: none is of such a size");

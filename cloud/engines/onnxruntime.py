@@ -8,7 +8,15 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement
-from cloud.engines.pre_postprocess import answer, check_head, feed_of, first_line, named, only_input, own_precision
+from cloud.engines.pre_postprocess import (
+    answer,
+    check_other_inputs,
+    check_output,
+    file_precision,
+    first_line,
+    named,
+    preprocessor_for,
+)
 from cloud.models.manifest import Manifest
 
 ort: Any = import_module("onnxruntime")  # Any: it ships no types.
@@ -36,7 +44,7 @@ class OnnxRuntimeEngine:
             DeviceError: the device is not there.
         """
         self.name = "onnxruntime"
-        self.precision = own_precision(manifest, placement, self.name, path)
+        self.precision = file_precision(manifest, placement, self.name, path)
         gpus = 1 if _CUDA in ort.get_available_providers() else 0
         if gpus and placement.device.startswith("gpu:"):
             gpus = 1000  # How many there are is seen by trying: CUDA numbers them.
@@ -51,11 +59,11 @@ class OnnxRuntimeEngine:
         outputs = {each.name: each for each in self._session.get_outputs()}
         picture = named(inputs, manifest.input.tensor, "input", path)
         self._heads = {head: named(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()}
-        self._feed = feed_of(shape_of(picture), type_of(picture), manifest, path)
+        self._feed = preprocessor_for(shape_of(picture), type_of(picture), manifest, path)
         self.batch_size = self._feed.batch_size
         for head, tensor in self._heads.items():
-            check_head(head, shape_of(tensor), manifest, path)
-        only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
+            check_output(head, shape_of(tensor), manifest, path)
+        check_other_inputs([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._input = picture.name
         self._constants = {
             name: np.array(value, type_of(inputs[name])).reshape([side or 1 for side in shape_of(inputs[name])])

@@ -57,7 +57,7 @@ class Feed:
         return values
 
 
-def feed_of(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Feed:
+def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Feed:
     """How to feed an input of this shape and type; of one that tells neither, N×H×W×3 of the manifest's is believed.
 
     Raises:
@@ -89,7 +89,7 @@ def named(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
     return tensors[name]
 
 
-def only_input(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
+def check_other_inputs(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
     """Check that a file asks for nothing but the picture and what the manifest's constants give.
 
     Raises:
@@ -100,7 +100,7 @@ def only_input(names: Sequence[str], constants: Sequence[str], path: Path) -> No
         raise EngineError(path, f"also wants {', '.join(unfed[:5])}: give each a value in input.constants")
 
 
-def own_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
+def file_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
     """The precision of the file, which is what an engine that rewrites no numbers computes in.
 
     Raises:
@@ -115,7 +115,7 @@ def own_precision(manifest: Manifest, placement: Placement, engine: str, path: P
     return manifest.precision
 
 
-def check_head(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
+def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
     """Check that an output of this shape, None where it tells none, is what the manifest says of a head.
 
     Raises:
@@ -156,7 +156,7 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise InferenceError(f"the model returned NaN in {head!r}")
     try:
-        check_head(head, values.shape, manifest, path)
+        check_output(head, values.shape, manifest, path)
     except EngineError as error:
         raise InferenceError(error.problem) from error
     match manifest.task:

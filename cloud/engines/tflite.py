@@ -12,12 +12,12 @@ from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, P
 from cloud.engines.pre_postprocess import (
     Array,
     answer,
-    check_head,
-    feed_of,
+    check_other_inputs,
+    check_output,
+    file_precision,
     first_line,
     named,
-    only_input,
-    own_precision,
+    preprocessor_for,
 )
 from cloud.models.manifest import Manifest, OutputKind
 
@@ -39,19 +39,19 @@ class TfliteEngine:
             DeviceError: a GPU was asked for.
         """
         self.name = "tflite"
-        self.precision = own_precision(manifest, placement, self.name, path)
+        self.precision = file_precision(manifest, placement, self.name, path)
         self.device = choose(placement.device, 0, "TensorFlow Lite", "choose another engine")
         self._manifest, self._path = manifest, path
         self._model = open_model(path, placement)
         inputs, outputs = _tensors(self._model)
         self._picture = named(inputs, manifest.input.tensor, "input", path)
         self._heads = {head: named(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()}
-        self._feed = feed_of(shape_of(self._picture), np.dtype(self._picture["dtype"]).name, manifest, path)
+        self._feed = preprocessor_for(shape_of(self._picture), np.dtype(self._picture["dtype"]).name, manifest, path)
         self.batch_size = self._feed.batch_size
         for head, tensor in self._heads.items():
-            check_head(head, shape_of(tensor), manifest, path)
+            check_output(head, shape_of(tensor), manifest, path)
         spare = {each["name"]: each for each in inputs.values() if each["index"] != self._picture["index"]}
-        only_input(list(spare), list(manifest.input.constants), path)
+        check_other_inputs(list(spare), list(manifest.input.constants), path)
         self._constants = {
             each["index"]: np.full(each["shape"], manifest.input.constants[name], each["dtype"])
             for name, each in spare.items()

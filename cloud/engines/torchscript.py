@@ -11,7 +11,16 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
-from cloud.engines.pre_postprocess import Array, Feed, answer, check_head, first_line, named, only_input, own_precision
+from cloud.engines.pre_postprocess import (
+    Array,
+    Feed,
+    answer,
+    check_other_inputs,
+    check_output,
+    file_precision,
+    first_line,
+    named,
+)
 from cloud.models.manifest import Manifest
 
 torch: Any = import_module("torch")  # Any: its types take mypy minutes.
@@ -34,7 +43,7 @@ class TorchScriptEngine:
             DeviceError: the device is not there.
         """
         self.name = "torchscript"
-        self.precision = own_precision(manifest, placement, self.name, path)
+        self.precision = file_precision(manifest, placement, self.name, path)
         self.device = choose(placement.device, torch.cuda.device_count(), "PyTorch", "install a PyTorch with CUDA")
         self.batch_size = None
         self._manifest, self._path = manifest, path
@@ -78,7 +87,7 @@ class TorchScriptEngine:
                 found = self._run(black, feed)
                 for head, output in self._manifest.heads.items():
                     tensor = named(found, output.tensor, "output", self._path)
-                    check_head(head, tensor.shape, self._manifest, self._path)
+                    check_output(head, tensor.shape, self._manifest, self._path)
                     answer(head, tensor, feed, self._manifest, self._path)
             except (RuntimeError, ValueError) as error:
                 problems.append(EngineError(self._path, f"fails on a black picture: {_cause(error)}"))
@@ -109,7 +118,9 @@ def _loaded(path: Path, place: Any, manifest: Manifest) -> Any:
 def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:
     """What to give for the other arguments that have no default."""
     others = [each for each in module.forward.schema.arguments[1:] if each.name != manifest.input.tensor]
-    only_input([each.name for each in others if not each.has_default_value()], list(manifest.input.constants), path)
+    check_other_inputs(
+        [each.name for each in others if not each.has_default_value()], list(manifest.input.constants), path
+    )
     return {each.name: manifest.input.constants[each.name] for each in others if each.name in manifest.input.constants}
 
 

@@ -21,7 +21,7 @@ _RATE_HZ = 10.0  # how many a second it may go on with: a node sends a burst of 
 _MAX_VEHICLES = 1024
 
 
-class Unechoed(StrEnum):
+class ProbeRefusal(StrEnum):
     """Why a probe gets no echo."""
 
     TOO_OFTEN = "too_often"
@@ -65,16 +65,16 @@ class Echoes:
         handler = errors.guarded("probe", partial(self._received, bus))
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, handler)
 
-    def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | Unechoed:
+    def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | ProbeRefusal:
         """The packed echo of a vehicle's packed probe, or why it gets none, which is counted."""
         if not self._is_allowed(vehicle, received_ns):
-            self._refused.add(Unechoed.TOO_OFTEN)
-            return Unechoed.TOO_OFTEN
+            self._refused.add(ProbeRefusal.TOO_OFTEN)
+            return ProbeRefusal.TOO_OFTEN
         try:
             probe = unpack_probe(payload)
         except MessageError:
-            self._refused.add(Unechoed.UNREADABLE)
-            return Unechoed.UNREADABLE
+            self._refused.add(ProbeRefusal.UNREADABLE)
+            return ProbeRefusal.UNREADABLE
         return pack_echo(
             Echo(
                 session=probe.session,

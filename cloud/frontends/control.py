@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from cloud.models.model_swap import Exchange, ExchangeError
+from cloud.models.model_swap import Exchange, ModelSwapError
 from cloud.serving.request_errors import RequestErrors
 from cloud.serving.served_models import Lane, Serving
 from shared.errors import SkylaneError
@@ -24,7 +24,7 @@ from shared.messages.control import (
 )
 from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus, Delivery, Properties
-from shared.runtime.threads import Counts, Handover
+from shared.runtime.threads import BoundedQueue, Counts
 
 _MAX_REQUESTS = 32  # That wait to be read.
 _MAX_CHANGES = 4  # Loads and unloads that wait for the one under way.
@@ -54,8 +54,8 @@ class Control:
         self._serving = serving
         self._exchange = exchange
         self.operators = frozenset(operators)
-        self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
-        self._changes: Handover[tuple[ControlRequest, Tell]] = Handover(_MAX_CHANGES)
+        self._requests: BoundedQueue[Delivery] = BoundedQueue(_MAX_REQUESTS)
+        self._changes: BoundedQueue[tuple[ControlRequest, Tell]] = BoundedQueue(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
         self._refused = Counts()
         self._log = RateLimitedLogger(get_logger("cloud"))
@@ -169,7 +169,7 @@ class Control:
         loader = self._exchange.loader
         if loader is None:
             self._serving.find(request.model, request.version)  # Which tells what is served instead.
-            raise ExchangeError("this worker has no repository")
+            raise ModelSwapError("this worker has no repository")
         return self._answer_to(request, card=loader.repository.card(request.model, request.version))
 
     def _changed(self, request: ControlRequest) -> ControlReply:

@@ -1,4 +1,4 @@
-"""Intake: the worker's door to the broker. The network thread stamps, admits and returns."""
+"""MqttFrontend: the worker's door to the broker. The network thread stamps, admits and returns."""
 
 import queue
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import read
 from cloud.serving.inflight import Unanswered
 from cloud.serving.replies import Replier
@@ -16,14 +16,14 @@ from cloud.serving.served_models import Serving
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
-from shared.messages.frame import MASK_CONTENT_TYPE, MaskMessage, Status, pack_mask
+from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId, TopicNameError
-from shared.mqtt.bus import Acknowledged, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameClaim
-from shared.runtime.threads import Handover
+from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will
+from shared.mqtt.name_guard import NameGuard
+from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 
 _MAX_REFUSED = 1024
@@ -51,7 +51,7 @@ def worker_will(worker: str, session: str) -> Will:
     return Will(topics.WORKER_STATUS.of(worker=worker), pack_status(NodeStatus(NodeState.OFFLINE, session)))
 
 
-class Intake:
+class MqttFrontend:
     """Subscribes to the models' frames and publishes the answers."""
 
     def __init__(
@@ -64,10 +64,10 @@ class Intake:
         session: str,
         group: str = topics.GROUP,
         qos: int = topics.FRAMES.qos,
-        hold_off: HoldOff | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
-        """`hold_off` is asked whose frames are refused at the door.
+        """`circuit_breaker` is asked whose frames are refused at the door.
 
         `give_up` is told, on the network thread, why the worker cannot go on under its name.
         """
@@ -79,7 +79,7 @@ class Intake:
         self._session = session
         self._group = group
         self._qos = qos
-        self._refused: Handover[tuple[Request, Status, str]] = Handover(_MAX_REFUSED)
+        self._refused: BoundedQueue[tuple[Request, Status, str]] = BoundedQueue(_MAX_REFUSED)
         self._refused_bytes = 0
         self._lock = threading.Lock()
         self._state: NodeState | None = None  # None: nothing was announced yet.
@@ -89,9 +89,9 @@ class Intake:
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = Unanswered()
         self._ignored: Counter[str] = Counter()  # By the network thread alone.
-        self._hold_off = hold_off or HoldOff()
+        self._hold_off = circuit_breaker or CircuitBreaker()
         self._handler = replier.errors.guarded("mqtt", self._received)
-        self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
+        self._claim = NameGuard("worker", worker, session, announce=self.announce, give_up=give_up)
 
     @property
     def ignored(self) -> Mapping[str, int]:
@@ -133,7 +133,7 @@ class Intake:
             AnnouncementError: it is more than a status may hold.
         """
         payload = pack_status(NodeStatus(NodeState.ONLINE, self._session, self._admission.max_frames, tuple(cards)))
-        problem = f"{len(payload)} bytes" if len(payload) > self._bus.largest_payload - _ROOM_BYTES else ""
+        problem = f"{len(payload)} bytes" if len(payload) > self._bus.max_payload_bytes - _ROOM_BYTES else ""
         try:
             unpack_status(payload)
         except MessageError as error:
@@ -163,7 +163,7 @@ class Intake:
         self._leave([self._filter(model)])
         self._unanswered.wait_until_none(model, _ANSWERED_WITHIN_S)
 
-    def announce(self, acknowledged: Acknowledged | None = None) -> None:
+    def announce(self, acknowledged: AckHandler | None = None) -> None:
         """Tell where the worker stands and what it serves, while its name is its own; again on every reconnect."""
         with self._announcing:
             if self._state is None or self._claim.is_lost:
@@ -194,7 +194,7 @@ class Intake:
             filters = [self._filter(model) for model in self._admitted]
         self._leave([*filters, topics.RETRIES.filter(worker=self._worker)])
 
-    def end_refusals(self) -> None:
+    def close_refusals(self) -> None:
         """No more frames will be refused: let the refusing thread end when it has answered."""
         self._refused.close()
 
@@ -244,7 +244,7 @@ class Intake:
 
     def _filter(self, model: str) -> str:
         topic_filter = topics.FRAMES.filter(model=model)
-        return topics.shared(self._group, topic_filter) if self._bus.shares_subscriptions else topic_filter
+        return topics.shared(self._group, topic_filter) if self._bus.supports_shared_subscriptions else topic_filter
 
     def _subscribe(self, model: str) -> None:
         self._admitted.add(model)
@@ -280,7 +280,7 @@ class Intake:
             model=names["model"],
             answer=partial(self._answer, reply_topic, correlation, names["model"], delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
-            largest_answer=self._bus.largest_payload - _ROOM_BYTES,
+            max_reply_bytes=self._bus.max_payload_bytes - _ROOM_BYTES,
             correlation=correlation,
         )
         if request.correlation is not None:  # A sender that only the message names may never be answered.
@@ -315,14 +315,14 @@ class Intake:
             self._refused_bytes += size
 
     def _answer(
-        self, topic: str, correlation: FrameId | None, model: str, traceparent: str | None, message: MaskMessage
+        self, topic: str, correlation: FrameId | None, model: str, traceparent: str | None, message: ResultMessage
     ) -> None:
         self._bus.publish(
             topic,
-            pack_mask(message),
+            pack_result(message),
             qos=self._qos,
             properties=Properties(
-                content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
+                content_type=RESULT_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),
         )
         if correlation is not None:
@@ -330,7 +330,7 @@ class Intake:
 
     def _check_alone(self, models: Collection[str]) -> None:
         """One plain subscription each would have every worker answer every frame."""
-        if self._bus.shares_subscriptions:
+        if self._bus.supports_shared_subscriptions:
             return
         others: queue.SimpleQueue[str] = queue.SimpleQueue()
         settled = threading.Event()

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cloud.gateway.bind import listen
-from cloud.gateway.common.auth import Callers
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.settings import GatewaySettings
 from shared.errors import SkylaneError
-from shared.network.certificate_expiry import refuse_expired
+from shared.network.certificate_expiry import check_not_expired
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
@@ -47,7 +47,7 @@ def check(settings: GatewaySettings) -> None:
     for kind, address in {"http": settings.http, "grpc": settings.grpc}.items():
         if address is not None:
             listen(kind, address).close()
-    Callers.read(settings.tokens)
+    Authenticator.read(settings.tokens)
     if settings.tls_cert is not None and settings.tls_key is not None:
         key = settings.tls_key
 
@@ -58,7 +58,7 @@ def check(settings: GatewaySettings) -> None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, ask)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
-        refuse_expired(settings.tls_cert, "renew it, callers do not believe it")
+        check_not_expired(settings.tls_cert, "renew it, callers do not believe it")
     for name, address in {"http": settings.http, "grpc": settings.grpc}.items():
         if address is not None:
             load("server", SERVERS, name)
@@ -67,7 +67,7 @@ def check(settings: GatewaySettings) -> None:
 class Gateway:
     """Every server of a worker beside the broker."""
 
-    def __init__(self, parts: WorkerParts, on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
         """Binds the ports; nobody is answered before `start`.
 
         Raises:

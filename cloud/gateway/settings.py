@@ -18,8 +18,10 @@ class GatewaySettings:
     allowed_hosts: tuple[str, ...] = ()  # Names by which HTTP callers may address it, beside its IP addresses.
     max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
     max_calls: int = 256  # That are answered at a time; more are refused.
-    body_s: float = 30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.
-    head_s: float = 10.0  # Within which its first byte, and from that on its headers.
+    body_timeout_s: float = (
+        30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.
+    )
+    header_timeout_s: float = 10.0  # Within which its first byte, and from that on its headers.
     answer_s: float = 60.0  # Within which its caller must have taken the answer.
     silent_s: float = 600.0  # After which a gRPC stream of calls ends on which nothing was said.
-    grace_s: float = 5.0  # For gRPC calls under way when the worker stops.
+    shutdown_grace_s: float = 5.0  # For gRPC calls under way when the worker stops.

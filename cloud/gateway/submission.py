@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from cloud.engines.engine import Outputs
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.models.model import HeadType
+from cloud.models.model import OutputType
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.inflight import Unanswered
 from cloud.serving.request import Request
 from cloud.serving.served_models import Lane, Serving
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, Status
-from shared.messages.frame_header import FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame_header import FrameHeader
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId
@@ -28,7 +28,7 @@ from shared.stages import Stage
 class Answered(NamedTuple):
     """What became of a frame, and the model's outputs where they were asked for as they are."""
 
-    message: MaskMessage
+    message: ResultMessage
     outputs: Outputs | None = None
 
 
@@ -39,7 +39,7 @@ class Door:
         self,
         admission: Admission,
         serving: Serving,
-        hold_off: HoldOff,
+        circuit_breaker: CircuitBreaker,
         *,
         session: str,
         refuse: Callable[[Request, Status, str], None],
@@ -47,7 +47,7 @@ class Door:
         """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out."""
         self._admission = admission
         self._serving = serving
-        self._hold_off = hold_off
+        self._hold_off = circuit_breaker
         self._session = session
         self._refuse = refuse
         self._sequence = itertools.count()
@@ -58,7 +58,7 @@ class Door:
         self._state = NodeState.ONLINE
 
     @property
-    def most_pictures(self) -> int:
+    def max_images(self) -> int:
         """How many a call may bring: as many as may wait."""
         return self._admission.max_frames
 
@@ -96,7 +96,7 @@ class Door:
         lane = self._serving.lane(card.name, card.version)
         return tuple(lane.model.manifest.heads) if lane else ()
 
-    def given(self, card: ModelCard) -> Mapping[str, HeadType]:
+    def given(self, card: ModelCard) -> Mapping[str, OutputType]:
         """What the warm-up of a model found its outputs to be; none where it had none."""
         lane = self._serving.lane(card.name, card.version)
         return lane.model.given if lane else {}
@@ -114,13 +114,13 @@ class Door:
     def wait_for_change(self, seen: int, timeout_s: float, is_over: Callable[[], bool]) -> int:
         """Wait until the status may have changed since `seen` (at first 0), at most so long; how often it has by now.
 
-        `is_over`: whether nobody listens any more; call `look_again` where that has become so.
+        `is_over`: whether nobody listens any more; call `recheck_listeners` where that has become so.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._changes != seen or is_over(), timeout_s)
             return self._changes
 
-    def look_again(self) -> None:
+    def recheck_listeners(self) -> None:
         """Have whoever waits for a change look whether somebody still listens."""
         with self._changed:
             self._changed.notify_all()
@@ -134,7 +134,7 @@ class Door:
         message: FrameMessage,
         *,
         received_ns: int,
-        largest_answer: int,
+        max_reply_bytes: int,
         heads: bool = False,
     ) -> Future[Answered]:
         """Hand a frame in; the future is done when the frame has its answer, whatever became of it.
@@ -156,11 +156,11 @@ class Door:
             model=message.model,
             answer=partial(self._settle, future, message.model),
             times={Stage.RECEIVED: received_ns},
-            largest_answer=largest_answer,
+            max_reply_bytes=max_reply_bytes,
             correlation=message.id,
-            head=FrameHead(due_ns, message.budget_ms, message.version, message.attempt),
+            head=FrameHeader(due_ns, message.budget_ms, message.version, message.attempt),
             message=message,
-            take_heads=partial(self._settle, future, message.model) if heads else None,
+            reply_with_outputs=partial(self._settle, future, message.model) if heads else None,
             is_wanted=lambda: not future.cancelled(),
         )
         self._unanswered.came(message.model)
@@ -203,7 +203,7 @@ class Door:
             raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
 
     def _settle(
-        self, future: Future[Answered], model: str, message: MaskMessage, outputs: Outputs | None = None
+        self, future: Future[Answered], model: str, message: ResultMessage, outputs: Outputs | None = None
     ) -> None:
         with suppress(InvalidStateError):  # Whoever asked has gone.
             future.set_result(Answered(message, outputs))

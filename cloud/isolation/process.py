@@ -15,8 +15,8 @@ from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
-from shared.network.address import SECRETS
-from shared.network.env_names import TOKENS
+from shared.network.address import BROKER_PASSWORD_VARIABLES
+from shared.network.env_names import TOKEN_VARIABLES
 from shared.runtime.processes import end
 
 _LEAVING_S = 5.0
@@ -167,5 +167,7 @@ class EngineProcess:
 
 def _environment() -> dict[str, str]:
     """The worker's own, without what lets anybody in anywhere: a model is code, and might look for that."""
-    own = {name: value for name, value in os.environ.items() if name not in (*SECRETS, *TOKENS)}
+    own = {
+        name: value for name, value in os.environ.items() if name not in (*BROKER_PASSWORD_VARIABLES, *TOKEN_VARIABLES)
+    }
     return own | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

@@ -17,7 +17,7 @@ from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.runtime import malloc
 
-UNSTEADY = "the same picture gave two different answers: dropout or noise is on and cannot be switched off"
+NOT_DETERMINISTIC = "the same picture gave two different answers: dropout or noise is on and cannot be switched off"
 
 _NS_IN_MS = 1_000_000
 _STEADY = 0.999  # Of labels: threads may sum in another order from run to run.
@@ -35,7 +35,7 @@ class InstancesError(SkylaneError):
     """A model that cannot be run several times at once."""
 
 
-class HeadType(NamedTuple):
+class OutputType(NamedTuple):
     """What a head's numbers are, and the shape of one picture's."""
 
     dtype: str
@@ -53,11 +53,11 @@ class Model:
         self._instances: int = getattr(engine, "instances", 1)
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
-        self._given: Mapping[str, HeadType] = {}
+        self._given: Mapping[str, OutputType] = {}
         self._tuning = Tuning()
         malloc.give_back()
 
-    def serve_as(self, name: str, version: str, note: str) -> None:
+    def set_identity(self, name: str, version: str, note: str) -> None:
         """Answer under another model's name, as one that was converted from it may; `note` says why."""
         self.card = replace(self.card, name=name, version=version)
         self._notes = (*self._notes, note)
@@ -91,7 +91,7 @@ class Model:
         return self._warnings
 
     @property
-    def given(self) -> Mapping[str, HeadType]:
+    def given(self) -> Mapping[str, OutputType]:
         """What its warm-up found each head to be; none before."""
         return self._given
 
@@ -214,9 +214,9 @@ class Model:
             outputs = self._run(images)
             took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
             if last and agreement(self.manifest, last, outputs) < _STEADY:
-                self._warnings = (UNSTEADY,)
+                self._warnings = (NOT_DETERMINISTIC,)
             self._check(outputs, size)
-            self._given = {head: HeadType(values.dtype.name, values.shape[1:]) for head, values in outputs.items()}
+            self._given = {head: OutputType(values.dtype.name, values.shape[1:]) for head, values in outputs.items()}
             last = outputs
         return took_ms
 

@@ -18,7 +18,7 @@ _NS_IN_MS = 1_000_000
 _LOG = get_logger("cloud")
 
 
-class ExchangeError(SkylaneError):
+class ModelSwapError(SkylaneError):
     """A model cannot be loaded or unloaded now."""
 
 
@@ -97,12 +97,12 @@ class Exchange:
         """Answer what is under way with a model, or one version of it, and free it; returns the lanes that it had.
 
         Raises:
-            ExchangeError: it is not served.
+            ModelSwapError: it is not served.
         """
         try:
             self._serving.find(name, version)
         except MessageError as error:
-            raise ExchangeError(f"{error}; there is nothing to unload") from error
+            raise ModelSwapError(f"{error}; there is nothing to unload") from error
         others = [lane for lane in self._serving.lanes if lane.card.name == name and version not in (None, lane.key[1])]
         if not others:
             self._door.dismiss(name)
@@ -121,18 +121,18 @@ class Exchange:
 
     def _opened(self, name: str, version: str | None) -> Lane:
         if self._loader is None:
-            raise ExchangeError("this worker has no repository: it serves what it was started with")
+            raise ModelSwapError("this worker has no repository: it serves what it was started with")
         self._door.check((*self._serving.cards(), self._loader.repository.card(name, version)))
         model = self._loader.load(name, version)
         if self._is_stopping():
             model.close()
-            raise ExchangeError("the worker is stopping")
+            raise ModelSwapError("the worker is stopping")
         return self._open_lane(model)
 
     def _retire(self, lanes: tuple[Lane, ...]) -> None:
         for lane in lanes:
             if not lane.close():
-                raise ExchangeError(
+                raise ModelSwapError(
                     f"{lane.card.name} version {lane.card.version} takes no more frames, but its engine hangs "
                     "and cannot be freed: restart the worker"
                 )

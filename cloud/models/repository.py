@@ -213,7 +213,7 @@ class Repository:
                 isolated=isolated,
                 limits=limits,
             )
-            taken.serve_as(card.name, card.version, str(choice))
+            taken.set_identity(card.name, card.version, str(choice))
             return taken
         manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
         chosen = engine_of(manifest.format, engine or manifest.engine)

@@ -11,10 +11,10 @@ from cloud.engines.engine import UnavailableError
 from cloud.isolation.process import ProcessLostError
 from cloud.models.model import Model
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import HoldOff
-from cloud.serving.latency_estimator import BatchEstimate, Estimate
+from cloud.serving.circuit_breaker import CircuitBreaker
+from cloud.serving.latency_estimator import BatchLatencyEstimator, Estimate
 from cloud.serving.replies import Replier
-from cloud.serving.request import UNWANTED, Request
+from cloud.serving.request import CLIENT_GONE, Request
 from shared import clock
 from shared.encoding.field_types import MAX_NS
 from shared.errors import SkylaneError
@@ -61,7 +61,7 @@ class Batcher:
         max_wait_ms: float = 0.0,
         finish: HandOn | None = None,
         finishing: Estimate | None = None,
-        hold_off: HoldOff | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
     ) -> None:
         """`hand_on` gets each frame with what the model gave for it, and the model.
 
@@ -69,7 +69,7 @@ class Batcher:
         frame behind which no other waits is finished at once.
 
         `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames. `finishing`:
-        how long it takes from there to the answer, kept by whoever does it. `hold_off`: told of frames that cost an
+        how long it takes from there to the answer, kept by whoever does it. `circuit_breaker`: told of frames that cost an
         engine its process, and asked whose are not worth the risk.
         """
         self._model = model
@@ -90,12 +90,12 @@ class Batcher:
         self._places = model.instances  # Batches that may be at the engine at a time, and
         self._running: dict[int, _Running] = {}  # those that are, by thread.
         self._decoding = Estimate()
-        self._inference = BatchEstimate(self._max_size)
+        self._inference = BatchLatencyEstimator(self._max_size)
         self._finishing = finishing or Estimate()
-        self._hold_off = hold_off or HoldOff()
+        self._hold_off = circuit_breaker or CircuitBreaker()
 
     @property
-    def needs_ns(self) -> int:
+    def expected_latency_ns(self) -> int:
         """How long a frame that comes now takes until it is answered, as far as can be told."""
         batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
         queued_ns = -(-batches // self._places) * self._inference.ns(self._max_size)
@@ -221,8 +221,8 @@ class Batcher:
 
     def _latest_starts_ns(self) -> list[int]:
         """When each frame that waits must be begun with, so that none expires for want of company."""
-        needs_ns = self._with_leeway_ns(len(self._decoded) + 1)
-        return [request.ends_ns - needs_ns for request in self._decoded if request.ends_ns is not None]
+        expected_latency_ns = self._with_leeway_ns(len(self._decoded) + 1)
+        return [request.ends_ns - expected_latency_ns for request in self._decoded if request.ends_ns is not None]
 
     def _infer(self, batch: Sequence[Request]) -> None:
         live = [request for request in batch if self._is_worth_it(request)]
@@ -244,10 +244,10 @@ class Batcher:
         if held := self._hold_off.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, held)
         elif not request.is_wanted():
-            self._replier.refuse(request, *UNWANTED)
+            self._replier.refuse(request, *CLIENT_GONE)
         elif request.is_expired:
             self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
-        elif not request.can_end_in(lambda: self._ends_after_ns(1)):
+        elif not request.can_finish_in(lambda: self._ends_after_ns(1)):
             self._replier.refuse(request, Status.EXPIRED, "its inference would end after its budget")
         else:
             return True

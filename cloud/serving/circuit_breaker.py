@@ -30,7 +30,7 @@ class _Record:
     is_held: bool = False  # Whether the log's last line about the vehicle says that it is held off.
 
 
-class HoldOff:
+class CircuitBreaker:
     """Who is held off, and until when. Any thread may call it."""
 
     def __init__(self) -> None:

@@ -4,17 +4,17 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import UNWANTED, Refusal, Request
+from cloud.serving.request import CLIENT_GONE, Refusal, Request
 from cloud.serving.served_models import Lane, Serving
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.stages import Stage
 
 
@@ -26,7 +26,7 @@ class Decoder:
         admission: Admission,
         replier: Replier,
         serving: Serving,
-        limits: PictureLimits,
+        limits: ImageLimits,
     ) -> None:
         self._admission = admission
         self._replier = replier
@@ -53,12 +53,12 @@ class Decoder:
         if request.is_expired:
             return Refusal(Status.EXPIRED, "its budget ended while it waited")
         if not request.is_wanted():
-            return UNWANTED
+            return CLIENT_GONE
         try:
             lane = self._serving.find(request.model, request.head.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_end_in(lambda: lane.batcher.needs_ns):
+        if not request.can_finish_in(lambda: lane.batcher.expected_latency_ns):
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 
@@ -94,7 +94,7 @@ class Decoder:
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)
         card = lane.card
-        check_want(message.want, card)
+        check_request_options(message.want, card)
         _check_size(message, card)
         _check_wanted_size(message, self._limits)
         picture = image_codecs.decode(
@@ -157,7 +157,7 @@ def _check_size(message: FrameMessage, card: ModelCard) -> None:
         )
 
 
-def _check_wanted_size(message: FrameMessage, limits: PictureLimits) -> None:
+def _check_wanted_size(message: FrameMessage, limits: ImageLimits) -> None:
     """A mask of the frame's size is as large as the geometry says the frame was, whatever was sent.
 
     Raises:

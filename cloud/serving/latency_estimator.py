@@ -41,7 +41,7 @@ class Estimate:
         return clock.now_ns() - self._added_ns >= _STALE_NS
 
 
-class BatchEstimate:
+class BatchLatencyEstimator:
     """How long a batch takes, by its size: eight frames may take eight times as long as one, or no longer.
 
     Any thread may call it.

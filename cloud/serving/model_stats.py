@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cloud.serving.request import Request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, durations_ns
 
 SPENT = {  # What Triton divides a frame's time into, and our stages that are that.
@@ -20,14 +20,14 @@ _MOST_MODELS = 256  # Whose refused frames are counted by name: anybody may name
 
 
 @dataclass(slots=True)
-class ModelTally:
+class ModelStats:
     """What a version of a model has done since the worker started."""
 
     answered: int = 0
     executions: float = 0.0  # Batches: each frame of n brings 1/n.
     stages_ns: Counter[Stage] = field(default_factory=Counter)  # Of answered frames, summed.
 
-    def spent_ns(self, part: str) -> int:
+    def stage_ns(self, part: str) -> int:
         """What answered frames spent, together, in one of SPENT."""
         return sum(self.stages_ns[stage] for stage in SPENT[part])
 
@@ -37,10 +37,10 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._models: defaultdict[tuple[str, str], ModelTally] = defaultdict(ModelTally)
+        self._models: defaultdict[tuple[str, str], ModelStats] = defaultdict(ModelStats)
         self._refused: Counter[tuple[str, Status]] = Counter()
 
-    def add(self, request: Request, message: MaskMessage) -> None:
+    def add(self, request: Request, message: ResultMessage) -> None:
         """A frame was answered; `message` is what its sender is told."""
         with self._lock:
             if message.status is not Status.ANSWERED:
@@ -53,11 +53,11 @@ class Tally:
             tally.stages_ns.update(durations_ns(times))
 
     @property
-    def models(self) -> Mapping[tuple[str, str], ModelTally]:
+    def models(self) -> Mapping[tuple[str, str], ModelStats]:
         """By model and version, as they stand now."""
         with self._lock:
             return {
-                key: ModelTally(tally.answered, tally.executions, tally.stages_ns.copy())
+                key: ModelStats(tally.answered, tally.executions, tally.stages_ns.copy())
                 for key, tally in self._models.items()
             }
 

@@ -7,7 +7,7 @@ from cloud.serving.request import Request
 from cloud.tasks.task import TASKS
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
-from shared.runtime.threads import Handover
+from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 
 _BACKLOG = 16
@@ -19,7 +19,7 @@ class Postprocessor:
     def __init__(self, replier: Replier) -> None:
         self.finishing = Estimate()  # From a frame's inference to its answer.
         self._replier = replier
-        self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
+        self._handover: BoundedQueue[tuple[Request, Model]] = BoundedQueue(_BACKLOG)
 
     def put(self, request: Request, model: Model) -> None:
         """Queue an inferred frame with the model that inferred it."""
@@ -40,7 +40,7 @@ class Postprocessor:
         assert request.message is not None
         assert request.outputs is not None
         try:
-            if request.take_heads:
+            if request.reply_with_outputs:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.heads(request, model.card, request.outputs)
             else:

@@ -13,7 +13,7 @@ from shared import clock
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import results
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
 from shared.runtime.threads import Counts
@@ -48,9 +48,9 @@ class Replier:
         message = request.message
         assert message is not None
         data = results.encode(result, message.want.mask_codec)
-        if len(data) > request.largest_answer:
+        if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.largest_answer} that the way "
+                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         if request.batch_size > 1:
@@ -63,13 +63,13 @@ class Replier:
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
-        message, take = request.message, request.take_heads
+        message, take = request.message, request.reply_with_outputs
         assert message is not None
         assert take is not None
         size = sum(values.nbytes for values in outputs.values())
-        if size > request.largest_answer:
+        if size > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"outputs of {size} bytes, more than the {request.largest_answer} that the way back takes: ask for fewer"
+                f"outputs of {size} bytes, more than the {request.max_reply_bytes} that the way back takes: ask for fewer"
             )
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")
@@ -82,7 +82,7 @@ class Replier:
             self._counts.add("unreadable")
             self.log.unreadable(request, reason)
             return
-        refused = MaskMessage(
+        refused = ResultMessage(
             id=request.id,
             attempt=request.message.attempt if request.message else request.head.attempt,
             status=status,
@@ -106,8 +106,8 @@ class Replier:
 
     def _answered(
         self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer
-    ) -> MaskMessage:
-        return MaskMessage(
+    ) -> ResultMessage:
+        return ResultMessage(
             id=message.id,
             attempt=message.attempt,
             status=Status.ANSWERED,
@@ -131,7 +131,7 @@ class Replier:
         own = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
 
-    def _count(self, request: Request, message: MaskMessage) -> None:
+    def _count(self, request: Request, message: ResultMessage) -> None:
         self._counts.add(message.status.value)
         self.tally.add(request, message)
         self.log.replied(request, message)

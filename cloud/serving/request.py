@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from cloud.engines.engine import Outputs
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.messages.frame import FrameMessage, MaskMessage, Status
-from shared.messages.frame_header import NO_HEAD, FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
@@ -20,7 +20,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-UNWANTED = Refusal(Status.EXPIRED, "nobody waits for it any more")
+CLIENT_GONE = Refusal(Status.EXPIRED, "nobody waits for it any more")
 
 
 @dataclass(slots=True, eq=False)
@@ -31,16 +31,18 @@ class Request:
     vehicle: str  # From the topic: the broker vouches for it; at another door, whoever proved to be it.
     camera: str
     model: str
-    answer: Callable[[MaskMessage], None]  # Through the door it came in by.
+    answer: Callable[[ResultMessage], None]  # Through the door it came in by.
     times: dict[Stage, int]  # RECEIVED first.
-    largest_answer: int  # Bytes of a mask that this door takes.
+    max_reply_bytes: int  # Bytes of a mask that this door takes.
     correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
-    head: FrameHead = NO_HEAD  # What admission must know before the payload is read.
+    head: FrameHeader = EMPTY_HEADER  # What admission must know before the payload is read.
     message: FrameMessage | None = None
     outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
     batch_size: int = 0
-    take_heads: Callable[[MaskMessage, Outputs], None] | None = None  # Wants the model's outputs as they are, unpacked.
+    reply_with_outputs: Callable[[ResultMessage, Outputs], None] | None = (
+        None  # Wants the model's outputs as they are, unpacked.
+    )
     is_wanted: Callable[[], bool] = lambda: True  # Whether someone still waits for the answer.
 
     @property
@@ -57,9 +59,9 @@ class Request:
     @property
     def is_expired(self) -> bool:
         """Whether its budget is used up."""
-        return not self.can_end_in(lambda: 0)
+        return not self.can_finish_in(lambda: 0)
 
-    def can_end_in(self, takes_ns: Callable[[], int]) -> bool:
+    def can_finish_in(self, takes_ns: Callable[[], int]) -> bool:
         """Whether what takes so long from now ends within its budget; without one nobody is asked how long."""
         ends_ns = self.ends_ns
         return ends_ns is None or clock.now_ns() + takes_ns() <= ends_ns

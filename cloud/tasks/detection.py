@@ -34,7 +34,7 @@ def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detecti
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
     kept = np.clip(corners[candidates], -_REACH * side, (1 + _REACH) * side).astype(np.float64)
-    laid = boxes.lay_back(kept, geometry)
+    laid = boxes.to_source(kept, geometry)
     seen = np.flatnonzero((laid[:, 2:] > laid[:, :2]).all(axis=1))
     chosen = seen[_without_doubles(kept[seen], best[candidates[seen]], class_ids[candidates[seen]], manifest.detection)]
     told = candidates[chosen]

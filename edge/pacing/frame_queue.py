@@ -3,22 +3,22 @@
 import threading
 from collections import deque
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.imaging.frames import Frame
 
 
-class Slot:
+class FrameQueue:
     """Holds the newest due frames of each camera; the one that a newer frame pushes out is handed back."""
 
     def __init__(self, depth: int = 1) -> None:
         """`depth`: how many frames of a camera may wait; with 1 the newest wins."""
         self._depth = depth
         self._condition = threading.Condition()
-        self._waiting: dict[str, deque[tuple[Journey, Frame]]] = {}  # Only cameras of which a frame waits.
+        self._waiting: dict[str, deque[tuple[FrameRecord, Frame]]] = {}  # Only cameras of which a frame waits.
         self._wanted = False
         self._closed = False
 
-    def put(self, journey: Journey, frame: Frame) -> Journey | None:
+    def put(self, journey: FrameRecord, frame: Frame) -> FrameRecord | None:
         """Offer a due frame; returns the journey that it pushes out, the camera's oldest."""
         with self._condition:
             frames = self._waiting.setdefault(journey.camera, deque())
@@ -27,7 +27,7 @@ class Slot:
             self._condition.notify_all()
         return oldest
 
-    def take(self) -> tuple[Journey, Frame] | None:
+    def take(self) -> tuple[FrameRecord, Frame] | None:
         """Wait for a frame; the one that was due first is taken. None once the slot is closed and empty."""
         with self._condition:
             self._wanted = True
@@ -56,7 +56,7 @@ class Slot:
             self._closed = True
             self._condition.notify_all()
 
-    def drain(self) -> list[Journey]:
+    def drain(self) -> list[FrameRecord]:
         """Take out all that waits, when nobody will take it any more."""
         with self._condition:
             waiting = [journey for frames in self._waiting.values() for journey, _ in frames]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import chain, islice
 
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
-from edge.pacing.frame_queue import Slot
+from edge.pacing.frame_queue import FrameQueue
 from edge.reliability.ledger import Ledger
 from shared import clock
 from shared.errors import SkylaneError
@@ -108,7 +108,7 @@ class Pacer:
     def __init__(
         self,
         frames: Iterable[Frame | UnreadableFrame],
-        slot: Slot,
+        slot: FrameQueue,
         ledger: Ledger,
         schedule: Schedule,
         stop: threading.Event,

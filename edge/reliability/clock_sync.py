@@ -93,7 +93,7 @@ class Probes:
             self._clocks.ignore("other_session")
         elif self._unanswered.get(echo.sequence) != (worker, echo.sent_ns):
             self._clocks.ignore("late_or_repeated")
-        elif not exchange.is_possible or not echo.node.startswith(f"cloud/{worker}/"):
+        elif not exchange.is_consistent or not echo.node.startswith(f"cloud/{worker}/"):
             self._clocks.ignore("untrue")
         else:
             del self._unanswered[echo.sequence]
@@ -103,7 +103,7 @@ class Probes:
         return round(gap_ns(len(self._paces)) * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD))
 
 
-class Prober:
+class ClockProber:
     """Probes beside the frames, so that no frame waits for them, on whatever way `ask` has."""
 
     def __init__(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from edge.frame_log import FrameLog
-from edge.reliability.reply_validation import Answer, Answerer, echoes
+from edge.reliability.reply_validation import Answer, ReplyOrigin, echoes
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LogWriter, Outcome, Row
 from shared.stages import Stage, Stamp
@@ -29,7 +29,7 @@ _MOST_REMEMBERED = 4096  # Answered frames that were sent twice: second answers 
 
 
 @dataclass(slots=True)
-class Journey:
+class FrameRecord:
     """A frame under way. One thread at a time holds it: pacing, pipeline, then the ledger until its answer comes."""
 
     id: FrameId
@@ -46,7 +46,7 @@ class Journey:
     resent_ns: int = 0  # When the second attempt left; 0 where there is none.
     given_up_ns: int = 0  # When silence becomes a loss; set when it is sent.
     message: FrameMessage | None = None  # As sent; kept while it may have to be sent again.
-    refusal: MaskMessage | None = None  # Of one attempt, while the other may still be answered.
+    refusal: ResultMessage | None = None  # Of one attempt, while the other may still be answered.
     picture: Pixels | None = None  # As it was sent, in the model's colour order; kept for the sinks while under way.
     geometry: Geometry | None = None
 
@@ -70,7 +70,7 @@ class Tally:
     median_ms: float | None  # Of the last answered frames, due to mask decoded.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Those of them that the second attempt brought the answer of.
-    answerers: Mapping[Answerer, int] = field(default_factory=dict)  # How many frames each answered, in time or not.
+    answerers: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # How many frames each answered, in time or not.
 
     @property
     def closed(self) -> int:
@@ -92,7 +92,7 @@ class Ledger:
         answer_timeout_s: float = 30.0,
         grace_ms: float = 500.0,
         clocks: Clocks | None = None,
-        pulse: Pulse | None = None,
+        pulse: WorkerStats | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         """`clocks`: the workers', where somebody probes them; else they are known by the frames alone.
@@ -101,7 +101,7 @@ class Ledger:
         """
         self._log = log
         self._clocks = clocks or Clocks()
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or WorkerStats()
         self._vehicle = vehicle
         self._session = session
         self._model = model
@@ -112,22 +112,22 @@ class Ledger:
         self._frame_log = FrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
-        self._in_flight: dict[FrameId, Journey] = {}
+        self._in_flight: dict[FrameId, FrameRecord] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
-        self._answerers: Counter[Answerer] = Counter()
+        self._answerers: Counter[ReplyOrigin] = Counter()
         self._answered_of_two: OrderedDict[FrameId, None] = OrderedDict()
         self._retried = 0
         self._retry_won = 0
         self._recent_ms: deque[float] = deque(maxlen=200)
         self._idle = threading.Condition(self._lock)
 
-    def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> Journey:
+    def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> FrameRecord:
         """A frame is due: from here on it is accounted for."""
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
-        return Journey(
+        return FrameRecord(
             id=FrameId(self._vehicle, camera_name(frame.camera), self._session, sequence),
             camera=frame.camera,
             frame_index=frame.index,
@@ -138,11 +138,11 @@ class Ledger:
             deadline_ns=None if self._deadline_ns is None else due_ns + self._deadline_ns,
         )
 
-    def drop(self, journey: Journey, reason: str) -> None:
+    def drop(self, journey: FrameRecord, reason: str) -> None:
         """Close a frame that was never sent."""
         self._write(journey, Outcome.DROPPED, reason)
 
-    def open(self, journey: Journey) -> None:
+    def open(self, journey: FrameRecord) -> None:
         """Journal a frame and expect its answer; call it just before publishing."""
         journey.attempts += 1
         now = clock.now_ns()
@@ -153,7 +153,7 @@ class Ledger:
         with self._lock:
             self._in_flight[journey.id] = journey
 
-    def reopen(self, journey: Journey, sent_ns: int) -> bool:
+    def reopen(self, journey: FrameRecord, sent_ns: int) -> bool:
         """Journal a second attempt; call it just before publishing. False where the frame has ended meanwhile."""
         with self._lock:
             if journey.id not in self._in_flight:
@@ -164,7 +164,7 @@ class Ledger:
             self._log.open(self._row(journey, Outcome.ABORTED, ""))
         return True
 
-    def in_flight(self) -> tuple[Journey, ...]:
+    def in_flight(self) -> tuple[FrameRecord, ...]:
         """The frames that were sent and have not ended, the oldest first."""
         with self._lock:
             return tuple(self._in_flight.values())
@@ -179,7 +179,7 @@ class Ledger:
             journey.message = None
         self._close(journey, Outcome.DROPPED, reason)
 
-    def accept(self, message: MaskMessage) -> Journey | None:
+    def accept(self, message: ResultMessage) -> FrameRecord | None:
         """The journey that an answer belongs to, no longer in flight; None for a late, repeated or foreign answer.
 
         Nor is the refusal of one attempt taken while the other may still be answered: it is kept, for if that stays
@@ -209,7 +209,7 @@ class Ledger:
         with self._lock:
             self._ignored[reason] += 1
 
-    def finish(self, journey: Journey, message: MaskMessage, bytes_down: int, fault: str = "") -> Outcome:
+    def finish(self, journey: FrameRecord, message: ResultMessage, bytes_down: int, fault: str = "") -> Outcome:
         """Write the row of an accepted answer. `fault`: why its mask could not be used."""
         outcome, reason = _OUTCOMES[message.status], message.reason
         if fault:
@@ -229,10 +229,10 @@ class Ledger:
         self._close(journey, outcome, reason, answer)
         return outcome
 
-    def give_up_silent(self, heard_ns: int) -> None:
-        """Close as `lost` whatever has been silent for too long; all that came in until `heard_ns` was looked at."""
+    def give_up_silent(self, last_received_ns: int) -> None:
+        """Close as `lost` whatever has been silent for too long; all that came in until `last_received_ns` was looked at."""
         with self._lock:
-            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < heard_ns]
+            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < last_received_ns]
         for journey in silent:
             if self._pop(journey.id):
                 self._lose(journey, "no answer")
@@ -271,7 +271,7 @@ class Ledger:
                 answerers=dict(self._answerers),
             )
 
-    def _why_ignored(self, message: MaskMessage, journey: Journey | None) -> str:
+    def _why_ignored(self, message: ResultMessage, journey: FrameRecord | None) -> str:
         if journey:
             return "stamps_not_ours"
         if message.id.session != self._session:
@@ -284,14 +284,14 @@ class Ledger:
         if len(self._answered_of_two) > _MOST_REMEMBERED:
             self._answered_of_two.popitem(last=False)
 
-    def _pop(self, frame_id: FrameId) -> Journey | None:
+    def _pop(self, frame_id: FrameId) -> FrameRecord | None:
         with self._lock:
             journey = self._in_flight.pop(frame_id, None)
         if journey:
             journey.message = None
         return journey
 
-    def _lose(self, journey: Journey, reason: str) -> None:
+    def _lose(self, journey: FrameRecord, reason: str) -> None:
         """Nothing more will come; where one of two attempts was refused, that is the last word."""
         refusal = journey.refusal
         if refusal is None:
@@ -299,11 +299,11 @@ class Ledger:
         else:
             self._close(journey, _OUTCOMES[refusal.status], refusal.reason or reason, Answer.of(refusal, 0, 0))
 
-    def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
+    def _close(self, journey: FrameRecord, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
         self._write(journey, outcome, reason, answer)
         self._on_closed()
 
-    def _write(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
+    def _write(self, journey: FrameRecord, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
         row = self._row(journey, outcome, reason, answer)
         with self._idle:
             self._log.close(row)
@@ -311,7 +311,7 @@ class Ledger:
             self._idle.notify_all()
         self._frame_log.ended(journey.id, outcome, reason, row.worker)
 
-    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
+    def _row(self, journey: FrameRecord, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
         answer = answer or Answer()
         by = answer.answerer
         return Row(
@@ -348,7 +348,7 @@ class Ledger:
         return self._clocks.offset(answer.node, exchange)
 
 
-def _is_last_word(message: MaskMessage, journey: Journey) -> bool:
+def _is_last_word(message: ResultMessage, journey: FrameRecord) -> bool:
     """Whether both attempts of a frame are refused now; a worker that could not read the second says it was the first."""
     refusal = journey.refusal
     return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)

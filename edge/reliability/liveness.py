@@ -9,7 +9,7 @@ comes, but one thing after the other, so a silence has to be seen for a while.
 from collections.abc import Callable, Sequence
 
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 
 SILENCE_S = 10.0
@@ -23,21 +23,21 @@ class Silence:
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: WorkerStats,
         clocks: Clocks,
         *,
-        heard_ns: Callable[[], int],
+        last_received_ns: Callable[[], int],
         ask: Callable[[], None],
         enough_s: float = SILENCE_S,
         seen_s: float = 1.0,
     ) -> None:
-        """`heard_ns`: when the broker was last heard; `ask` has it give a sign.
+        """`last_received_ns`: when the broker was last heard; `ask` has it give a sign.
 
         `enough_s`: without any sign of a worker that gave some before. `seen_s`: how long that has to be seen.
         """
         self._pulse = pulse
         self._clocks = clocks
-        self._heard_ns = heard_ns
+        self._heard_ns = last_received_ns
         self._ask = ask
         self._enough_ns = round(enough_s * 1e9)
         self._least_seen_ns = round(seen_s * 1e9)

@@ -1,14 +1,14 @@
 """Results at the vehicle: an answer's data decoded, and held against the frame that it is said to be of."""
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.errors import SkylaneError
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Detections, Result
 
 
-def decoded(message: MaskMessage, journey: Journey, task: Task) -> tuple[Result | None, str]:
+def decoded(message: ResultMessage, journey: FrameRecord, task: Task) -> tuple[Result | None, str]:
     """The result of an answer, or why there is none though there should be.
 
     `task`: what the model's card announced; who asked for boxes cannot use a mask.
@@ -27,7 +27,7 @@ def decoded(message: MaskMessage, journey: Journey, task: Task) -> tuple[Result 
     return result, ""
 
 
-def _misfit(message: MaskMessage, journey: Journey, task: Task) -> str:
+def _misfit(message: ResultMessage, journey: FrameRecord, task: Task) -> str:
     """What an answer announces that cannot be true of this frame."""
     if message.task is not task:
         return f"its model answers a {message.task}"
@@ -40,7 +40,7 @@ def _misfit(message: MaskMessage, journey: Journey, task: Task) -> str:
     return f"{message.shape[0]}×{message.shape[1]} is the size of neither the frame nor the model's input"
 
 
-def _inside(detections: Detections, journey: Journey) -> bool:
+def _inside(detections: Detections, journey: FrameRecord) -> bool:
     plan = journey.geometry
     if plan is None:
         return True

@@ -1,4 +1,4 @@
-"""Suspicion: which frames in flight met silence, and from when on that is enough to send them again.
+"""PlannedRetry: which frames in flight met silence, and from when on that is enough to send them again.
 
 What a dead worker holds, in flight or queued, no broker gives to another, and it is acknowledged all the same; which
 worker holds a frame, a shared subscription does not tell. So a silence is judged by how long answers take of late:
@@ -19,8 +19,8 @@ window at a time on suspicion alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge.reliability.ledger import Journey
-from edge.reliability.worker_stats import AnswerTimes, Pulse
+from edge.reliability.ledger import FrameRecord
+from edge.reliability.worker_stats import AnswerTimes, WorkerStats
 from shared.stages import Stage
 
 _SILENCE_MS = 250.0
@@ -31,23 +31,23 @@ _OTHERS = 2  # Workers that there have to be, that a silent one may not be the o
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class PlannedRetry:
     """A frame that is to be sent again at a moment, if nothing comes before."""
 
-    journey: Journey
+    journey: FrameRecord
     due_ns: int
 
 
-class Suspicions:
+class RetryPolicy:
     """Which frames are to be sent again, and when. Knows neither wire nor thread."""
 
-    def __init__(self, pulse: Pulse, *, window: int, after_ms: float | None = None) -> None:
+    def __init__(self, pulse: WorkerStats, *, window: int, after_ms: float | None = None) -> None:
         """`window`: frames that may be in flight. `after_ms`: the silence that is enough; None: by what answers take."""
         self._pulse = pulse
         self._most_by_silence = max(1, window // 2)
         self._after_ns = None if after_ms is None else round(after_ms * 1e6)
 
-    def of(self, journeys: Sequence[Journey], workers: int, departed_ns: int, now_ns: int) -> list[Suspicion]:
+    def of(self, journeys: Sequence[FrameRecord], workers: int, departed_ns: int, now_ns: int) -> list[PlannedRetry]:
         """What is suspected of the frames in flight, where `workers` serve the model; the other frames can wait."""
         times = self._pulse.times
         silence_ns = self._silence_ns(times)
@@ -68,7 +68,7 @@ class Suspicions:
                 if now_ns < enough_ns or self._is_more_than_slow(sent_ns, silence_ns, now_ns):
                     due_ns = enough_ns
             if due_ns is not None and _end_ns(journey) - max(now_ns, due_ns) >= times.median_ns:
-                found.append(Suspicion(journey, due_ns))
+                found.append(PlannedRetry(journey, due_ns))
                 places -= not is_known and now_ns >= due_ns
         return found
 
@@ -86,6 +86,6 @@ class Suspicions:
         return now_ns - self._pulse.last_answered_ns() > silence_ns
 
 
-def _end_ns(journey: Journey) -> int:
+def _end_ns(journey: FrameRecord) -> int:
     """Until when an answer is of use."""
     return journey.given_up_ns if journey.deadline_ns is None else journey.deadline_ns

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from edge.frame_log import FrameLog
 from edge.reliability.clock_sync import gap_ns
-from edge.reliability.ledger import Journey, Ledger
-from edge.reliability.retry_policy import Suspicions
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from edge.transports.transport import Transport
 from shared import clock
 from shared.stages import Stage
@@ -30,7 +30,7 @@ class Retrier:
     """Sends frames again that met silence."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, suspicions: Suspicions, pulse: Pulse, clocks: Clocks
+        self, transport: Transport, ledger: Ledger, suspicions: RetryPolicy, pulse: WorkerStats, clocks: Clocks
     ) -> None:
         self._transport = transport
         self._ledger = ledger
@@ -65,7 +65,7 @@ class Retrier:
                 self._send(suspicion.journey, self._most_alive(workers, suspicion.journey))
         return min(_LOOK_S, max(_LEAST_S, (min(later_ns) - now_ns) / 1e9)) if later_ns else _LOOK_S
 
-    def _send(self, journey: Journey, worker: str) -> None:
+    def _send(self, journey: FrameRecord, worker: str) -> None:
         message = journey.message
         if message is None:
             return
@@ -78,7 +78,7 @@ class Retrier:
         # Where that worker is gone as well, time closes the frame: there is no third attempt.
         self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 
-    def _most_alive(self, workers: _Workers, journey: Journey) -> str:
+    def _most_alive(self, workers: _Workers, journey: FrameRecord) -> str:
         """Who answered last since the frame left; where nobody did, who was last heard of."""
         sent_ns = journey.times[Stage.SENT]
 

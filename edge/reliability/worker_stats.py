@@ -21,7 +21,7 @@ class AnswerTimes:
     p99_ns: int = 0
 
 
-class Pulse:
+class WorkerStats:
     """What a vehicle hears of its workers. All methods may be called from any thread."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge.sinks.sink import Answered
-from shared.imaging.geometry import UNSEEN, lay_back
+from shared.imaging.geometry import UNSEEN, to_source
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections, noun
@@ -43,7 +43,7 @@ class BagSink:
     def _write_mask(self, topic: str, mask: Mask, answered: Answered) -> None:
         geometry = answered.geometry
         if mask.shape != (geometry.source_height, geometry.source_width):
-            mask = lay_back(mask, geometry, UNSEEN)
+            mask = to_source(mask, geometry, UNSEEN)
         self._bag.write_image(topic, mask, "mono8", answered.stamp_ns, answered.source_ns, "camera")
 
     def _write_boxes(self, topic: str, found: Detections, answered: Answered) -> None:

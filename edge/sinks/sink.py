@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, apply
 from shared.imaging.opencv import cv2
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
-from shared.runtime.threads import Handover, step_back
+from shared.runtime.threads import BoundedQueue, lower_priority
 
 _REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
 _BACKLOG = 64
@@ -118,9 +118,9 @@ class SinkFeed:
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: Handover[Answered] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
+        self._handover: BoundedQueue[Answered] = BoundedQueue(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
+    def put(self, journey: FrameRecord, message: ResultMessage, result: Result) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return
@@ -157,7 +157,7 @@ class SinkFeed:
 
     def run(self) -> None:
         """Write until the end; the body of the sinks' thread."""
-        step_back()
+        lower_priority()
         waiting: list[tuple[int, Answered]] = []
         written = -1
         with self._handover.reader() as get:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 
 
-class LineError(SkylaneError):
+class ChannelError(SkylaneError):
     """A worker that cannot be asked. `is_final`: nor could it a moment later, as it refuses us."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
@@ -58,10 +58,10 @@ Done = Callable[[Outcome], None]  # Runs on a thread of the line's.
 class Dialect(Protocol):
     """How a frame is written as a call of a protocol, and its answer read."""
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """The call's message, written."""
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """The answer.
 
         Raises:
@@ -72,7 +72,7 @@ class Dialect(Protocol):
 class Line(Protocol):
     """The way to one worker. Any thread may use it; close it."""
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:
+    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:
         """Send a frame; returns before it is on the wire. `done` is called once.
 
         `budget_ms`: what the protocol is told of the frame's deadline. `timeout_s`: of use until then.
@@ -85,14 +85,14 @@ class Line(Protocol):
         """The packed echo of a packed probe.
 
         Raises:
-            LineError: there is none.
+            ChannelError: there is none.
         """
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
         """The worker's packed status: now, and whenever it changes.
 
         Raises:
-            LineError: it cannot be reached, or no more.
+            ChannelError: it cannot be reached, or no more.
         """
 
     def close(self) -> None:

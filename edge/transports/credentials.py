@@ -77,7 +77,7 @@ class Security:
         """
         told = {"skylane-vehicle": vehicle}
         if self.token is not None:
-            if self.authority is None and not address.is_here:
+            if self.authority is None and not address.is_local:
                 raise WorkerAddressError(
                     f"{TOKEN_VARIABLE} would travel to {address} in the clear: give the worker's authority with "
                     "--worker-tls-ca"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 
 FRAME_KEY, MASK_KEY = "skylane-frame-bin", "skylane-mask-bin"  # gRPC's metadata, as they are, and
 FRAME_HEADER, MASK_HEADER = "Skylane-Frame", "Skylane-Mask"  # HTTP's headers, in base64url without padding.
@@ -28,7 +28,7 @@ def frame_header(message: FrameMessage) -> str:
     return base64.urlsafe_b64encode(frame_beside(message)).decode().rstrip("=")
 
 
-def mask_of(beside: Mapping[str, str | bytes], result: Callable[[], Buffer | None]) -> MaskMessage:
+def mask_of(beside: Mapping[str, str | bytes], result: Callable[[], Buffer | None]) -> ResultMessage:
     """The mask message that came beside an answer, with its data. `result` finds that; None where there is none.
 
     Raises:
@@ -37,7 +37,7 @@ def mask_of(beside: Mapping[str, str | bytes], result: Callable[[], Buffer | Non
     packed = beside.get(MASK_KEY) or _from_header(beside.get(MASK_HEADER, ""))
     if not isinstance(packed, bytes) or not packed:
         raise MessageError(f"the answer has no {MASK_HEADER}: whoever gave it is no worker of Skylane's")
-    message = unpack_mask(packed)
+    message = unpack_result(packed)
     if message.status is not Status.ANSWERED:
         return message
     data = result()

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.reliability.clock_sync import Prober
+from edge.reliability.clock_sync import ClockProber
 from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import NoWorkerError, Workers
-from edge.transports.channel import Dialect, Line, LineError, Outcome, Refused, Returned, Silent, Unsent
+from edge.transports.channel import ChannelError, Dialect, Line, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.credentials import Security
-from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, Reply, Unreachable
 from edge.transports.worker_connection import Link
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import ThreadGroup
 
@@ -30,7 +30,7 @@ _UNNAMED = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class DirectSettings:
+class RpcSettings:
     """Whom a vehicle calls, and as whom."""
 
     addresses: tuple[str, ...]  # HOST:PORT each.
@@ -44,7 +44,7 @@ class DirectSettings:
     security: Security = field(default_factory=Security)
 
     @classmethod
-    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "DirectSettings":
+    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "RpcSettings":
         """As the vehicle is configured; the token comes from the environment.
 
         Raises:
@@ -63,12 +63,12 @@ class DirectSettings:
         )
 
 
-class DirectTransport:
+class RpcTransport:
     """Gives each frame to the worker with the fewest frames under way."""
 
-    def __init__(self, dialect: Dialect, lines: Mapping[str, Line], settings: DirectSettings) -> None:
+    def __init__(self, dialect: Dialect, lines: Mapping[str, Line], settings: RpcSettings) -> None:
         """`lines`: by address; they are closed with the transport."""
-        self.replies: queue.Queue[Reply | None] = queue.Queue(max(MOST_REPLIES, settings.most_calls))
+        self.replies: queue.Queue[Reply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, settings.most_calls))
         self.replies_dropped = 0
         self._dialect = dialect
         self._settings = settings
@@ -99,7 +99,7 @@ class DirectTransport:
         return bool(self.online())
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Transport. There is nothing between us and a worker that could be heard while the worker is not."""
         return clock.now_ns()
 
@@ -142,12 +142,12 @@ class DirectTransport:
         idle = [link for link in self._links if not link.used and link.name not in serving]
         return {link.address: self._problem(link) for link in idle}
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
         return self._dialect.pack(message)
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
         self._send(_Call(message, parcel, unreachable, worker), frozenset())
@@ -166,7 +166,7 @@ class DirectTransport:
             elif not prober.echoed(worker, payload, returned_ns):
                 clocks.ignore("too_many")
 
-        prober = Prober(self._settings.session, online=self.online, ask=ask)
+        prober = ClockProber(self._settings.session, online=self.online, ask=ask)
         prober.run(clocks, stop)
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class DirectTransport:
             with self._lock:
                 self.replies_dropped += 1
 
-    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> MaskMessage:
+    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> ResultMessage:
         """The answer to a frame; where it is none, that is its answer: no other will come."""
         try:
             message = self._dialect.read(returned)
@@ -245,7 +245,7 @@ class DirectTransport:
     def _told(self, link: Link, name: str, packed: bytes) -> None:
         other = next((each for each in self._links if each is not link and each.name == name), None)
         if other is not None:
-            raise LineError(
+            raise ChannelError(
                 f"its worker is {name}, as is that of {other.address}: name one address of each, and each by another name "
                 "(skylane cloud serve --worker)"
             )
@@ -263,14 +263,14 @@ class _Call:
     """A frame that is to be sent."""
 
     message: FrameMessage
-    parcel: Parcel
+    parcel: EncodedRequest
     unreachable: Unreachable
     worker: str | None
 
 
-def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> MaskMessage:
+def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:
     """What became of a frame, as if the worker had said it."""
-    return MaskMessage(frame.id, frame.attempt, status, worker, reason)
+    return ResultMessage(frame.id, frame.attempt, status, worker, reason)
 
 
 def _is_ours(key: str) -> bool:

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from edge.reliability.worker_clocks import Clocks
 from shared.encoding.compression import Buffer
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.registry import Entry
 
-MOST_REPLIES = 256  # That wait to be read.
+MAX_QUEUED_REPLIES = 256  # That wait to be read.
 
-TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
+TRANSPORTS = {  # Each opened by (EdgeConfig, session, TransportEvents).
     "mqtt": Entry("edge.transports.mqtt.transport:opened", "edge"),
     "grpc": Entry("edge.transports.grpc.transports:native", "transports"),
     "tfs-grpc": Entry("edge.transports.grpc.transports:tensorflow_serving", "transports"),
@@ -25,7 +25,7 @@ TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class EncodedRequest:
     """A frame packed for its way up."""
 
     parts: tuple[Buffer, ...]  # Of its body: a picture among them lies where it was made, and is not copied.
@@ -46,7 +46,7 @@ class Parcel:
 class Reply:
     """An answer as it came in, unread."""
 
-    read: Callable[[], MaskMessage]  # Raises MessageError: it is none.
+    read: Callable[[], ResultMessage]  # Raises MessageError: it is none.
     size: int  # Bytes that came down.
     returned_ns: int
 
@@ -76,7 +76,7 @@ class Transport(Protocol):
         """Whether the link to the broker, or without a broker to a worker of the model, stands as far as is known."""
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """When the link was last known to carry anything this way, by `shared.clock`."""
 
     def ask_for_sign(self) -> None:
@@ -100,11 +100,11 @@ class Transport(Protocol):
     def unused(self) -> Mapping[str, str]:
         """The addresses that were given and got no frame, each with why nobody there could take one."""
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """A frame as this transport sends it."""
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """Hand a packed frame over; returns before it is on the wire. `worker`: who is to take it; None: any."""
 

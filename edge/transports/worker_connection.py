@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edge.transports.channel import Line, LineError
+from edge.transports.channel import ChannelError, Line
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeStatus, unpack_status
-from shared.mqtt.backoff import BackOff
+from shared.mqtt.backoff import ExponentialBackoff
 
 _LOG = get_logger("edge")
 _PARTS = 3  # Of a worker's node: cloud/<worker>/<session>.
@@ -24,7 +24,7 @@ class Link:
     address: str
     line: Line
     name: str | None = None  # The worker's; None: it is not there, as far as is known.
-    problem: LineError | None = None  # Why not.
+    problem: ChannelError | None = None  # Why not.
     under_way: int = 0  # Frames.
     used: int = 0  # The number of the last frame that was given to it.
     interrupted: threading.Event = field(default_factory=threading.Event)  # What it last said may be so no more.
@@ -37,7 +37,7 @@ class Link:
         `session`: of the vehicle. `told` hears the worker's name and its packed status, `left` the name of one that is
         there no more.
         """
-        back_off = BackOff()
+        back_off = ExponentialBackoff()
         limited = RateLimitedLogger(_LOG)
         while not stop.is_set():
             since_s = time.monotonic()
@@ -45,10 +45,10 @@ class Link:
             reason = "a call to it failed"
             try:
                 self._hear(session, told)
-            except LineError as error:
+            except ChannelError as error:
                 self.problem, reason = error, str(error)
             except MessageError as error:
-                self.problem = LineError(f"its status cannot be read: {error}")
+                self.problem = ChannelError(f"its status cannot be read: {error}")
                 reason = str(self.problem)
             name, self.name = self.name, None
             if name is not None:
@@ -73,5 +73,5 @@ class Link:
         echo = unpack_echo(self.line.echo(pack_probe(Probe(session, 0, clock.now_ns()))))
         parts = echo.node.split("/")
         if len(parts) != _PARTS or parts[2] != status.session:
-            raise LineError(f"its clock is {echo.node}'s, its status of session {status.session}")
+            raise ChannelError(f"its clock is {echo.node}'s, its status of session {status.session}")
         return parts[1]

@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge.run_summary import NOTHING_ANSWERED
 from edge.transports.credentials import worker_address
 from edge.upload.dispatcher import Ended, Spread
-from edge.upload.grpc_client import SendSettings
+from edge.upload.grpc_client import UploadSettings
 from edge.upload.image_files import found, sort_out
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import Checked, FiniteRange, check_version, topic_name
+from shared.flags import FiniteRange, ValidatedText, check_version, topic_name
 from shared.logs import configure_logging, get_logger, log_options
 from shared.registry import Entry, load
 from shared.terminal_table import Table
@@ -28,8 +28,8 @@ from shared.terminal_table import Table
 _LOG = get_logger("edge")
 
 CALLERS = {
-    "grpc": Entry("edge.upload.grpc_client:GrpcCaller", "transports"),
-    "http": Entry("edge.upload.http_client:HttpCaller", "transports"),
+    "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
+    "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
 }
 
 
@@ -53,7 +53,7 @@ class UnwritableError(SkylaneError):
     "-n",
     multiple=True,
     required=True,
-    type=Checked("HOST:PORT[,…]", _addresses),
+    type=ValidatedText("HOST:PORT[,…]", _addresses),
     help="Address of a worker (repeatable).",
 )
 @click.option(
@@ -109,7 +109,7 @@ def send(
     addresses = [address for node in nodes for address in _addresses(node)]
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)
-    settings = SendSettings(**asked, annotate=output is not None)
+    settings = UploadSettings(**asked, annotate=output is not None)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         files = found(images)

@@ -10,15 +10,15 @@ from shared.errors import SkylaneError
 LOOK_S = 0.2  # Between two looks whether a node that is waited for is still needed.
 
 
-class NodeLostError(SkylaneError):
+class WorkerLostError(SkylaneError):
     """A node that answers no more, or nonsense; the picture may be another's."""
 
 
-class NodeBusyError(SkylaneError):
+class WorkerBusyError(SkylaneError):
     """A node that has too much to do just now; a moment later it may take the picture."""
 
 
-class NodeRefusedError(SkylaneError):
+class ImageRefusedError(SkylaneError):
     """A node's word that a picture has no result."""
 
 
@@ -40,9 +40,9 @@ class Caller(Protocol):
         """The node's answer.
 
         Raises:
-            NodeRefusedError: it gives no result.
-            NodeBusyError: it would take it later.
-            NodeLostError: it gives no answer, or one that is none.
+            ImageRefusedError: it gives no result.
+            WorkerBusyError: it would take it later.
+            WorkerLostError: it gives no answer, or one that is none.
         """
 
     def close(self) -> None:

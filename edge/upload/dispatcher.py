@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edge.upload.client import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.upload.client import Caller, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
 from shared.errors import SkylaneError
 from shared.runtime.threads import ThreadGroup
 
@@ -70,7 +70,7 @@ class Spread:
         """Ask a node as long as it answers; the body of a thread."""
         try:
             caller = opened()
-        except NodeLostError as error:
+        except WorkerLostError as error:
             self._lose(node, error)
             return
         rests = 0
@@ -79,7 +79,7 @@ class Spread:
                 try:
                     self._ask(node, caller, *taken, is_last_time=rests >= _PATIENCE)
                     rests = 0
-                except NodeBusyError:
+                except WorkerBusyError:
                     rests += 1
                     self._rest()
         finally:
@@ -89,22 +89,22 @@ class Spread:
         """Ask for one picture; where the node says nothing of it, it waits for the next place.
 
         Raises:
-            NodeBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
+            WorkerBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
         """
         ended: Ended | None = None
         lost: SkylaneError | None = None
-        busy: NodeBusyError | None = None
+        busy: WorkerBusyError | None = None
         try:
             ended = Ended(picture, node, caller.ask(picture))
-        except NodeBusyError as error:
+        except WorkerBusyError as error:
             busy, lost = (None, error) if is_last_time else (error, None)
-        except NodeLostError as error:
+        except WorkerLostError as error:
             lost, attempts = error, attempts + 1
             if attempts >= _MOST_ATTEMPTS:
                 ended = Ended(
                     picture, node, None, f"{_MOST_ATTEMPTS} nodes went away with it, the last because: {error}"
                 )
-        except (NodeRefusedError, SkylaneError, OSError) as error:
+        except (ImageRefusedError, SkylaneError, OSError) as error:
             ended = Ended(picture, node, None, str(error))
         with self._condition:
             self._under_way -= 1
@@ -143,7 +143,7 @@ class Spread:
             self._under_way += 1
             return self._waiting.popleft()
 
-    def _lose(self, node: str, error: NodeLostError) -> None:
+    def _lose(self, node: str, error: WorkerLostError) -> None:
         with self._condition:
             self._lost.setdefault(node, str(error))
             self._condition.notify_all()

@@ -12,8 +12,8 @@ from edge.config import EdgeConfig
 from edge.reliability.worker_directory import NoWorkerError
 from edge.sinks.jsonl import told_of
 from edge.transports.factory import open_transport
-from edge.transports.transport import Parcel
-from edge.upload.client import LOOK_S, NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.transports.transport import EncodedRequest
+from edge.upload.client import LOOK_S, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
@@ -21,12 +21,12 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_files import Picture, read_picture, stamp_untrained
+from shared.imaging.image_files import Picture, read_image_file, stamp_untrained
 from shared.messages import results
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.stages import CLOUD_STAGES, Stage, durations_ns, times_of
+from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 
 _CAMERA = "send"
 _OPACITY = 0.5
@@ -35,7 +35,7 @@ _NO_ONE = "nobody took it"
 
 
 @dataclass(frozen=True, slots=True)
-class SendSettings:
+class UploadSettings:
     """What is asked of each node, and how."""
 
     model: str
@@ -49,14 +49,14 @@ class SendSettings:
     sender: str = "send"  # The name it calls itself by.
 
 
-class GrpcCaller:
+class GrpcUploadClient:
     """One place at a worker's gRPC door."""
 
-    def __init__(self, node: str, settings: SendSettings, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, node: str, settings: UploadSettings, is_over: Callable[[], bool] = lambda: False) -> None:
         """Wait for a worker that serves the model. `node`: HOST:PORT; `is_over`: whether nobody needs it any more.
 
         Raises:
-            NodeLostError: there is none within the time to connect, or before it was over.
+            WorkerLostError: there is none within the time to connect, or before it was over.
         """
         self._settings = settings
         self._session = uuid.uuid4().hex[:12]
@@ -81,21 +81,21 @@ class GrpcCaller:
     def ask(self, picture: Path) -> Told:
         """See Caller."""
         began_ns = clock.now_ns()
-        rgb = read_picture(picture)
+        rgb = read_image_file(picture)
         self._card = self._current_card()
         message, shown = self._prepared(rgb)
         parcel = self._transport.pack(message)
         answer = self._answer(message, parcel)
         if answer.status is Status.OVERLOADED:
-            raise NodeBusyError(answer.reason)
+            raise WorkerBusyError(answer.reason)
         if answer.status is not Status.ANSWERED:
-            raise NodeRefusedError(f"{answer.status}: {answer.reason}")
+            raise ImageRefusedError(f"{answer.status}: {answer.reason}")
         try:
             result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
         except SkylaneError as error:
-            raise NodeLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
+            raise WorkerLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
-        times = times_of((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+        times = stage_times((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
         inferred_ns = durations_ns(times).get(Stage.INFERRED)
         told = {"task": answer.task.value, "model": answer.model, "version": answer.model_version}
         return Told(
@@ -118,18 +118,18 @@ class GrpcCaller:
                 return self._transport.wait_for_card(min(left_s, LOOK_S))
             except NoWorkerError as error:
                 if error.is_final or not left_s or is_over():
-                    raise NodeLostError(str(error)) from error
+                    raise WorkerLostError(str(error)) from error
 
     def _current_card(self) -> ModelCard:
         """The model's card as the node tells it now: between two pictures another version may have taken over.
 
         Raises:
-            NodeLostError: no worker serves the model there.
+            WorkerLostError: no worker serves the model there.
         """
         try:
             return self._transport.wait_for_card(self._settings.connect_timeout_s)
         except NoWorkerError as error:
-            raise NodeLostError(str(error)) from error
+            raise WorkerLostError(str(error)) from error
 
     def _prepared(self, rgb: Picture) -> tuple[FrameMessage, Picture]:
         """A picture as a frame, and what the model sees of it, in RGB."""
@@ -148,11 +148,11 @@ class GrpcCaller:
             geometry=plan,
             frame_stamp_ns=0,
             data=image_codecs.encode(pixels, card.layout, settings.codec, settings.quality),
-            want=Want(),
+            want=RequestOptions(),
         )
         return message, shown
 
-    def _answer(self, message: FrameMessage, parcel: Parcel) -> MaskMessage:
+    def _answer(self, message: FrameMessage, parcel: EncodedRequest) -> ResultMessage:
         replies = self._transport.replies
         departed_ns = self._transport.departed_ns()
         self._transport.send(message, parcel, lambda _: replies.put(None))
@@ -162,15 +162,15 @@ class GrpcCaller:
                 reply = replies.get(timeout=0.2)
             except queue.Empty:
                 if self._transport.departed_ns() > departed_ns:
-                    raise NodeLostError("the connection broke") from None
+                    raise WorkerLostError("the connection broke") from None
                 continue
             if reply is None:
-                raise NodeLostError(_NO_ONE)
+                raise WorkerLostError(_NO_ONE)
             try:
                 return reply.read()
             except MessageError as error:
-                raise NodeLostError(f"its answer cannot be read: {error}") from error
-        raise NodeLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
+                raise WorkerLostError(f"its answer cannot be read: {error}") from error
+        raise WorkerLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
 
 
 def _annotated(shown: Picture, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:

@@ -14,8 +14,8 @@ from urllib3.exceptions import HTTPError, SSLError
 from edge.transports.credentials import Security, worker_address
 from edge.transports.http.channel import told_of
 from edge.transports.http.connection_pool import connections
-from edge.upload.client import LOOK_S, NodeBusyError, NodeLostError, NodeRefusedError, Told
-from edge.upload.grpc_client import SendSettings
+from edge.upload.client import LOOK_S, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
+from edge.upload.grpc_client import UploadSettings
 from shared import clock
 from shared.encoding.bounded_json import parse
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
@@ -33,15 +33,15 @@ _TOLD_CHARACTERS = 300
 _TOLD = ("task", "model", "version", "classes", "detections", "shares", "tensors")  # Of an answer, in a line.
 
 
-class HttpCaller:
+class HttpUploadClient:
     """One place at a worker's HTTP door."""
 
-    def __init__(self, node: str, settings: SendSettings, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, node: str, settings: UploadSettings, is_over: Callable[[], bool] = lambda: False) -> None:
         """Wait for a server. `node`: HOST:PORT; `is_over`: whether nobody needs it any more.
 
         Raises:
             WorkerAddressError: the address, the authority or the token cannot be used.
-            NodeLostError: there is none within the time to connect, or before it was over.
+            WorkerLostError: there is none within the time to connect, or before it was over.
         """
         address = worker_address(node)
         security = Security.read(settings.tls_ca)
@@ -77,13 +77,13 @@ class HttpCaller:
             answer = _whole(response)
             response.release_conn()
         except HTTPError as error:
-            raise NodeLostError(told_of(error)) from error
+            raise WorkerLostError(told_of(error)) from error
         if response.status == _BUSY:
-            raise NodeBusyError(f"HTTP {response.status}: {_text(answer)}")
+            raise WorkerBusyError(f"HTTP {response.status}: {_text(answer)}")
         if response.status in _OF_THE_PICTURE:
-            raise NodeRefusedError(f"HTTP {response.status}: {_text(answer)}")
+            raise ImageRefusedError(f"HTTP {response.status}: {_text(answer)}")
         if response.status != _OK:  # So would be every other picture's.
-            raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
+            raise WorkerLostError(f"HTTP {response.status}: {_text(answer)}")
         return _told(answer, len(body), (clock.now_ns() - began_ns) / 1e6)
 
     def _reach(self, within_s: float, is_over: Callable[[], bool]) -> None:
@@ -98,7 +98,7 @@ class HttpCaller:
                 )
             except HTTPError as error:
                 if isinstance(error, SSLError) or left_s <= LOOK_S or is_over():
-                    raise NodeLostError(f"it cannot be reached ({told_of(error)})") from error
+                    raise WorkerLostError(f"it cannot be reached ({told_of(error)})") from error
                 time.sleep(LOOK_S)
             else:
                 answer.close()
@@ -133,7 +133,7 @@ def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:
             base64.b64decode(annotated) if annotated else None,
         )
     except (ValueError, TypeError, LookupError, AttributeError, binascii.Error) as error:
-        raise NodeLostError(f"its answer is none of /api/detect: {type(error).__name__}") from error
+        raise WorkerLostError(f"its answer is none of /api/detect: {type(error).__name__}") from error
 
 
 def _text(answer: bytes) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.errors import SkylaneError
-from shared.imaging.image_files import PictureFileError, read_picture
+from shared.imaging.image_files import ImageFileError, read_image_file
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -18,7 +18,7 @@ class Sorted(NamedTuple):
     """Whole pictures, and what is wrong with the others."""
 
     whole: tuple[Path, ...]
-    corrupt: tuple[PictureFileError, ...]
+    corrupt: tuple[ImageFileError, ...]
 
 
 def found(paths: Iterable[Path]) -> list[Path]:
@@ -43,9 +43,9 @@ def sort_out(files: Sequence[Path], on_looked: Callable[[], None]) -> Sorted:
     whole, corrupt = [], []
     for file in files:
         try:
-            read_picture(file)
+            read_image_file(file)
             whole.append(file)
-        except PictureFileError as error:
+        except ImageFileError as error:
             corrupt.append(error)
         on_looked()
     return Sorted(tuple(whole), tuple(corrupt))

@@ -4,7 +4,7 @@ A network is built in one of two shapes. For training each convolution is follow
 inference (`folded`) the normalisation has become the convolution's bias. `modelling.folding` turns the weights of the
 first into those of the second.
 
-Dilation is done by phases: `SplitPhases` cuts a map into rate×rate interleaved smaller maps stacked along the batch,
+Dilation is done by phases: `SpaceToBatch` cuts a map into rate×rate interleaved smaller maps stacked along the batch,
 where an undilated convolution is the dilated one on the whole map. TensorFlow would do that cut and its inverse around
 every single dilated depthwise convolution; here it is made once for all the blocks of one dilation.
 """
@@ -21,7 +21,7 @@ _LEAST = 0.9  # Rounding takes no more than a tenth of a width away.
 Tensor = Any  # keras.KerasTensor; Keras ships no types.
 
 
-class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class SpaceToBatch(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """N×H×W×C → 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C: every second row and column, zero-padded to a multiple m of the size."""
 
     def __init__(self, multiple: int = 2, **options: Any) -> None:
@@ -44,8 +44,8 @@ class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         return None if length is None else (length + -length % self.multiple) // 2
 
 
-class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """The inverse of `splits` nested `SplitPhases`, cropped to the size of `like`, a map of N×H×W×C'."""
+class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """The inverse of `splits` nested `SpaceToBatch`, cropped to the size of `like`, a map of N×H×W×C'."""
 
     def __init__(self, splits: int, **options: Any) -> None:
         super().__init__(**options)
@@ -65,7 +65,7 @@ class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no ty
         return (*like_shape[:3], features_shape[3])
 
 
-class OnePhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """N×H×W×C → N×H/2×W/2×C: one of the four phases, each time another at random; even sizes only."""
 
     def call(self, features: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         return (shape[0], 1, 1, shape[3])
 
 
-class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+class ResizeLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """Bilinear resize of a map to the height and width of another, half-pixel centres."""
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What turns a trunk's features into class scores: LR-ASPP with fine skips, and DeepLabV3+."""
 
-from modelling.architectures.blocks import Blocks, ResizedLike, Tensor
+from modelling.architectures.blocks import Blocks, ResizeLike, Tensor
 from modelling.architectures.mobilenet_v3 import Features
 from modelling.frameworks import keras
 
@@ -13,7 +13,7 @@ def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int, thi
     """
     quarter = quartered(blocks, features, width=width, sixteenth=thinned)
     quarter = _refined(blocks, quarter, "4", narrowed=24)
-    half = ResizedLike(name="head.to_half")(quarter, features.half)
+    half = ResizeLike(name="head.to_half")(quarter, features.half)
     half = _refined(blocks, _summed(blocks, half, features.half, "2", width=24), "2", narrowed=24)
     return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
 
@@ -28,14 +28,14 @@ def quartered(blocks: Blocks, features: Features, *, width: int, sixteenth: bool
         7 if sixteenth else 13, strides=(3, 3) if sixteenth else (5, 6), padding="same", name="head.pool"
     )(features.last)
     gate = keras.layers.Conv2D(width, 1, activation="sigmoid", name="head.gate")(gate)
-    gate = ResizedLike(name="head.gate_resized")(gate, local)
+    gate = ResizeLike(name="head.gate_resized")(gate, local)
     context = keras.layers.Multiply(name="head.gated")([local, gate])
 
     context = blocks.convolution(context, 64, "head.narrow")
     if sixteenth:
-        context = ResizedLike(name="head.to_eighth")(context, features.eighth)
+        context = ResizeLike(name="head.to_eighth")(context, features.eighth)
     eighth = _refined(blocks, _summed(blocks, context, features.eighth, "8", width=64), "8", narrowed=48)
-    quarter = ResizedLike(name="head.to_quarter")(eighth, features.quarter)
+    quarter = ResizeLike(name="head.to_quarter")(eighth, features.quarter)
     return _summed(blocks, quarter, features.quarter, "4", width=48)
 
 
@@ -66,13 +66,13 @@ def deeplab_v3_plus(
     ]
     pooled = keras.layers.GlobalAveragePooling2D(keepdims=True, name="aspp.pool")(last)
     pooled = blocks.convolution(pooled, width, "aspp.image", activation="relu")
-    branches.append(ResizedLike(name="aspp.image_resized")(pooled, last))
+    branches.append(ResizeLike(name="aspp.image_resized")(pooled, last))
     merged = blocks.convolution(
         keras.layers.Concatenate(name="aspp.concat")(branches), width, "aspp.merge", activation="relu"
     )
 
     fine = blocks.convolution(features.quarter, 48, "decoder.fine", activation="relu")
-    merged = ResizedLike(name="decoder.resized")(merged, fine)
+    merged = ResizeLike(name="decoder.resized")(merged, fine)
     merged = keras.layers.Concatenate(name="decoder.concat")([merged, fine])
     merged = blocks.convolution(merged, width, "decoder.refine1", kernel=3, activation="relu")
     merged = blocks.convolution(merged, width, "decoder.refine2", kernel=3, activation="relu")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, JoinPhases, OnePhase, SplitPhases, Tensor, rounded
+from modelling.architectures.blocks import BatchToSpace, Blocks, RandomPhase, SpaceToBatch, Tensor, rounded
 from modelling.frameworks import keras
 
 
@@ -111,9 +111,9 @@ def trunk(
             if stride == output_stride:
                 step = 1
                 if thinned and chosen is None:
-                    features = chosen = OnePhase(name=f"block{number}.choose")(features)
+                    features = chosen = RandomPhase(name=f"block{number}.choose")(features)
                 else:
-                    features = SplitPhases(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
+                    features = SpaceToBatch(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
                     splits += 1
         narrowed = narrowing(row.expansion) if row.squeeze_excite else None
         features = _inverted_residual(
@@ -124,7 +124,7 @@ def trunk(
             finest[stride] = features
     features = blocks.convolution(features, last, "last", activation=SWISH)
     if splits:
-        features = JoinPhases(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
+        features = BatchToSpace(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
     return Features(finest[2], finest[4], finest[8], features)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from modelling.architectures import heads, mobilenet_v3
-from modelling.architectures.blocks import Blocks, ResizedLike, Tensor
+from modelling.architectures.blocks import Blocks, ResizeLike, Tensor
 from modelling.frameworks import keras
 
 Network = Any  # keras.Model; Keras ships no types.
@@ -44,4 +44,4 @@ def street_lite(classes: int, *, folded: bool) -> Network:
 
 def _whole(picture: Tensor, scores: Tensor) -> Network:
     # Named, or Keras would count its networks, and the same weights give other bytes the second time.
-    return keras.Model(picture, ResizedLike(name="scores")(scores, picture), name="network")
+    return keras.Model(picture, ResizeLike(name="scores")(scores, picture), name="network")

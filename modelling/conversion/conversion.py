@@ -13,7 +13,7 @@ from cloud.engines.engine import FORMATS, Images, Placement, Precision
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, Manifest
 from cloud.models.repository import Repository
-from modelling.conversion.derivation import derived, finished, made_in
+from modelling.conversion.derived_manifest import derived, finished, made_in
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.targets import TARGETS, check
 from shared.errors import MissingExtraError, SkylaneError
@@ -123,7 +123,7 @@ def _written(path: Path, manifest: Manifest, target: str, file: Path, precision:
 
 def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
     import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
-    plain = import_module("modelling.conversion.plain_graph").plain_graph(path, manifest)
+    plain = import_module("modelling.conversion.conversion_graph").plain_graph(path, manifest)
     tensors = {head: head for head in plain.heads}
     if target == "onnx":
         onnx_file = import_module("modelling.conversion.onnx_file")

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from modelling.conversion.conversion_graph import IMAGES, ConversionGraph
+from modelling.conversion.dilation import undilated
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.onnx_graph import OnnxGraph
-from modelling.conversion.plain_graph import IMAGES, PlainGraph
-from modelling.conversion.undilation import undilated
 
 OPSET = 18  # The first in which a Resize tells the sides it is of, which leaves the batch free.
 
 
-def onnx_of(plain: PlainGraph) -> Any:
+def onnx_of(plain: ConversionGraph) -> Any:
     """An onnx.ModelProto from `images`, uint8 N×H×W×3, to the heads.
 
     Raises:
@@ -63,7 +63,7 @@ def half_onnx(model: Any) -> Any:
     return import_module("onnxruntime.transformers.float16").convert_float_to_float16(model, keep_io_types=True)
 
 
-def _tidied(model: Any, plain: PlainGraph) -> Any:
+def _tidied(model: Any, plain: ConversionGraph) -> Any:
     del model.graph.value_info[:]  # tf2onnx's own, which are wrong where a size was rounded.
     graph = OnnxGraph(model)
     graph.rename({plain.input_tensor: IMAGES, **{f"{head}:0": head for head in plain.heads}})

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloud.engines.openvino.graph import IR_NAME, batch_of, read_whole, told
+from cloud.engines.openvino.graph import IR_NAME, model_batch_size, read_end_to_end, told
 from cloud.engines.openvino.library import core, ov
 from cloud.models.manifest import Manifest
 from modelling.conversion.errors import ConversionError
@@ -17,10 +17,10 @@ def write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) 
         EngineError: the file is not what the manifest says.
         ConversionError: OpenVINO cannot write it.
     """
-    whole = read_whole(core(), path, manifest)
+    whole = read_end_to_end(core(), path, manifest)
     folder.mkdir()
     try:
         ov.save_model(whole, folder / IR_NAME, compress_to_fp16=half)
     except RuntimeError as error:
         raise ConversionError("openvino", told(error)) from error
-    return batch_of(whole)
+    return model_batch_size(whole)

@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow.library import tf
+from modelling.conversion.conversion_graph import ConversionGraph
 from modelling.conversion.errors import ConversionError
-from modelling.conversion.plain_graph import PlainGraph
 
 _flatbuffers: Any = import_module("tensorflow.lite.tools.flatbuffer_utils")
 
 
-def write_frozen_graph(plain: PlainGraph, path: Path) -> None:
+def write_frozen_graph(plain: ConversionGraph, path: Path) -> None:
     """Write a binary GraphDef; its tensors are "images:0" and the heads, "mask:0"."""
     path.write_bytes(plain.graph.SerializeToString(deterministic=True))
 
 
-def write_saved_model(plain: PlainGraph, folder: Path) -> None:
+def write_saved_model(plain: ConversionGraph, folder: Path) -> None:
     """Write a SavedModel; the keys of `serving_default` are "images" and the heads."""
     module = tf.Module()
     module.answer = plain.function()
     tf.saved_model.save(module, str(folder), signatures={"serving_default": module.answer})
 
 
-def write_tflite(plain: PlainGraph, path: Path, *, half: bool) -> int:
+def write_tflite(plain: ConversionGraph, path: Path, *, half: bool) -> int:
     """Write a TensorFlow Lite model of its built-in operations; the keys of its signature as above.
 
     Returns the batch that is baked in: 1 where any would do, as TensorFlow Lite lays its memory out for one size, a

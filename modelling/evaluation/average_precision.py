@@ -25,7 +25,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class BoxCount:
+class BoxMatcher:
     """Counts, frame by frame, which found boxes are true ones.
 
     `smallest`: pixels, the root of the area from which a true box counts. What is smaller may be found or missed.

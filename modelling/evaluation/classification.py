@@ -16,7 +16,7 @@ from shared.messages.model_card import ModelCard
 
 
 @dataclass(frozen=True, slots=True)
-class ClassEvaluation:
+class ClassificationEvaluation:
     """The figures of a classifier on a bag."""
 
     card: ModelCard
@@ -48,7 +48,7 @@ class ClassEvaluation:
         }
 
 
-def evaluate_classes(
+def evaluate_classification(
     model: Model,
     bag: Path,
     truth: str | None,
@@ -57,7 +57,7 @@ def evaluate_classes(
     frames: int | None = None,
     demosaic: str = "binning",
     on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> ClassEvaluation:
+) -> ClassificationEvaluation:
     """Run a classifier over a bag's pictures, all of which are of the class `truth`.
 
     The other parameters are those of `modelling.evaluation.segmentation.evaluate`; of several cameras the first is taken.
@@ -93,4 +93,4 @@ def evaluate_classes(
         source.close()
     if not taken.any():
         raise EvaluationError(f"{bag}: no picture on {chosen} can be read")
-    return ClassEvaluation(model.card, sha256, chosen, truth, unreadable, tuple(taken.tolist()))
+    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, tuple(taken.tolist()))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cloud.models.model import Model
 from cloud.tasks.detection import objects
-from modelling.evaluation.average_precision import BoxCount
+from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, counts_of_sizes, figures_of_sizes, lenient
 from modelling.evaluation.segmentation import EvaluationError, labelled_camera, prepared, subject
 from modelling.evaluation.time_sync import Pairing
@@ -30,7 +30,7 @@ BOXES = "/boxes"
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectEvaluation:
+class DetectionEvaluation:
     """The figures of a detector on a bag."""
 
     card: ModelCard
@@ -61,7 +61,7 @@ class ObjectEvaluation:
         }
 
 
-def evaluate_objects(
+def evaluate_detection(
     model: Model,
     bag: Path,
     *,
@@ -69,7 +69,7 @@ def evaluate_objects(
     frames: int | None = None,
     demosaic: str = "binning",
     on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> ObjectEvaluation:
+) -> DetectionEvaluation:
     """Run a detector over a bag's pictures and compare with the true boxes of the same stamp, in pixels of its input.
 
     The parameters are those of `modelling.evaluation.segmentation.evaluate`.
@@ -93,7 +93,7 @@ def evaluate_objects(
         raise EvaluationError(f"{bag}: no picture on {camera} has boxes of the same stamp on {truth}")
     threshold = model.manifest.detection.score_threshold
     figures = figures_of_sizes(judge.counts, model.card.labels.names, threshold)
-    return ObjectEvaluation(
+    return DetectionEvaluation(
         model.card, sha256, camera, judge.frames, pairing.unmatched, judge.foreign_boxes, threshold, figures
     )
 
@@ -124,7 +124,7 @@ class _Judge:
         card = model.card
         self._unmoved = plan(Resize.CROP, card.height, card.width, card.height, card.width)
         self._class_of = _classes(card.labels.names)
-        self.counts: dict[float, BoxCount] = counts_of_sizes(len(card.labels.names))
+        self.counts: dict[float, BoxMatcher] = counts_of_sizes(len(card.labels.names))
         self.frames = 0
         self.foreign_boxes = 0
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cloud.models.model import Model
-from modelling.evaluation.classification import ClassEvaluation, evaluate_classes
-from modelling.evaluation.detection import ObjectEvaluation, evaluate_objects
+from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
+from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
 from modelling.evaluation.segmentation import Evaluation, EvaluationError, evaluate
 from shared.messages.model_card import Task
 
@@ -19,7 +19,7 @@ def judged(
     frames: int | None,
     demosaic: str,
     on_frame: Callable[[int, int | None], None],
-) -> Evaluation | ObjectEvaluation | ClassEvaluation:
+) -> Evaluation | DetectionEvaluation | ClassificationEvaluation:
     """The figures of a model on a bag; `truth`: what all frames are, for a classifier; the rest as in `evaluate`.
 
     Raises:
@@ -27,7 +27,7 @@ def judged(
     """
     match model.card.task:
         case Task.CLASSIFICATION:
-            return evaluate_classes(
+            return evaluate_classification(
                 model, bag, truth, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame
             )
         case Task.TENSORS:
@@ -37,6 +37,6 @@ def judged(
         case task if truth is not None:
             raise EvaluationError(f"--truth is for a classifier, and {model.card.name} is a {task}: leave it out")
         case Task.DETECTION:
-            return evaluate_objects(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
+            return evaluate_detection(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
         case _:
             return evaluate(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)

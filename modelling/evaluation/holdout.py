@@ -10,7 +10,7 @@ WEATHER = "clear"  # What a classifier should take its frames for.
 _SPACING_S = 1.0  # Apart enough that two frames show different places.
 
 
-def unseen_bag(frames: int, progress: Callable[[], None] = lambda: None) -> Path:
+def holdout_bag(frames: int, progress: Callable[[], None] = lambda: None) -> Path:
     """A synthetic drive of so many frames with true labels and boxes, made once under `runs/bags`."""
     path = Path("runs") / "bags" / f"unseen-{SEED}-{frames}"
     if not path.exists():

@@ -16,7 +16,7 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
-from shared.imaging.geometry import Geometry, apply, lay_back, plan
+from shared.imaging.geometry import Geometry, apply, plan, to_source
 from shared.messages.model_card import ModelCard
 
 UNLABELLED = "none"  # The class that is no class: counted as an error where predicted, but not in the mean.
@@ -162,7 +162,7 @@ class _Judge:
             raise EvaluationError(
                 f"{name} answers class {mask.max()}, but names only {self._classes}: name all in labels"
             )
-        predicted = lay_back(mask, geometry, UNSEEN)
+        predicted = to_source(mask, geometry, UNSEEN)
         true = truth.pixels.astype(np.uint8, copy=False)
         known = true < self._classes
         counted = known & (predicted < self._classes)

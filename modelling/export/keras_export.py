@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from modelling.architectures.blocks import JoinPhases, PooledPhases, ResizedLike, SplitPhases, Tensor
-from modelling.export.export import INPUT, TENSORS
+from modelling.architectures.blocks import BatchToSpace, PooledPhases, ResizeLike, SpaceToBatch, Tensor
+from modelling.export.tensorflow_export import INPUT, TENSORS
 from modelling.frameworks import keras
 from modelling.recipes import Output
 from modelling.training.weights import assign, weights_of
@@ -18,7 +18,7 @@ Call = Callable[..., Tensor]
 
 
 def write_keras(network: Any, output: Output, height: int, width: int, path: Path) -> None:
-    """Write the function of `modelling.export.export.function_of` for pictures of a size, any number of them at once; segmentation only.
+    """Write the function of `modelling.export.tensorflow_export.function_of` for pictures of a size, any number of them at once; segmentation only.
 
     Its input is called `input`, its output as in the other formats.
     """
@@ -56,7 +56,7 @@ def _called(layer: Any, *given: Tensor, **options: Any) -> Tensor:
     return layer(*given, **options) if operation is None else operation(layer, *given)
 
 
-def _split(layer: SplitPhases, features: Tensor) -> Tensor:
+def _split(layer: SpaceToBatch, features: Tensor) -> Tensor:
     _, height, width, channels = features.shape
     rows, columns = -height % layer.multiple, -width % layer.multiple
     if rows or columns:
@@ -67,7 +67,7 @@ def _split(layer: SplitPhases, features: Tensor) -> Tensor:
     return keras.ops.reshape(features, (-1, half_height, half_width, channels))
 
 
-def _join(layer: JoinPhases, features: Tensor, like: Tensor) -> Tensor:
+def _join(layer: BatchToSpace, features: Tensor, like: Tensor) -> Tensor:
     for _ in range(layer.splits):
         _, height, width, channels = features.shape
         features = keras.ops.reshape(features, (2, 2, -1, height, width, channels))
@@ -86,8 +86,8 @@ def _pool(layer: PooledPhases, features: Tensor) -> Tensor:
     return keras.ops.tile(whole, (phases, 1, 1, 1))
 
 
-def _resize(_: ResizedLike, features: Tensor, like: Tensor) -> Tensor:
+def _resize(_: ResizeLike, features: Tensor, like: Tensor) -> Tensor:
     return keras.ops.image.resize(features, like.shape[1:3], interpolation="bilinear")
 
 
-_OPERATIONS: dict[type, Call] = {SplitPhases: _split, JoinPhases: _join, PooledPhases: _pool, ResizedLike: _resize}
+_OPERATIONS: dict[type, Call] = {SpaceToBatch: _split, BatchToSpace: _join, PooledPhases: _pool, ResizeLike: _resize}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.openvino.graph import IMAGES, IR_NAME, batch_of, read_whole, rewritten
+from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, read_end_to_end, rewritten
 from cloud.engines.openvino.library import core, ov
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
@@ -25,7 +25,7 @@ from modelling.quantization.calibration_frames import CalibrationFrames, Judged
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
-from shared.imaging.geometry import lay_back
+from shared.imaging.geometry import to_source
 from shared.imaging.labels import Labels
 from shared.messages.model_card import Task
 
@@ -80,11 +80,13 @@ def quantise(
         raise QuantisationError(f"{name} is on another server, {manifest.remote.address}: quantise it there")
     if manifest.precision is not Precision.FP32:
         raise QuantisationError(f"{name} holds {manifest.precision} numbers already: quantise the model that it is of")
-    whole = read_whole(core(), path, manifest)
+    whole = read_end_to_end(core(), path, manifest)
     on_step(f"{name}: {precision}")
     if precision is Precision.INT8:
-        if batch_of(whole) not in (None, 1):
-            raise QuantisationError(f"{name} has a batch of {batch_of(whole)} baked into its graph: export it with one")
+        if model_batch_size(whole) not in (None, 1):
+            raise QuantisationError(
+                f"{name} has a batch of {model_batch_size(whole)} baked into its graph: export it with one"
+            )
         whole = _in_int8(rewritten(whole, 1), frames)
     rmtree(folder, ignore_errors=True)
     (folder / _FILE).mkdir(parents=True)
@@ -96,7 +98,7 @@ def quantise(
         called,
         precision=precision,
         labels=labels,
-        batch=batch_of(whole),
+        batch=model_batch_size(whole),
         sha256=tree_sha256(folder / _FILE),
     )
     _write(written, folder)
@@ -178,7 +180,7 @@ def _compared(source: Model, model: Model, judged: Sequence[Judged]) -> tuple[fl
         answers: list[Outputs] = [every.infer(each.picture[np.newaxis]) for every in (source, model)]
         shares.append(agreement(source.manifest, *answers))
         if knows and each.truth is not None and each.geometry is not None:
-            masks = [lay_back(answer["mask"][0], each.geometry, UNSEEN) for answer in answers]
+            masks = [to_source(answer["mask"][0], each.geometry, UNSEEN) for answer in answers]
             saw = masks[0] != UNSEEN
             confusions = [
                 confusion.with_masks(each.truth[saw], mask[saw])

@@ -8,7 +8,7 @@ from typing import Any
 from modelling.building import shipped_weights
 from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
-from modelling.training.scenes import training as scene_training
+from modelling.training.scenes import scene_training
 from modelling.training.weights import Weights, fold
 from shared.imaging.labels import Labels
 

@@ -17,7 +17,7 @@ Weights = dict[str, npt.NDArray[np.float32]]  # By "layer.variable", such as "st
 SCOPE = "weights/"  # The constants of a frozen graph that are a network's weights are named so.
 
 
-class ForeignWeightsError(SkylaneError):
+class WeightsMismatchError(SkylaneError):
     """Weights were given that are not those of the network they were given for."""
 
     def __init__(self, origin: str, wrong: str) -> None:
@@ -88,14 +88,14 @@ def assign(network: Network, weights: Weights, origin: str) -> None:
     """Give the network its weights; `origin` is where they came from, for messages.
 
     Raises:
-        ForeignWeightsError: a weight is missing, left over or of another shape.
+        WeightsMismatchError: a weight is missing, left over or of another shape.
     """
     wanted = variables(network)
     for name in sorted(wanted.keys() ^ weights.keys()):
-        raise ForeignWeightsError(origin, f"{name} is {'missing' if name in wanted else 'unknown'}")
+        raise WeightsMismatchError(origin, f"{name} is {'missing' if name in wanted else 'unknown'}")
     for name, variable in wanted.items():
         if tuple(variable.shape) != weights[name].shape:
-            raise ForeignWeightsError(origin, f"{name} is {weights[name].shape}, not {tuple(variable.shape)}")
+            raise WeightsMismatchError(origin, f"{name} is {weights[name].shape}, not {tuple(variable.shape)}")
         variable.assign(weights[name])
 
 
@@ -110,17 +110,17 @@ def read_weights(path: Path) -> Weights:
     """The weights that `write_weights` wrote.
 
     Raises:
-        ForeignWeightsError: the file is not there or is no .npz.
+        WeightsMismatchError: the file is not there or is no .npz.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
     except (OSError, ValueError, BadZipFile) as error:
-        raise ForeignWeightsError(str(path), f"cannot be read ({error})") from error
+        raise WeightsMismatchError(str(path), f"cannot be read ({error})") from error
 
 
 def weights_in(graph: tf.compat.v1.GraphDef) -> Weights:
-    """The weights in a frozen graph that `modelling.export.export` wrote; empty for a graph from elsewhere."""
+    """The weights in a frozen graph that `modelling.export.tensorflow_export` wrote; empty for a graph from elsewhere."""
     return {
         node.name.removeprefix(SCOPE): tf.make_ndarray(node.attr["value"].tensor)
         for node in graph.node

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rosbag_tools.messages.images import CompressedImageMessage, ImageMessage
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_header import PictureHeaderError, read_header
+from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.opencv import MAX_PIXELS, cv2
 
 Bytes = npt.NDArray[np.uint8]
@@ -127,7 +127,7 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
     data = bytes(message.data)
     try:
         header = read_header(data)
-    except PictureHeaderError as error:
+    except ImageHeaderError as error:
         raise UndecodableImageError(f"format {message.format!r}: {error}") from error
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:

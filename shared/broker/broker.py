@@ -188,7 +188,7 @@ class Broker:
         except subprocess.TimeoutExpired:
             return None
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of the broker's log, for a message that says why it ended.
 
         Mosquitto says which file it cannot use, and then, line by line, what OpenSSL thinks of it.
@@ -217,14 +217,14 @@ class Broker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.wait(_POLL_S) is not None:
-                raise BrokerError(f"{self.program} ended at once: {self.last_words()}")
+                raise BrokerError(f"{self.program} ended at once: {self.log_tail()}")
             try:
                 socket.create_connection((_reachable(self.listener.host), self.listener.port), timeout=1.0).close()
             except OSError:
                 continue
             return
         raise BrokerError(
-            f"{self.program} did not listen at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.last_words()}"
+            f"{self.program} did not listen at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.log_tail()}"
         )
 
 

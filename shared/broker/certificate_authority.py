@@ -63,7 +63,7 @@ class Issued:
     is_new: bool  # False: it was there, and is kept.
 
 
-class Authority:
+class CertificateAuthority:
     """An authority in a folder; made where there is none yet."""
 
     def __init__(self, folder: Path, *, now: datetime | None = None) -> None:

@@ -48,14 +48,14 @@ def certs(
     what is revoked, crl.pem, is signed anew each time: give it to the broker before it expires.
     """
     try:
-        from shared.broker.certificate_authority import Authority, Role  # noqa: PLC0415 (a broker without certificates needs it not)
+        from shared.broker.certificate_authority import CertificateAuthority, Role  # noqa: PLC0415 (a broker without certificates needs it not)
     except ModuleNotFoundError as error:
         raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
     if not (hosts or vehicles or workers or operators or revoked or renew_list):
         raise click.UsageError(
             "no certificate was asked for: name --broker, --vehicle, --worker or --operator, or say --renew-list"
         )
-    authority = Authority(folder)
+    authority = CertificateAuthority(folder)
     for name in revoked:
         count = authority.revoke(name)
         click.echo(f"{name}: certificates revoked: {count}; restart the broker, which then refuses them")

@@ -58,7 +58,7 @@ def broker(
         click.echo(running.description)
         while not ended:
             if running.wait(_HEARTBEAT_S) is not None:
-                raise BrokerError(f"the broker ended by itself: {running.last_words()}")
+                raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
 
 
 broker.add_command(certs)

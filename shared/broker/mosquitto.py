@@ -35,7 +35,7 @@ def find_mosquitto() -> Path | None:
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
-def wanted_mosquitto() -> Path:
+def require_mosquitto() -> Path:
     """The Mosquitto on this machine.
 
     Raises:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from shared.broker.mosquitto import BrokerError, Listener, configuration
-from shared.network.certificate_expiry import refuse_expired, refuse_expired_list
+from shared.network.certificate_expiry import check_crl_not_expired, check_not_expired
 from shared.package_data import shipped
 
 # The paths of secured.conf, which are those of the official container image.
@@ -32,9 +32,11 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
                 f"{certificates} has no {name}: make it with 'skylane broker certs {certificates} --broker HOST'"
             )
     renew = f"skylane broker certs {certificates}"
-    refuse_expired(certificates / "ca.crt", "make another authority in a new folder, and give its ca.crt to every node")
-    refuse_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
-    refuse_expired_list(certificates / "crl.pem", f"renew it with '{renew} --renew-list'")
+    check_not_expired(
+        certificates / "ca.crt", "make another authority in a new folder, and give its ca.crt to every node"
+    )
+    check_not_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
+    check_crl_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'")
     is_root = os.geteuid() == 0
     user = _user(certificates / "server.key") if is_root else None
     text = configuration("secured.conf", listener)

@@ -27,7 +27,7 @@ _FIXED = {  # In a list as in memory.
 }
 
 
-class MessageBytesError(ValueError):
+class ProtobufError(ValueError):
     """Bytes that are no such protocol buffer, or one that would take far more memory than they do."""
 
 
@@ -35,20 +35,20 @@ def parse(message_class: Any, data: Buffer) -> Any:
     """A message of that class.
 
     Raises:
-        MessageBytesError: the bytes are none, or one that takes far more memory than they do.
+        ProtobufError: the bytes are none, or one that takes far more memory than they do.
     """
     _Scales().weigh(memoryview(data), message_class.DESCRIPTOR)
     try:
         return message_class.FromString(bytes(data))
     except DecodeError as error:
-        raise MessageBytesError("they cannot be read: send the message as its .proto says") from error
+        raise ProtobufError("they cannot be read: send the message as its .proto says") from error
 
 
-def bytes_field(data: Buffer, wanted: int) -> memoryview:
+def read_bytes_field(data: Buffer, wanted: int) -> memoryview:
     """The last value of a field of bytes, by its number, as a view: a picture is not copied. Empty where there is none.
 
     Raises:
-        MessageBytesError: the bytes are no protocol buffer, or one of too many fields.
+        ProtobufError: the bytes are no protocol buffer, or one of too many fields.
     """
     found = memoryview(b"")
     for count, (number, value) in enumerate(_fields(memoryview(data)), start=1):
@@ -60,7 +60,7 @@ def bytes_field(data: Buffer, wanted: int) -> memoryview:
 
 def _check_count(fields: int) -> None:
     if fields > MAX_FIELDS:
-        raise MessageBytesError(f"it has more than {MAX_FIELDS} fields: send fewer")
+        raise ProtobufError(f"it has more than {MAX_FIELDS} fields: send fewer")
 
 
 class _Scales:
@@ -83,7 +83,7 @@ class _Scales:
             elif told.cpp_type not in _FIXED:
                 self._list_bytes += len(value)
                 if self._list_bytes > MAX_LIST_BYTES:
-                    raise MessageBytesError(
+                    raise ProtobufError(
                         f"its lists of whole numbers take more than {MAX_LIST_BYTES} bytes: send them raw"
                     )
 
@@ -94,7 +94,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | None]]:
     while at < len(view):
         tag, at = _number(view, at, _LONGEST_TAG)
         if not 1 <= tag >> 3 <= _LAST_FIELD:
-            raise MessageBytesError(f"a field of the number {tag >> 3}: send the message as its .proto says")
+            raise ProtobufError(f"a field of the number {tag >> 3}: send the message as its .proto says")
         value, kind = None, tag & 7
         if kind == _BYTES:
             length, at = _number(view, at)
@@ -105,9 +105,9 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | None]]:
         elif kind in _SIZES:
             at += _SIZES[kind]
         else:
-            raise MessageBytesError(f"a field of the obsolete kind {kind}: send the message as its .proto says")
+            raise ProtobufError(f"a field of the obsolete kind {kind}: send the message as its .proto says")
         if at > len(view):
-            raise MessageBytesError("the message ends within a field: send it whole")
+            raise ProtobufError("the message ends within a field: send it whole")
         yield tag >> 3, value
 
 
@@ -118,4 +118,4 @@ def _number(view: memoryview, at: int, longest: int = _LONGEST) -> tuple[int, in
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:  # noqa: PLR2004  The bit that says whether another byte follows.
             return number, at + place + 1
-    raise MessageBytesError("the message ends within a number, or that has too many bytes: send it whole")
+    raise ProtobufError("the message ends within a number, or that has too many bytes: send it whole")

@@ -14,12 +14,12 @@ class CompressionError(SkylaneError):
     """Data that does not unfold to the size announced."""
 
 
-def fold_zstd(data: Buffer) -> bytes:
+def compress_zstd(data: Buffer) -> bytes:
     """One Zstandard frame, which tells the size it unfolds to."""
     return zstd.compress(data, level=_ZSTD_LEVEL)
 
 
-def unfold_zstd(data: Buffer, size: int) -> bytes:
+def decompress_zstd(data: Buffer, size: int) -> bytes:
     """The `size` bytes that one Zstandard frame holds.
 
     Raises:
@@ -39,13 +39,13 @@ def unfold_zstd(data: Buffer, size: int) -> bytes:
     return _of_size("zstd", unfolded, size)
 
 
-def fold_lz4(data: Buffer) -> bytes:
+def compress_lz4(data: Buffer) -> bytes:
     """One LZ4 block, without its size."""
     folded: bytes = lz4.block.compress(data, store_size=False)
     return folded
 
 
-def unfold_lz4(data: Buffer, size: int) -> bytes:
+def decompress_lz4(data: Buffer, size: int) -> bytes:
     """The `size` bytes that one LZ4 block holds.
 
     Raises:

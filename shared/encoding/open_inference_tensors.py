@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
+from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
 
 BYTES = "BYTES"
 MAX_STRINGS = 4096  # Of one tensor: four bytes can be one, and each takes two hundred here.
@@ -56,12 +56,12 @@ def datatype_of(array: npt.NDArray[Any]) -> str:
     return BYTES if array.dtype == object else _DATATYPES[array.dtype.name]
 
 
-def is_spoken(array: npt.NDArray[Any]) -> bool:
+def is_supported(array: npt.NDArray[Any]) -> bool:
     """Whether the protocol has a name for the type of an array of numbers."""
     return datatype_name(array.dtype.name) is not None
 
 
-def string_head(text: Buffer) -> bytes:
+def string_header(text: Buffer) -> bytes:
     """What stands before a string in the raw form of BYTES: its length."""
     return _LENGTH.pack(len(text))
 
@@ -69,7 +69,7 @@ def string_head(text: Buffer) -> bytes:
 def to_raw(array: npt.NDArray[Any]) -> bytes:
     """The array's raw form: numbers in C order, little-endian; strings each with its length in four bytes before it."""
     if array.dtype == object:
-        return b"".join(part for text in array.ravel() for part in (string_head(text), text))
+        return b"".join(part for text in array.ravel() for part in (string_header(text), text))
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
@@ -105,7 +105,7 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     if dtype == "bytes":
         return _objects(list(values), shape)
     given = np.fromiter(values, _LISTED[field], count)  # A sequence would be made a list of objects first.
-    return in_bounds(given, dtype).reshape(shape)
+    return cast_checked(given, dtype).reshape(shape)
 
 
 def check_count(field: str, given: int, count: int, shape: Sequence[int]) -> None:

@@ -5,7 +5,7 @@
 Made and read here rather than by the library, which copies a picture twice each way.
 """
 
-from shared.encoding.bounded_protobuf import MessageBytesError, bytes_field
+from shared.encoding.bounded_protobuf import ProtobufError, read_bytes_field
 from shared.encoding.compression import Buffer
 
 _FIELD = 1
@@ -33,6 +33,6 @@ def unpack(data: Buffer) -> memoryview:
         PackedError: it is not that.
     """
     try:
-        return bytes_field(data, _FIELD)
-    except MessageBytesError as error:
+        return read_bytes_field(data, _FIELD)
+    except ProtobufError as error:
         raise PackedError(f"not a skylane.v1.Packed: {error}") from error

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
+from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
 
 _DTYPES = {  # By TensorFlow's number, and the list in which numbers lie that are not in `tensor_content`.
     1: ("float32", "float_val"),
@@ -60,7 +60,7 @@ def content(array: npt.NDArray[Any]) -> Buffer:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
-def add_typed(proto: Any, array: npt.NDArray[Any], begin: Callable[[int], object]) -> None:
+def extend_values(proto: Any, array: npt.NDArray[Any], begin: Callable[[int], object]) -> None:
     """Add numbers to a TensorProto in the list of their type, as TensorFlow Serving answers them.
 
     `begin` is called with how many numbers are added next; it may raise.
@@ -136,7 +136,7 @@ def _listed(proto: Any, dtype: str, count: int) -> npt.NDArray[Any]:
     given = np.fromiter(
         values, _LISTED[name], len(values)
     )  # In half the time of np.asarray, which asks each what it is.
-    numbers = in_bounds(given, "uint16").view(np.float16) if dtype == "float16" else in_bounds(given, dtype)
+    numbers = cast_checked(given, "uint16").view(np.float16) if dtype == "float16" else cast_checked(given, dtype)
     return np.pad(numbers, (0, count - len(numbers)), "edge") if len(numbers) < count else numbers
 
 

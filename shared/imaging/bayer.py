@@ -24,7 +24,7 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
     """Turn a picture of any layout into H×W×3 uint8 in the order of `target` (rgb8 or bgr8).
 
     `pixels`: as `shared.imaging.frames.Frame` says; 16 bits become 8 by dropping the lower 8 after demosaicing. `method`, used
-    for Bayer layouts only, is a name in `DEMOSAICS`:
+    for Bayer layouts only, is a name in `DEMOSAIC_METHODS`:
 
     - `bilinear`: each missing colour is the mean of its neighbours.
     - `edge-aware`: as bilinear, but along an edge rather than across it.
@@ -39,14 +39,14 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
     """
     assert target in (Layout.RGB8, Layout.BGR8)
     assert pixels.dtype == layout.dtype
-    if method not in DEMOSAICS:
-        raise UnknownNameError("demosaic method", method, DEMOSAICS)
+    if method not in DEMOSAIC_METHODS:
+        raise UnknownNameError("demosaic method", method, DEMOSAIC_METHODS)
     if not layout.is_bayer:
         return _reordered(pixels, layout, target)
     height, width = pixels.shape
     if height % 2 or width % 2 or not pixels.size:
         raise DemosaicError(f"{layout} picture is {height}×{width}: a Bayer picture has even sides, crop it by one")
-    return DEMOSAICS[method](pixels, layout, target)
+    return DEMOSAIC_METHODS[method](pixels, layout, target)
 
 
 def _reordered(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
@@ -114,7 +114,7 @@ def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
 
-DEMOSAICS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
+DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
     "bilinear": _bilinear,
     "edge-aware": _edge_aware,
     "vng": _vng,

@@ -10,7 +10,7 @@ from shared.imaging.geometry import Geometry
 Boxes = npt.NDArray[np.float32]  # N×4: x1, y1, x2, y2 in pixels; a pixel's left and top edge have its number.
 
 
-def lay_back(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
+def to_source(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
     """Boxes of the target, as they lie on the source: the inverse of what `geometry.apply` did to the picture.
 
     What reaches over the frame's edge is cut off there; a box all outside it is left without area.

@@ -129,7 +129,7 @@ def apply(image: _Picture, geometry: Geometry) -> _Picture:
     return image if picture.shape == image.shape and np.shares_memory(picture, image) else picture
 
 
-def lay_back(mask: npt.NDArray[np.uint8], geometry: Geometry, fill: int) -> npt.NDArray[np.uint8]:
+def to_source(mask: npt.NDArray[np.uint8], geometry: Geometry, fill: int) -> npt.NDArray[np.uint8]:
     """Lay a mask of the target size back onto the source: the inverse of `apply`, by the nearest pixel.
 
     `mask`: H×W uint8 class ids. What `apply` cut off, and so no model has seen, becomes `fill`. Returns the mask

@@ -8,11 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
+from shared.encoding.compression import (
+    Buffer,
+    CompressionError,
+    compress_lz4,
+    compress_zstd,
+    decompress_lz4,
+    decompress_zstd,
+)
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_header import PictureHeaderError, read_header
+from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.opencv import MAX_SIDE, cv2
 
 MAX_QUALITY = 100
@@ -33,14 +40,14 @@ class ImageCodecError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class PictureLimits:
+class ImageLimits:
     """The largest picture that is decoded."""
 
     max_pixels: int = 1 << 25  # Height × width.
     max_bytes: int = 1 << 27  # Of the data, encoded.
 
 
-def picture_size(data: Buffer) -> tuple[int, int, int]:
+def image_size(data: Buffer) -> tuple[int, int, int]:
     """Height, width and channels (alpha included) of a JPEG or PNG, from its header alone.
 
     Raises:
@@ -48,7 +55,7 @@ def picture_size(data: Buffer) -> tuple[int, int, int]:
     """
     try:
         header = read_header(data)
-    except PictureHeaderError as error:
+    except ImageHeaderError as error:
         raise ImageCodecError(str(error)) from error
     return header.height, header.width, header.channels
 
@@ -73,7 +80,7 @@ def encode(pixels: Pixels, layout: Layout, codec: str, quality: int) -> Buffer:
 
 
 def decode(  # noqa: PLR0917  What was announced, in its order, then what is allowed and wanted.
-    data: Buffer, codec: str, layout: Layout, shape: tuple[int, ...], limits: PictureLimits, target: Layout
+    data: Buffer, codec: str, layout: Layout, shape: tuple[int, ...], limits: ImageLimits, target: Layout
 ) -> Pixels:
     """Decode a picture whose layout and shape were announced, into the layout `target`.
 
@@ -108,19 +115,19 @@ def _decode_raw(data: Buffer, layout: Layout, shape: tuple[int, ...], target: La
 
 
 def _encode_lz4(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return fold_lz4(_little_endian(pixels).data.cast("B"))
+    return compress_lz4(_little_endian(pixels).data.cast("B"))
 
 
 def _decode_lz4(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
-    return _decode_folded(unfold_lz4, data, layout, shape, target)
+    return _decode_folded(decompress_lz4, data, layout, shape, target)
 
 
 def _encode_zstd(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return fold_zstd(_little_endian(pixels).data.cast("B"))
+    return compress_zstd(_little_endian(pixels).data.cast("B"))
 
 
 def _decode_zstd(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
-    return _decode_folded(unfold_zstd, data, layout, shape, target)
+    return _decode_folded(decompress_zstd, data, layout, shape, target)
 
 
 def _decode_folded(
@@ -168,7 +175,7 @@ def _opencv_encode(suffix: str, pixels: Pixels, layout: Layout, parameters: list
 def _opencv_decode(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
     try:
         header = read_header(data)
-    except PictureHeaderError as error:
+    except ImageHeaderError as error:
         raise ImageCodecError(str(error)) from error
     declared = (kind, *shape[:2], layout.channels, layout.dtype.itemsize * 8)
     if (header.kind, header.height, header.width, header.channels, header.bits) != declared:
@@ -214,7 +221,7 @@ def _codec(name: str) -> _Codec:
     return IMAGE_CODECS[name]
 
 
-def _check_shape(layout: Layout, shape: tuple[int, ...], limits: PictureLimits) -> None:
+def _check_shape(layout: Layout, shape: tuple[int, ...], limits: ImageLimits) -> None:
     channels = layout.shape(1, 1)[2:]
     if len(shape) != 2 + len(channels) or tuple(shape[2:]) != channels:
         wanted = ", ".join(["height", "width", *map(str, channels)])

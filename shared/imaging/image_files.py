@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import SkylaneError, unwritable_message
-from shared.imaging.image_codecs import ImageCodecError, PictureLimits, picture_size
+from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
 from shared.imaging.opencv import cv2
 
 Picture = npt.NDArray[np.uint8]
@@ -19,7 +19,7 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 
 
-class PictureFileError(SkylaneError):
+class ImageFileError(SkylaneError):
     """A picture file that cannot be read or written."""
 
     def __init__(self, path: Path, problem: str) -> None:
@@ -27,26 +27,26 @@ class PictureFileError(SkylaneError):
         super().__init__(f"{path}: {problem}")
 
 
-def read_picture(path: Path, limits: PictureLimits = PictureLimits()) -> Picture:  # noqa: B008  Frozen.
+def read_image_file(path: Path, limits: ImageLimits = ImageLimits()) -> Picture:  # noqa: B008  Frozen.
     """A JPEG or PNG as H×W×3 uint8, RGB; its size is read before memory is taken for it.
 
     Raises:
-        PictureFileError: it cannot be read, is too large or is no whole JPEG or PNG.
+        ImageFileError: it cannot be read, is too large or is no whole JPEG or PNG.
     """
     try:
         with path.open("rb") as file:
             data = file.read(limits.max_bytes + 1)
     except OSError as error:
-        raise PictureFileError(path, f"cannot be read ({error.strerror})") from error
+        raise ImageFileError(path, f"cannot be read ({error.strerror})") from error
     if len(data) > limits.max_bytes:
-        raise PictureFileError(path, f"is larger than {limits.max_bytes} bytes: give a smaller picture")
+        raise ImageFileError(path, f"is larger than {limits.max_bytes} bytes: give a smaller picture")
     try:
-        return decode_picture(data, limits)
+        return decode_to_rgb(data, limits)
     except ImageCodecError as error:
-        raise PictureFileError(path, str(error)) from error
+        raise ImageFileError(path, str(error)) from error
 
 
-def decode_picture(data: bytes, limits: PictureLimits) -> Picture:
+def decode_to_rgb(data: bytes, limits: ImageLimits) -> Picture:
     """A JPEG or PNG of any kind as people see it: H×W×3 uint8, RGB.
 
     A grey one becomes colour, transparency is left out, 16 bits become 8, and a photograph is turned as its EXIF
@@ -55,7 +55,7 @@ def decode_picture(data: bytes, limits: PictureLimits) -> Picture:
     Raises:
         ImageCodecError: it is too large or no whole JPEG or PNG; its size is read before memory is taken for it.
     """
-    height, width, _ = picture_size(data)
+    height, width, _ = image_size(data)
     if height * width > limits.max_pixels:
         raise ImageCodecError(f"picture is {height}×{width}, more than {limits.max_pixels} pixels: scale it down")
     try:
@@ -71,7 +71,7 @@ def write_png(path: Path, picture: Picture) -> None:
     """Write H×W (class ids, as they are) or H×W×3 (RGB) uint8 as a PNG; its folder is made.
 
     Raises:
-        PictureFileError: the file cannot be written.
+        ImageFileError: the file cannot be written.
     """
     stored: Any = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture  # noqa: PLR2004  H, W, C.
     done, data = cv2.imencode(".png", stored)
@@ -80,7 +80,7 @@ def write_png(path: Path, picture: Picture) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data.tobytes())
     except OSError as error:
-        raise PictureFileError(path, unwritable_message("it", error, "folder")) from error
+        raise ImageFileError(path, unwritable_message("it", error, "folder")) from error
 
 
 def stamp_untrained(rgb: Picture) -> Picture:

@@ -12,7 +12,7 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
 MAX_SEGMENTS = 1000  # Before the frame header; a camera writes fewer than twenty.
-MAX_FILL = 4096  # Bytes that stand for nothing; sixty megabytes of them take a quarter of a minute to pass over.
+MAX_FILL_BYTES = 4096  # Bytes that stand for nothing; sixty megabytes of them take a quarter of a minute to pass over.
 MAX_CHUNKS = 1 << 15  # Of a PNG; encoders put eight kilobytes and more into each.
 MAX_COMPRESSED_CHUNKS = 4  # Profiles and texts: each may unfold to eight megabytes, and takes a tenth of a second.
 MAX_SCANS = 64  # Each costs a pass over the whole picture; encoders write at most a dozen.
@@ -37,12 +37,12 @@ _SCAN_HEADER = struct.Struct(">BBHB")  # Of any segment the marker and length; o
 _FRAME_HEADER = struct.Struct(">BHHB")  # Bits a sample, height, width, components.
 
 
-class PictureHeaderError(SkylaneError):
+class ImageHeaderError(SkylaneError):
     """Bytes that are no JPEG or PNG, or one of a kind that is not decoded here."""
 
 
 @dataclass(frozen=True, slots=True)
-class PictureHeader:
+class ImageHeader:
     """The size of an encoded picture in pixels, its channels (alpha included) and the bits of each."""
 
     kind: str  # "jpeg" or "png".
@@ -52,32 +52,32 @@ class PictureHeader:
     bits: int
 
 
-def read_header(data: Buffer) -> PictureHeader:
+def read_header(data: Buffer) -> ImageHeader:
     """Read the header of a JPEG or PNG, whichever it is.
 
     Raises:
-        PictureHeaderError: it is neither, is cut off, or is of a kind that is not decoded here.
+        ImageHeaderError: it is neither, is cut off, or is of a kind that is not decoded here.
     """
     begins = bytes(data[: len(PNG_SIGNATURE)])
     if begins.startswith(JPEG_SIGNATURE):
         return _jpeg_header(data)
     if begins == PNG_SIGNATURE:
         return _png_header(data)
-    raise PictureHeaderError(f"picture starts with {begins.hex(' ') or 'nothing'}: send a JPEG or a PNG")
+    raise ImageHeaderError(f"picture starts with {begins.hex(' ') or 'nothing'}: send a JPEG or a PNG")
 
 
-def _png_header(data: Buffer) -> PictureHeader:
+def _png_header(data: Buffer) -> ImageHeader:
     if len(data) < _PNG_HEADER.size:
-        raise PictureHeaderError(f"PNG ends after {len(data)} bytes, inside its header: send it whole")
+        raise ImageHeaderError(f"PNG ends after {len(data)} bytes, inside its header: send it whole")
     _, length, chunk, width, height, bits, colour_type = _PNG_HEADER.unpack_from(data)
     if chunk != b"IHDR" or length != 13:  # noqa: PLR2004  The format's fixed length of IHDR.
-        raise PictureHeaderError("PNG does not start with its IHDR chunk: it is damaged, encode it again")
+        raise ImageHeaderError("PNG does not start with its IHDR chunk: it is damaged, encode it again")
     if bits not in _PNG_DEPTHS.get(colour_type, ()) or not width or not height:
-        raise PictureHeaderError(
+        raise ImageHeaderError(
             f"PNG header says {height}×{width}, {bits} bits, colour type {colour_type}: no PNG can, encode it again"
         )
     _check_chunks(data)
-    return PictureHeader("png", height, width, _PNG_CHANNELS[colour_type], max(8, bits))
+    return ImageHeader("png", height, width, _PNG_CHANNELS[colour_type], max(8, bits))
 
 
 def _check_chunks(data: Buffer) -> None:
@@ -86,64 +86,64 @@ def _check_chunks(data: Buffer) -> None:
     compressed = 0
     for _ in range(MAX_CHUNKS):
         if len(data) < at + _PNG_CHUNK_FRAME:
-            raise PictureHeaderError(
+            raise ImageHeaderError(
                 f"PNG is damaged or truncated: it ends after {len(data)} bytes, before its last chunk"
             )
         length, kind = _PNG_CHUNK.unpack_from(data, at)
         if at + _PNG_CHUNK_FRAME + length > len(data):
             left = len(data) - at - _PNG_CHUNK_FRAME
-            raise PictureHeaderError(f"PNG is damaged or truncated: a chunk says {length} bytes where {left} are left")
+            raise ImageHeaderError(f"PNG is damaged or truncated: a chunk says {length} bytes where {left} are left")
         if kind == b"IEND":
             return
         if kind in _ANIMATION_CHUNKS:
-            raise PictureHeaderError("PNG is animated: send a single picture")
+            raise ImageHeaderError("PNG is animated: send a single picture")
         compressed += kind in _COMPRESSED_CHUNKS
         if compressed > MAX_COMPRESSED_CHUNKS:
-            raise PictureHeaderError(f"PNG has more than {MAX_COMPRESSED_CHUNKS} profiles and texts: encode it again")
+            raise ImageHeaderError(f"PNG has more than {MAX_COMPRESSED_CHUNKS} profiles and texts: encode it again")
         at += _PNG_CHUNK_FRAME + length
-    raise PictureHeaderError(f"PNG has more than {MAX_CHUNKS} chunks: encode it again")
+    raise ImageHeaderError(f"PNG has more than {MAX_CHUNKS} chunks: encode it again")
 
 
-def _jpeg_header(data: Buffer) -> PictureHeader:
+def _jpeg_header(data: Buffer) -> ImageHeader:
     at = 2
     filled = 0
     for _ in range(MAX_SEGMENTS):
         while data[at : at + 2] == b"\xff\xff":  # The format lets any number of fill bytes precede a marker.
             at += 1
             filled += 1
-            if filled > MAX_FILL:
-                raise PictureHeaderError(
-                    f"JPEG has more than {MAX_FILL} fill bytes before its frame header: encode it again"
+            if filled > MAX_FILL_BYTES:
+                raise ImageHeaderError(
+                    f"JPEG has more than {MAX_FILL_BYTES} fill bytes before its frame header: encode it again"
                 )
         if len(data) < at + 4:
-            raise PictureHeaderError(f"JPEG ends after {len(data)} bytes, before its frame header: send it whole")
+            raise ImageHeaderError(f"JPEG ends after {len(data)} bytes, before its frame header: send it whole")
         lead, marker, length = struct.unpack_from(">BBH", data, at)
         if lead != 0xFF or length < 2 or marker in (_START_OF_SCAN, _END_OF_IMAGE):  # noqa: PLR2004  As in the format.
-            raise PictureHeaderError(f"JPEG has no frame header at byte {at}: it is damaged, encode it again")
+            raise ImageHeaderError(f"JPEG has no frame header at byte {at}: it is damaged, encode it again")
         if marker in _START_OF_FRAME:
             header = _jpeg_frame(data, at + 4)
             if marker == _PROGRESSIVE or not _is_one_scan(data, at + 2 + length, header.channels):
                 _check_scans(data, at + 4)
             return header
         if marker in _OTHER_FRAMES:
-            raise PictureHeaderError(
+            raise ImageHeaderError(
                 f"JPEG is of the kind {marker:#x} (lossless, hierarchical or arithmetic): send baseline or progressive"
             )
         if marker not in (*_TABLES, *_NOTES):  # Some have no length: behind them a decoder reads on at another place.
-            raise PictureHeaderError(f"JPEG has a marker {marker:#x} before its frame header: encode it again")
+            raise ImageHeaderError(f"JPEG has a marker {marker:#x} before its frame header: encode it again")
         at += 2 + length
-    raise PictureHeaderError(f"JPEG has more than {MAX_SEGMENTS} segments before its frame header: encode it again")
+    raise ImageHeaderError(f"JPEG has more than {MAX_SEGMENTS} segments before its frame header: encode it again")
 
 
-def _jpeg_frame(data: Buffer, at: int) -> PictureHeader:
+def _jpeg_frame(data: Buffer, at: int) -> ImageHeader:
     if len(data) < at + _FRAME_HEADER.size:
-        raise PictureHeaderError(f"JPEG ends after {len(data)} bytes, inside its frame header: send it whole")
+        raise ImageHeaderError(f"JPEG ends after {len(data)} bytes, inside its frame header: send it whole")
     bits, height, width, components = _FRAME_HEADER.unpack_from(data, at)
     if bits != 8 or not height or not width or components not in (1, 3, 4):  # noqa: PLR2004  What the format gives.
-        raise PictureHeaderError(
+        raise ImageHeaderError(
             f"JPEG says {height}×{width}, {bits} bits, {components} components: send 8 bits and 1 or 3 components"
         )
-    return PictureHeader("jpeg", height, width, components, bits)
+    return ImageHeader("jpeg", height, width, components, bits)
 
 
 def _is_one_scan(data: Buffer, at: int, components: int) -> bool:
@@ -163,7 +163,7 @@ def _is_one_scan(data: Buffer, at: int, components: int) -> bool:
 def _check_scans(data: Buffer, at: int) -> None:
     scans = _scans(data, at)
     if scans > MAX_SCANS:
-        raise PictureHeaderError(f"JPEG has {scans} scans, more than {MAX_SCANS}: encode it again")
+        raise ImageHeaderError(f"JPEG has {scans} scans, more than {MAX_SCANS}: encode it again")
 
 
 def _scans(data: Buffer, at: int) -> int:

@@ -6,9 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
+from shared.encoding.compression import (
+    Buffer,
+    CompressionError,
+    compress_lz4,
+    compress_zstd,
+    decompress_lz4,
+    decompress_zstd,
+)
 from shared.errors import SkylaneError, UnknownNameError
-from shared.imaging.image_header import PictureHeaderError, read_header
+from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
 Mask = npt.NDArray[np.uint8]
@@ -81,7 +88,7 @@ def _encode_png(mask: Mask) -> bytes:
 def _decode_png(data: Buffer, height: int, width: int) -> Mask:
     try:
         header = read_header(data)
-    except PictureHeaderError as error:
+    except ImageHeaderError as error:
         raise MaskCodecError(f"png mask cannot be read: {error}") from error
     if (header.kind, header.height, header.width, header.channels, header.bits) != ("png", height, width, 1, 8):
         raise MaskCodecError(
@@ -119,19 +126,19 @@ def _decode_rle(data: Buffer, height: int, width: int) -> Mask:
 
 
 def _encode_zstd(mask: Mask) -> bytes:
-    return fold_zstd(mask.data.cast("B"))
+    return compress_zstd(mask.data.cast("B"))
 
 
 def _decode_zstd(data: Buffer, height: int, width: int) -> Mask:
-    return _decode_folded(unfold_zstd, data, height, width)
+    return _decode_folded(decompress_zstd, data, height, width)
 
 
 def _encode_lz4(mask: Mask) -> bytes:
-    return fold_lz4(mask.data.cast("B"))
+    return compress_lz4(mask.data.cast("B"))
 
 
 def _decode_lz4(data: Buffer, height: int, width: int) -> Mask:
-    return _decode_folded(unfold_lz4, data, height, width)
+    return _decode_folded(decompress_lz4, data, height, width)
 
 
 def _decode_folded(unfold: Callable[[Buffer, int], bytes], data: Buffer, height: int, width: int) -> Mask:

@@ -20,7 +20,7 @@ from shared.sanitize import printable
 from shared.stages import Stamp
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
-MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
+RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
 MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
 MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
@@ -40,7 +40,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-class Want(Struct, frozen=True):
+class RequestOptions(Struct, frozen=True):
     """What the vehicle asks for beside the mask itself."""
 
     mask_codec: Text = "zstd"
@@ -63,11 +63,11 @@ class FrameMessage(Struct, frozen=True):
     attempt: int = 1
     version: str | None = None  # Of the model; None: the one that the worker takes for current.
     budget_ms: int | None = None  # Time left when sent; None: no deadline.
-    want: Want = Want()
+    want: RequestOptions = RequestOptions()
     stamps: tuple[Stamp, ...] = ()
 
 
-class MaskMessage(Struct, frozen=True):
+class ResultMessage(Struct, frozen=True):
     """A worker's answer. `data` holds the result of its task, as `shared.messages.results` packs it; empty unless answered.
 
     `shape`: of a mask, H×W; None for other tasks.
@@ -109,7 +109,7 @@ class _FrameMap(Struct, kw_only=True):
     dtype: Text
     codec: Text
     geometry: Geometry
-    want: Want
+    want: RequestOptions
     stamps: Annotated[tuple[Stamp, ...], Meta(max_length=MAX_FRAME_STAMPS)]
     data: memoryview
 
@@ -194,7 +194,7 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
     )
 
 
-def pack_mask(message: MaskMessage) -> bytes:
+def pack_result(message: ResultMessage) -> bytes:
     """The wire form of an answer."""
     return _MASKS.write(
         _MaskMap(
@@ -219,7 +219,7 @@ def pack_mask(message: MaskMessage) -> bytes:
     )
 
 
-def unpack_mask(payload: Buffer) -> MaskMessage:
+def unpack_result(payload: Buffer) -> ResultMessage:
     """Read an answer from the wire; its data is a view.
 
     Raises:
@@ -231,7 +231,7 @@ def unpack_mask(payload: Buffer) -> MaskMessage:
         raise _wrong("shape", "an answered frame has a mask", frame_id)
     if came.geometry is not None:
         _check_geometry(came.geometry, frame_id)
-    return MaskMessage(
+    return ResultMessage(
         id=frame_id,
         attempt=came.attempt,
         status=came.status,

@@ -17,7 +17,7 @@ _MAX_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class FrameHead:
+class FrameHeader:
     """What the first bytes tell; None where they do not, or tell it wrongly: the message as a whole is checked later."""
 
     due_ns: int | None = None  # By the vehicle's own clock: compare frames of one vehicle only.
@@ -26,10 +26,10 @@ class FrameHead:
     attempt: int = 1
 
 
-NO_HEAD = FrameHead()
+EMPTY_HEADER = FrameHeader()
 
 
-def peek(payload: Buffer) -> FrameHead:
+def peek(payload: Buffer) -> FrameHeader:
     """Read a frame message's head, up to its `data`; takes microseconds, never fails and keeps nothing of `payload`."""
     fields: dict[str, Any] = {}
     unpacker = msgpack.Unpacker(
@@ -52,7 +52,7 @@ def peek(payload: Buffer) -> FrameHead:
     except (ValueError, msgpack.UnpackException):
         pass  # What was read until there is the head.
     version = fields.get("version")
-    return FrameHead(
+    return FrameHeader(
         due_ns=_due_ns(fields.get("stamps")),
         budget_ms=_whole(fields.get("budget_ms"), _MAX_MS),
         version=version if isinstance(version, str) else None,

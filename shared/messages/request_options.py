@@ -2,11 +2,11 @@
 
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages import results
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import ModelCard, Task
 
 
-def check_want(want: Want, card: ModelCard) -> None:
+def check_request_options(want: RequestOptions, card: ModelCard) -> None:
     """Whether a model can answer as a vehicle wishes; asked before anything is decoded or inferred.
 
     Raises:

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
+from shared.encoding.compression import Buffer, compress_lz4, compress_zstd, decompress_lz4, decompress_zstd
 from shared.encoding.msgpack_reader import VERSION, Fields
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages.topics import checked
@@ -43,8 +43,8 @@ class _Codec(NamedTuple):
 
 TENSOR_CODECS = {
     "raw": _Codec(lambda data: data, _of_size),
-    "lz4": _Codec(fold_lz4, unfold_lz4),
-    "zstd": _Codec(fold_zstd, unfold_zstd),
+    "lz4": _Codec(compress_lz4, decompress_lz4),
+    "zstd": _Codec(compress_zstd, decompress_zstd),
 }
 
 
@@ -83,7 +83,7 @@ def decode(data: Buffer, codec: str) -> dict[str, Array]:
     return {each.name: each.unfolded(unfold) for each in announced}
 
 
-def in_bounds(given: Array, dtype: str) -> Array:
+def cast_checked(given: Array, dtype: str) -> Array:
     """Numbers as another type, none of them changed by more than rounding.
 
     Raises:

@@ -103,10 +103,10 @@ def checked(kind: str, name: str) -> str:
 
 def camera_name(ros_topic: str) -> str:
     """A ROS topic as one part of an MQTT topic: `/sensors/camera/left` becomes `sensors_camera_left`."""
-    return part_of_name(ros_topic.strip("/")) or "camera"
+    return sanitize_name(ros_topic.strip("/")) or "camera"
 
 
-def part_of_name(text: str) -> str:
+def sanitize_name(text: str) -> str:
     """Any text as a name that may stand in a topic: what may not is `_`, what is too much is cut off."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:64]
 

@@ -7,7 +7,7 @@ _LONGEST_S = 2.0
 _STEADY_S = 5.0  # A connection that held so long was a good one: whatever broke it is new.
 
 
-class BackOff:
+class ExponentialBackoff:
     """Waits that are drawn by chance from a range that doubles with each failure ("full jitter").
 
     Nodes that lost one broker together do not come back together, and whom the broker throws out again at once, because

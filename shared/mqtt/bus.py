@@ -47,7 +47,7 @@ class Will:
 
 
 Handler = Callable[[Delivery], None]  # Runs on the network thread: stamp, enqueue, return.
-Acknowledged = Callable[["Ack"], None]
+AckHandler = Callable[["Ack"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class Bus(Protocol):
     """Publish and subscribe."""
 
     @property
-    def shares_subscriptions(self) -> bool:
+    def supports_shared_subscriptions(self) -> bool:
         """Whether several workers can divide one subscription among them (MQTT 5)."""
 
     @property
-    def largest_payload(self) -> int:
+    def max_payload_bytes(self) -> int:
         """Bytes; what is larger must not be published: the broker would cut the connection."""
 
     @property
-    def largest_payload_told(self) -> str:
+    def payload_limit_reason(self) -> str:
         """Whose bound that is, and the bound: "the broker takes 67108864"."""
 
     @property
@@ -79,7 +79,7 @@ class Bus(Protocol):
         """Whether the connection to the broker stands, as far as is known."""
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """When anything last came from the broker, by `shared.clock`: a message, an acknowledgement, a part of one."""
 
     def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:
@@ -96,7 +96,7 @@ class Bus(Protocol):
         qos: int,
         retained: bool = False,
         properties: Properties | None = None,
-        acknowledged: Acknowledged | None = None,
+        acknowledged: AckHandler | None = None,
     ) -> None:
         """Hand a message over; returns before it is sent."""
 
@@ -107,21 +107,21 @@ class Bus(Protocol):
 class MemoryBus:
     """A broker and its clients in one process: retained messages, wildcards, one delivering thread."""
 
-    shares_subscriptions = False
+    supports_shared_subscriptions = False
     is_connected = True
-    largest_payload = 1 << 28
+    max_payload_bytes = 1 << 28
 
     @property
-    def largest_payload_told(self) -> str:
+    def payload_limit_reason(self) -> str:
         """See Bus."""
-        return f"the broker takes {self.largest_payload}"
+        return f"the broker takes {self.max_payload_bytes}"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._subscriptions: list[tuple[str, Handler]] = []
         self._retained: dict[str, bytes] = {}
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.heard_ns = clock.now_ns()
+        self.last_received_ns = clock.now_ns()
         self._thread = threading.Thread(target=self._deliver, name="memory-bus", daemon=True)
         self._thread.start()
 
@@ -152,7 +152,7 @@ class MemoryBus:
         qos: int,  # noqa: ARG002 (memory loses nothing)
         retained: bool = False,
         properties: Properties | None = None,
-        acknowledged: Acknowledged | None = None,
+        acknowledged: AckHandler | None = None,
     ) -> None:
         """See Bus."""
         with self._lock:
@@ -176,7 +176,7 @@ class MemoryBus:
 
     def _deliver(self) -> None:
         while (step := self._queue.get()) is not None:
-            self.heard_ns = clock.now_ns()
+            self.last_received_ns = clock.now_ns()
             step()
 
 

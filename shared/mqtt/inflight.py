@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
-from shared.mqtt.bus import Ack, Acknowledged
+from shared.mqtt.bus import Ack, AckHandler
 
-MOST_WAITING = 1024
+MAX_INFLIGHT = 1024
 """Publications of QoS 1 that the broker has not acknowledged; more are refused, but for what is retained. As many again of
 QoS 0 that are still to be written."""
-MOST_WAITING_BYTES = 4 * MAX_MESSAGE_BYTES
+MAX_INFLIGHT_BYTES = 4 * MAX_MESSAGE_BYTES
 """The payloads of each of these together; one message may always wait."""
 
 
@@ -26,7 +26,7 @@ class Written(Protocol):
         """
 
 
-class Unacknowledged:
+class InflightMessages:
     """Publications by the number that the client gave them; several threads publish, one brings acknowledgements."""
 
     def __init__(self, most: int, on_change: Callable[[int], None]) -> None:
@@ -34,7 +34,7 @@ class Unacknowledged:
         self._most = most
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._publications: dict[int, tuple[Acknowledged, int]] = {}  # Whom to tell, and bytes.
+        self._publications: dict[int, tuple[AckHandler, int]] = {}  # Whom to tell, and bytes.
         self._bytes = 0
         self._publishing = 0
         self._early: dict[int, Ack] = {}  # Acknowledgements that overtook the call they belong to.
@@ -49,14 +49,14 @@ class Unacknowledged:
         """Whether a publication of `size` bytes may be handed over; if so, `add` must follow."""
         with self._lock:
             count = len(self._publications) + self._publishing
-            is_full = count >= self._most or (count > 0 and self._bytes + size > MOST_WAITING_BYTES)
+            is_full = count >= self._most or (count > 0 and self._bytes + size > MAX_INFLIGHT_BYTES)
             if is_full and not always:
                 return False
             self._publishing += 1
             self._bytes += size
             return True
 
-    def add(self, number: int, acknowledged: Acknowledged, size: int) -> Ack | None:
+    def add(self, number: int, acknowledged: AckHandler, size: int) -> Ack | None:
         """It was handed over under this number; returns its acknowledgement where that came already."""
         with self._lock:
             self._publishing -= 1
@@ -70,7 +70,7 @@ class Unacknowledged:
                 self._early.clear()
             return ack
 
-    def acknowledge(self, number: int, ack: Ack) -> Acknowledged | None:
+    def acknowledge(self, number: int, ack: Ack) -> AckHandler | None:
         """The broker has acknowledged a publication; returns whom to tell."""
         with self._lock:
             found = self._publications.pop(number, None)
@@ -106,7 +106,7 @@ class Unacknowledged:
             while self._unwritten and _is_over(self._unwritten[0][0]):
                 self._unwritten.popleft()
             waiting = sum(waits for _, waits in self._unwritten)
-            return not waiting or (len(self._unwritten) < self._most and waiting + size <= MOST_WAITING_BYTES)
+            return not waiting or (len(self._unwritten) < self._most and waiting + size <= MAX_INFLIGHT_BYTES)
 
     def write(self, publication: Written, size: int) -> None:
         """A publication of QoS 0 was handed over."""

@@ -5,7 +5,7 @@ import threading
 STALL_NS = 2_000_000_000  # Whoever looks so late did not run either: silence meanwhile proves nothing.
 
 
-class LinkWatch:
+class LinkMonitor:
     """Judges one connection at a time; knows neither sockets nor clocks: whoever tells or asks says the moment.
 
     Moments are nanoseconds of any one clock. A connection is dead when nothing was heard for a timeout although a
@@ -25,12 +25,12 @@ class LinkWatch:
         self._unanswered = 0
         self._waiting_since_ns = 0  # When something began to wait while nothing else did.
         self._looked_ns = 0
-        self.heard_ns = 0
+        self.last_received_ns = 0
 
     def opened(self, now_ns: int) -> None:
         """A connection stands, and the broker is asked to accept it; nothing that was sent before waits on it."""
         with self._lock:
-            self._opened_ns = self.heard_ns = self._looked_ns = now_ns
+            self._opened_ns = self.last_received_ns = self._looked_ns = now_ns
             self.is_accepted = False
             self._unanswered = 0
 
@@ -51,7 +51,7 @@ class LinkWatch:
 
     def heard(self, now_ns: int) -> None:
         """Bytes have come."""
-        self.heard_ns = now_ns
+        self.last_received_ns = now_ns
 
     def is_dead(self, now_ns: int) -> bool:
         """Whether the connection must be given up. Ask at least every second."""
@@ -61,8 +61,11 @@ class LinkWatch:
             if self._opened_ns is None:
                 return False
             if stalled:  # As if all had been heard and sent now.
-                self._opened_ns = self._waiting_since_ns = self.heard_ns = now_ns
+                self._opened_ns = self._waiting_since_ns = self.last_received_ns = now_ns
                 return False
             if not self.is_accepted:
                 return now_ns - self._opened_ns >= self._patience_ns
-            return bool(self._unanswered) and now_ns - max(self._waiting_since_ns, self.heard_ns) >= self._timeout_ns
+            return (
+                bool(self._unanswered)
+                and now_ns - max(self._waiting_since_ns, self.last_received_ns) >= self._timeout_ns
+            )

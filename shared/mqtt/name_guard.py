@@ -43,7 +43,7 @@ def client_id(role: str, name: str) -> str:
     return f"skylane-{role}-{name}-{secrets.token_hex(_SECRET_BYTES)}"
 
 
-class NameClaim:
+class NameGuard:
     """One node's claim. `role` is "vehicle" or "worker". All methods may be called from any thread."""
 
     def __init__(

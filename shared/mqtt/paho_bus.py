@@ -14,17 +14,17 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.logs import get_logger
-from shared.mqtt.bus import LINK_JAMMED, Ack, Acknowledged, Delivery, Handler, Properties, Will, matches
+from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will, matches
 from shared.mqtt.first_connect import Answer, FirstConnect
-from shared.mqtt.inflight import MOST_WAITING, Unacknowledged
-from shared.mqtt.keepalive import LinkWatch
+from shared.mqtt.inflight import MAX_INFLIGHT, InflightMessages
+from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.paho_client import WatchedClient
 from shared.mqtt.properties import packed
 from shared.mqtt.publish_packet import Publication
-from shared.mqtt.times import KEEPALIVE_S, MqttTimes
+from shared.mqtt.settings import KEEPALIVE_S, MqttSettings
 from shared.mqtt.watchdog import Watchdog
 from shared.network.address import Address, Certificates
-from shared.network.tls import context_of, load, refusal
+from shared.network.tls import create_tls_context, load, refusal
 
 _LOG = get_logger("mqtt")
 _NO_SUBSCRIBER = 0x10
@@ -51,8 +51,8 @@ class MqttBus:
         connect_timeout_s: float = 10.0,
         link_timeout_s: float = KEEPALIVE_S,
         min_bandwidth_mbps: float | None = None,
-        most_waiting: int = MOST_WAITING,
-        times: MqttTimes = MqttTimes(),  # noqa: B008 - frozen.
+        max_inflight: int = MAX_INFLIGHT,
+        times: MqttSettings = MqttSettings(),  # noqa: B008 - frozen.
         on_connected: Callable[[], None] | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
@@ -61,7 +61,7 @@ class MqttBus:
 
         `link_timeout_s`: a connection over which nothing comes for so long, though something should, is given up for a
         new one. `min_bandwidth_mbps`: of the narrowest link to expect; what would take longer than a keepalive on it is
-        too large. `most_waiting`: see `MOST_WAITING`. `times`: how long it waits for everything else.
+        too large. `max_inflight`: see `MAX_INFLIGHT`. `times`: how long it waits for everything else.
         `on_connected` runs after every connect, on the network thread. `on_fault` is told what the other
         callbacks raised, and of a network thread that died or hangs; what a handler raises is logged. `on_waiting` is
         told why there is no connection, at first or any more. Connections lost and regained are logged.
@@ -80,8 +80,8 @@ class MqttBus:
         self._subscriptions: dict[str, tuple[int, Handler]] = {}
         self._left: set[str] = set()  # What is still on its way when a subscription ends finds its handler yet.
         self._progress = threading.Event()
-        self._watch = LinkWatch(link_timeout_s, times.accept_s)
-        self._unacknowledged = Unacknowledged(most_waiting, lambda count: self._watch.awaits(count, clock.now_ns()))
+        self._watch = LinkMonitor(link_timeout_s, times.accept_s)
+        self._unacknowledged = InflightMessages(max_inflight, lambda count: self._watch.awaits(count, clock.now_ns()))
         self._bounds = {_BROKER_TAKES: MAX_MESSAGE_BYTES}
         if min_bandwidth_mbps is not None:
             bytes_per_s = min_bandwidth_mbps * 1e6 / 8
@@ -95,7 +95,7 @@ class MqttBus:
         self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
         self.reconnects = 0
-        self._secure = partial(context_of, address, certificates) if address.tls else None
+        self._secure = partial(create_tls_context, address, certificates) if address.tls else None
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
             client = WatchedClient(
@@ -128,7 +128,9 @@ class MqttBus:
         ).within(connect_timeout_s)
         self.reconnects = 0  # However often it took.
         self._is_logged = True
-        _LOG.info("connected to broker", broker=str(address), mqtt="5" if self.shares_subscriptions else "3.1.1")
+        _LOG.info(
+            "connected to broker", broker=str(address), mqtt="5" if self.supports_shared_subscriptions else "3.1.1"
+        )
         self._watchdog = Watchdog(
             self._client,
             self._watch,
@@ -145,24 +147,24 @@ class MqttBus:
         self.close()
 
     @property
-    def shares_subscriptions(self) -> bool:
+    def supports_shared_subscriptions(self) -> bool:
         """See Bus."""
         return bool(self._client.protocol == paho.MQTTv5)
 
     @property
-    def largest_payload(self) -> int:
+    def max_payload_bytes(self) -> int:
         """See Bus."""
         return min(self._bounds.values())
 
     @property
-    def largest_payload_told(self) -> str:
+    def payload_limit_reason(self) -> str:
         """See Bus."""
         return "{} {}".format(*min(self._bounds.items(), key=lambda bound: bound[1]))
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Bus."""
-        return self._watch.heard_ns
+        return self._watch.last_received_ns
 
     @property
     def is_connected(self) -> bool:
@@ -190,10 +192,12 @@ class MqttBus:
         qos: int,
         retained: bool = False,
         properties: Properties | None = None,
-        acknowledged: Acknowledged | None = None,
+        acknowledged: AckHandler | None = None,
     ) -> None:
         """See Bus."""
-        beside: Any = _Packed(packed(properties)) if properties is not None and self.shares_subscriptions else None
+        beside: Any = (
+            _Packed(packed(properties)) if properties is not None and self.supports_shared_subscriptions else None
+        )
         if qos == 0:
             self._publish_unacknowledged(topic, payload, beside, retained=retained)
             return
@@ -255,7 +259,7 @@ class MqttBus:
         was_up, self._is_up = self._is_up, False  # paho tells twice of a keepalive that passed.
         if was_up and self._is_logged:
             self._lost_ns = clock.now_ns()
-            silent_s = round(max(0.0, (self._lost_ns - self.heard_ns) / 1e9), 1)
+            silent_s = round(max(0.0, (self._lost_ns - self.last_received_ns) / 1e9), 1)
             reason = "the connection was closed" if code.value == _FAILED else str(code)
             _LOG.warning("connection lost", broker=str(self._address), reason=reason, silent_s=silent_s)
         if was_up and code.value == _KEEPALIVE_TIMEOUT and not flags.is_disconnect_packet_from_server:
@@ -297,7 +301,7 @@ class MqttBus:
 
     def _lost(self) -> None:
         self.link_losses += 1
-        silent_s = (clock.now_ns() - self.heard_ns) / 1e9
+        silent_s = (clock.now_ns() - self.last_received_ns) / 1e9
         self._on_waiting(f"broker {self._address} has not been heard for {silent_s:.0f} s: connecting again")
 
     def _away(self) -> None:

@@ -15,9 +15,9 @@ from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.errors import SkylaneError
 from shared.mqtt import publish_packet
-from shared.mqtt.backoff import BackOff
+from shared.mqtt.backoff import ExponentialBackoff
 from shared.mqtt.bus import Will
-from shared.mqtt.keepalive import LinkWatch
+from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.publish_packet import Publication
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -30,7 +30,7 @@ _MOST_BYTES = MAX_MESSAGE_BYTES + (1 << 17)  # Of a publication: its topic and p
 
 
 class WatchedClient(paho.Client):
-    """A client that tells a `LinkWatch` what it hears.
+    """A client that tells a `LinkMonitor` what it hears.
 
     It uses paho's public interface, but for one method: `_packet_handle`.
     """
@@ -39,7 +39,7 @@ class WatchedClient(paho.Client):
         self,
         client_id: str,
         protocol: MQTTProtocolVersion,
-        watch: LinkWatch,
+        watch: LinkMonitor,
         *,
         received: Callable[[Publication], None],
         will: Will | None,
@@ -65,7 +65,7 @@ class WatchedClient(paho.Client):
         self._renew = renew
         self._keepalive_s = keepalive_s
         self._give_up_ms = round(timeout_s * 1e3)
-        self._back_off = BackOff()
+        self._back_off = ExponentialBackoff()
         self._accepted_ns: int | None = None
         self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
         self.network_thread: threading.Thread | None = None  # None: not connected yet.

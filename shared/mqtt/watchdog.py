@@ -6,9 +6,9 @@ import traceback
 from collections.abc import Callable
 
 from shared import clock
-from shared.mqtt.keepalive import STALL_NS, LinkWatch
+from shared.mqtt.keepalive import STALL_NS, LinkMonitor
 from shared.mqtt.paho_client import WatchedClient
-from shared.mqtt.times import MqttTimes
+from shared.mqtt.settings import MqttSettings
 
 _LOOK_S = 0.5
 _GRACE_NS = 1_000_000_000  # For what is still to be written when a connection is given up on purpose.
@@ -24,8 +24,8 @@ class Watchdog:
     def __init__(
         self,
         client: WatchedClient,
-        watch: LinkWatch,
-        times: MqttTimes,
+        watch: LinkMonitor,
+        times: MqttSettings,
         *,
         on_loss: Callable[[], None],
         on_away: Callable[[], None],

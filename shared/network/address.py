@@ -12,7 +12,10 @@ from shared.network.endpoint import Endpoint, EndpointError
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (where it is, not what it is)
 _PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (the same)
-SECRETS = (_PASSWORD, _PASSWORD_FILE)  # Variables that no process needs to see but one that speaks to the broker.
+BROKER_PASSWORD_VARIABLES = (
+    _PASSWORD,
+    _PASSWORD_FILE,
+)  # Variables that no process needs to see but one that speaks to the broker.
 
 
 class BrokerAddressError(SkylaneError):
@@ -41,10 +44,10 @@ class Address:
         Raises:
             BrokerAddressError: the text is no such URL, or that file holds no password.
         """
-        return replace(cls.without_password(url), password=_password())
+        return replace(cls.parse_without_password(url), password=_password())
 
     @classmethod
-    def without_password(cls, url: str) -> "Address":
+    def parse_without_password(cls, url: str) -> "Address":
         """Reads an address as `parse` does, without its password.
 
         Raises:

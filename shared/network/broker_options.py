@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from shared.flags import Checked, FiniteRange
+from shared.flags import FiniteRange, ValidatedText
 from shared.mqtt.bus import Will
-from shared.mqtt.inflight import MOST_WAITING
+from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
 from shared.network.tls import CertificateError
@@ -37,7 +37,7 @@ class Connection:
         will: Will | None,
         *,
         name: str | None = None,
-        most_waiting: int = MOST_WAITING,
+        max_inflight: int = MAX_INFLIGHT,
         on_connected: Callable[[], None] | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
@@ -56,7 +56,7 @@ class Connection:
             certificates=self.certificates(name),
             connect_timeout_s=self.connect_timeout_s,
             min_bandwidth_mbps=self.min_bandwidth_mbps,
-            most_waiting=most_waiting,
+            max_inflight=max_inflight,
             on_connected=on_connected,
             on_fault=on_fault,
             on_waiting=on_waiting,
@@ -85,7 +85,7 @@ def broker_options(command: Command) -> Command:
     options = (
         click.option(
             "--broker",
-            type=Checked("URL", Address.without_password),
+            type=ValidatedText("URL", Address.parse_without_password),
             envvar="SKYLANE_BROKER",
             help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is in SKYLANE_BROKER_PASSWORD, or in the file "
             f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",

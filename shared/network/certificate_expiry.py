@@ -13,7 +13,7 @@ class ExpiredError(SkylaneError):
     """A certificate or a revocation list has expired."""
 
 
-def refuse_expired(certificate: Path, cure: str) -> None:
+def check_not_expired(certificate: Path, cure: str) -> None:
     """Refuse a PEM file of which a certificate has expired; `cure`: what to do about it.
 
     What is not a certificate at all is left to the server, whose library names the fault.
@@ -31,7 +31,7 @@ def refuse_expired(certificate: Path, cure: str) -> None:
         _refuse(certificate, each.not_valid_after_utc, cure)
 
 
-def refuse_expired_list(revoked: Path, cure: str) -> None:
+def check_crl_not_expired(revoked: Path, cure: str) -> None:
     """The same for a list of revoked certificates: a broker that has an expired one refuses everybody."""
     x509 = _x509()
     try:

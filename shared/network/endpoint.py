@@ -51,7 +51,7 @@ class Endpoint:
         return cls("" if listens and not host else _host(text, host), int(port))
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it is this machine's own, so that what is sent to it does not travel."""
         return is_loopback(self.host)
 

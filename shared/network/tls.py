@@ -15,7 +15,7 @@ class CertificateError(SkylaneError):
     """A certificate, a key or an authority cannot be used."""
 
 
-def context_of(address: Address, certificates: Certificates | None) -> ssl.SSLContext:
+def create_tls_context(address: Address, certificates: Certificates | None) -> ssl.SSLContext:
     """What secures a connection to `address`: TLS 1.2 or later, the broker's name checked.
 
     Without an authority of its own it trusts those of the system.
@@ -35,7 +35,7 @@ def load(context: ssl.SSLContext, address: Address, certificates: Certificates |
     """Load the certificates from their files, again where they were renewed under a node that runs.
 
     Raises:
-        CertificateError: as `context_of`.
+        CertificateError: as `create_tls_context`.
     """
     if certificates is not None and certificates.authority is not None:
         _trust(context, address, certificates.authority)

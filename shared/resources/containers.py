@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from shared.resources.usage import CpuShare, GoneError, Usage
+from shared.resources.usage import CpuShare, ProbeGoneError, Usage
 
 _TIMEOUT_S = 5
 _SOCKET = Path("/var/run/docker.sock")
@@ -32,9 +32,9 @@ class ContainerUsage:
             busy_s = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
             rss_bytes = memory["usage"] - memory.get("stats", {}).get("inactive_file", 0)
         except (DockerException, RequestException) as error:
-            raise GoneError(f"container {self._name}: {error}") from error
+            raise ProbeGoneError(f"container {self._name}: {error}") from error
         except KeyError as error:
-            raise GoneError(f"container {self._name} is not running") from error
+            raise ProbeGoneError(f"container {self._name} is not running") from error
         received, sent = self._bytes(networks)
         return Usage(cpu_percent=self._cpu.of(busy_s, at_ns), rss_bytes=rss_bytes, bytes_in=received, bytes_out=sent)
 
@@ -54,17 +54,17 @@ def containers(names: Sequence[str]) -> Iterator[dict[str, ContainerUsage]]:
     """The named containers by node name.
 
     Raises:
-        GoneError: there is no engine, or the library that asks it is not installed.
+        ProbeGoneError: there is no engine, or the library that asks it is not installed.
     """
     try:
         import docker  # noqa: PLC0415 (only who names containers needs it)
     except ImportError as error:
-        raise GoneError("docker is not installed: pip install 'skylane[bench]'") from error
+        raise ProbeGoneError("docker is not installed: pip install 'skylane[bench]'") from error
     if "DOCKER_HOST" not in os.environ and not _SOCKET.exists():
-        raise GoneError(f"there is no Docker engine at {_SOCKET}, and DOCKER_HOST names no other")
+        raise ProbeGoneError(f"there is no Docker engine at {_SOCKET}, and DOCKER_HOST names no other")
     try:
         client = docker.from_env(timeout=_TIMEOUT_S)
     except docker.errors.DockerException as error:
-        raise GoneError(f"no Docker engine answers: {error}") from error
+        raise ProbeGoneError(f"no Docker engine answers: {error}") from error
     with closing(client):
         yield {f"container/{name}": ContainerUsage(client, name) for name in names}

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from shared.resources.usage import GoneError, Usage
+from shared.resources.usage import ProbeGoneError, Usage
 
 
 class GpuUsage:
@@ -28,7 +28,7 @@ class GpuUsage:
             with suppress(nvml.NVMLError_NotSupported):
                 power_w = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
         except nvml.NVMLError as error:
-            raise GoneError(f"NVML: {error}") from error
+            raise ProbeGoneError(f"NVML: {error}") from error
         return Usage(gpu_percent=percent, gpu_memory_bytes=memory_bytes, gpu_power_w=power_w)
 
 

@@ -3,18 +3,18 @@
 import psutil
 
 from shared.resources.tcp_bytes import TcpCount, TcpTable
-from shared.resources.usage import CpuShare, GoneError, Usage
+from shared.resources.usage import CpuShare, ProbeGoneError, Usage
 
 
 class ProcessUsage:
     """One process: its own CPU time with all its threads, without processes that it started."""
 
     def __init__(self, pid: int, table: TcpTable) -> None:
-        """Raises GoneError where there is no such process."""
+        """Raises ProbeGoneError where there is no such process."""
         try:
             self._process = psutil.Process(pid)  # It knows its process again: the number may be another's one day.
         except psutil.Error as error:
-            raise GoneError(str(error)) from error
+            raise ProbeGoneError(str(error)) from error
         self._cpu = CpuShare()
         self._tcp = TcpCount(pid, table)
 
@@ -22,13 +22,13 @@ class ProcessUsage:
         """See `shared.resources.usage.Watched`."""
         try:
             if not self._process.is_running():
-                raise GoneError(f"process {self._process.pid} has ended")
+                raise ProbeGoneError(f"process {self._process.pid} has ended")
             with self._process.oneshot():
                 times, rss_bytes = self._process.cpu_times(), self._process.memory_info().rss
         except psutil.Error as error:
-            raise GoneError(str(error)) from error
+            raise ProbeGoneError(str(error)) from error
         if not rss_bytes:
-            raise GoneError(f"process {self._process.pid} has ended and waits to be reaped")
+            raise ProbeGoneError(f"process {self._process.pid} has ended and waits to be reaped")
         tcp = self._tcp.look()
         return Usage(
             pid=self._process.pid,

@@ -17,7 +17,7 @@ from shared.resources.containers import containers
 from shared.resources.gpus import gpus
 from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.tcp_bytes import TcpTable
-from shared.resources.usage import USAGE_FIELDS, GoneError, Usage, Watched
+from shared.resources.usage import USAGE_FIELDS, ProbeGoneError, Usage, Watched
 from shared.runtime.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
@@ -31,7 +31,7 @@ class ResourcesError(SkylaneError):
     """What is sampled cannot be written."""
 
 
-class Sampler:
+class ResourceSampler:
     """Samples processes, the machine, its GPUs and named containers in a thread of its own, while the block lasts.
 
     Every look appends one row a node: one as the block begins, which knows no `cpu_percent` yet, then one an interval,
@@ -118,7 +118,7 @@ class Sampler:
         if self._containers:
             try:
                 self._watched |= self._sources.enter_context(containers(self._containers))
-            except GoneError as error:
+            except ProbeGoneError as error:
                 self.remarks.append(f"containers are not sampled: {error}")
 
     def _close(self) -> None:
@@ -148,7 +148,7 @@ class Sampler:
         for node, pid in processes.items():
             try:
                 self._watched[node] = ProcessUsage(pid, self._tcp)
-            except GoneError as error:
+            except ProbeGoneError as error:
                 self.remarks.append(f"{node} is not sampled: {error}")
 
     def _usages(self) -> list[tuple[int, str, Usage]]:
@@ -157,7 +157,7 @@ class Sampler:
             at_ns = clock.now_ns()
             try:
                 usages.append((at_ns, node, watched.look(at_ns)))
-            except (GoneError, OSError) as error:  # An OSError: this process may open no more files, say.
+            except (ProbeGoneError, OSError) as error:  # An OSError: this process may open no more files, say.
                 del self._watched[node]
                 self.remarks.append(f"{node} is sampled no longer: {error}")
         return usages

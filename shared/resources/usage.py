@@ -26,7 +26,7 @@ class Usage:
 USAGE_FIELDS = tuple(field.name for field in fields(Usage))
 
 
-class GoneError(Exception):
+class ProbeGoneError(Exception):
     """What is looked at is no more, or cannot be looked at; it is not looked at again."""
 
 
@@ -37,7 +37,7 @@ class Watched(Protocol):
         """What it used until now, `at_ns`.
 
         Raises:
-            GoneError: it cannot be told any more.
+            ProbeGoneError: it cannot be told any more.
         """
 
 

@@ -16,7 +16,7 @@ from typing import Self
 
 from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
-from shared.runlog.reserved_rows import LostRows
+from shared.runlog.lost_rows import LostRows
 from shared.sanitize import printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
 
@@ -77,10 +77,10 @@ _FACTS = (
     "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
     "model", "model_version", "engine", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
 )  # fmt: skip
-TEXTS = (
+TEXT_COLUMNS = (
     "vehicle", "camera", "session", "outcome", "reason", "model", "model_version", "engine", "worker", "worker_session",
 )  # fmt: skip
-_NUMBERS = tuple(name for name in _FACTS if name not in TEXTS)
+_NUMBERS = tuple(name for name in _FACTS if name not in TEXT_COLUMNS)
 _MAX_TEXT = 200
 _WORKERS_WORDS = ("reason", "model_version", "engine", "worker_session")
 _FORMULA = tuple("=+-@＝＋－＠")  # What a spreadsheet takes for one, and calculates.
@@ -109,7 +109,7 @@ def fields_of(row: Row) -> dict[str, str]:
     from the first attempt to that one, and all that follows is of that attempt alone.
     """
     fields = {name: str(getattr(row, name)) for name in _NUMBERS}
-    for name in TEXTS:
+    for name in TEXT_COLUMNS:
         # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
         text = " ".join(printable(getattr(row, name)).split())
         if name in _WORKERS_WORDS and text.startswith(_FORMULA):
@@ -160,7 +160,7 @@ class LogWriter:
     """Writes a run's log: rows as they close, one system call a row, so that a kill leaves only whole rows.
 
     A full disk does not stop the run: what could not be written is counted in `rows_lost`, `fault` says why, and
-    `shared.runlog.reserved_rows` keeps which frames that were.
+    `shared.runlog.lost_rows` keeps which frames that were.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Closing what a killed run left open: frames that are in the journal, or were passed over, and not in the log.
 
-Of frames whose rows a full disk did not take, the outcome may be known all the same: `shared.runlog.reserved_rows`.
+Of frames whose rows a full disk did not take, the outcome may be known all the same: `shared.runlog.lost_rows`.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from shared.runlog.latency_log import (
     read_lines,
     read_rows,
 )
-from shared.runlog.reserved_rows import FRAMES, lost_beyond, read_lost
+from shared.runlog.lost_rows import FRAMES, lost_beyond, read_lost
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
 
 _BY_LETTER = {outcome.value[0]: outcome for outcome in Outcome if outcome is not Outcome.ABORTED}

@@ -32,7 +32,7 @@ def contents(folder: Path) -> set[Path] | None:
 
 
 @contextmanager
-def removed_unless_begun(folder: Path, before: set[Path] | None) -> Iterator[Callable[[], None]]:
+def discard_unless_started(folder: Path, before: set[Path] | None) -> Iterator[Callable[[], None]]:
     """Leaves `folder` as it was before a run that does not begin; a run begins when the yielded function is called.
 
     Args:

@@ -17,7 +17,7 @@ _ROOM_BYTES = 64 << 10  # Of a manifest; one of many workers and nodes has some 
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest whole or not at all, in the room that was kept for it where `keep_room` was called.
+    """Write the manifest whole or not at all, in the room that was kept for it where `reserve_space` was called.
 
     Raises:
         LogError: the disk does not take it.
@@ -33,7 +33,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
         raise LogError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def keep_room(folder: Path) -> None:
+def reserve_space(folder: Path) -> None:
     """Take the room now that the manifest will need when the run ends: by then the disk may be full of its log.
 
     Without it such a run would say for ever that it goes on, and be closed like a killed one. On a disk that is all but

@@ -12,7 +12,7 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
-def on_end_signals(handler: Handler) -> None:
+def on_termination_signals(handler: Handler) -> None:
     """Have `handler` called when this process is asked to end: by Ctrl-C, SIGTERM, or because its terminal is gone.
 
     A terminal's end that was told to be ignored (nohup) stays so.
@@ -23,18 +23,18 @@ def on_end_signals(handler: Handler) -> None:
 
 
 @contextmanager
-def interrupted_when_asked_to_end() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """Whatever asks this process to end raises KeyboardInterrupt in the block, once: what is then ended, ends in peace.
 
     Only the main thread may do so.
     """
 
     def interrupt(*_: object) -> None:
-        on_end_signals(signal.SIG_IGN)
+        on_termination_signals(signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in _END_SIGNALS}
-    on_end_signals(interrupt)
+    on_termination_signals(interrupt)
     try:
         yield
     finally:

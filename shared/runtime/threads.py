@@ -132,7 +132,7 @@ class Counts:
             return dict(self._counts)
 
 
-class Handover(Generic[T]):
+class BoundedQueue(Generic[T]):
     """A bounded queue between threads, which several may read.
 
     A reader that dies keeps no writer waiting: what is put then is forgotten.
@@ -182,6 +182,6 @@ class Handover(Generic[T]):
         return item
 
 
-def step_back() -> None:
+def lower_priority() -> None:
     """Give the calling thread, and those it starts, the lowest priority: what is measured goes first."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -17,7 +17,7 @@ from shared.imaging import geometry
 from shared.imaging.labels import Labels, LabelsError
 from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
 from shared.messages.control import ControlReply, Verb, pack_reply, pack_request, unpack_reply, unpack_request
-from shared.messages.frame import pack_frame, pack_mask, unpack_frame, unpack_mask
+from shared.messages.frame import pack_frame, pack_result, unpack_frame, unpack_result
 from shared.messages.frame_header import peek
 from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "frame": Kind([*wire._frame_seeds()], unpack_frame, pack_frame),
-    "mask": Kind([*wire._mask_seeds()], unpack_mask, pack_mask),
+    "mask": Kind([*wire._mask_seeds()], unpack_result, pack_result),
     "status": Kind([*wire._status_seeds()], unpack_status, pack_status),
     "probe": Kind([wire._seed_of_probe()], unpack_probe, pack_probe),
     "echo": Kind([wire._seed_of_echo()], unpack_echo, pack_echo),

@@ -20,7 +20,7 @@ from shared.errors import SkylaneError
 from shared.runlog.latency_log import read_rows
 from shared.runlog.latency_table import summarise
 from shared.runlog.repair import repair, repair_all
-from tests.bench.report.synthetic_study import write_study
+from tests.support.synthetic_study import write_study
 
 CELLS = (
     "",

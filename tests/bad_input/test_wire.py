@@ -12,7 +12,7 @@ from edge.reliability.worker_directory import Workers
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 from shared.mqtt.bus import Bus, MemoryBus, Properties
 from tests.bad_input.worker import HEIGHT, WAIT_S, WIDTH, bus_of, working
@@ -24,7 +24,7 @@ class Sender:
     def __init__(self, bus: Bus, vehicle: str = "car") -> None:
         self._bus = bus
         self._topic = FRAMES.of(model="tiny", vehicle=vehicle, camera="left")
-        self._answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.frame = FrameMessage(
             id=FrameId(vehicle, "left", "s1", 1),
             model="tiny",
@@ -36,7 +36,7 @@ class Sender:
             data=bytes(HEIGHT * WIDTH * 3),
         )
         bus.subscribe(
-            MASKS.filter(vehicle=vehicle), 1, lambda delivery: self._answers.put(unpack_mask(delivery.payload))
+            MASKS.filter(vehicle=vehicle), 1, lambda delivery: self._answers.put(unpack_result(delivery.payload))
         )
 
     def send(
@@ -46,7 +46,7 @@ class Sender:
         properties = Properties(correlation=correlation, response_topic=response)
         self._bus.publish(self._topic, payload, qos=1, properties=properties)
 
-    def answer(self) -> MaskMessage:
+    def answer(self) -> ResultMessage:
         """The next answer."""
         return self._answers.get(timeout=WAIT_S)
 
@@ -143,7 +143,7 @@ def test_a_foreign_response_topic_is_refused() -> None:
 def test_a_mask_that_the_way_back_does_not_take_is_refused() -> None:
     """A packet over the broker's limit would cut the worker off, and again at every reconnect."""
     with MemoryBus() as bus:
-        bus.largest_payload = 70_000
+        bus.max_payload_bytes = 70_000
         with working(bus):
             sender = Sender(bus)
             large = asdict(plan(Resize.CROP, 300, 400, HEIGHT, WIDTH))

@@ -70,7 +70,7 @@ def _model() -> Model:
 def working(bus: Bus) -> Iterator[CloudNode]:
     """A worker of model `tiny` on this bus, alone in its group."""
     if isinstance(bus, MemoryBus):
-        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        bus.supports_shared_subscriptions = True  # The only worker need not wait to see whether it is alone.
     name = f"worker-{uuid4().hex[:6]}"
     node = CloudNode([_model()], WorkerSettings(worker=name, session="s1", group=f"group-{name}"))
     ready = threading.Event()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bench.load.null_worker import InstantSettings, InstantWorker
+from bench.load.null_worker import NullWorker, NullWorkerSettings
 from edge.cli import run
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals
@@ -31,7 +31,7 @@ def _own_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Path:
+def consistent_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Path:
     """The folder of a run of 40 frames, some answered and some dropped. Leave it as it is."""
     folder = tmp_path_factory.mktemp("sound")
     pictures = folder / "pictures"
@@ -39,7 +39,7 @@ def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Pa
     noise = np.random.default_rng(4).integers(0, 256, (_FRAMES, _HEIGHT, _WIDTH, 3), np.uint8)
     for index, picture in enumerate(noise):
         cv2.imwrite(str(pictures / f"{index:04d}.png"), picture)
-    settings = InstantSettings(worker="sound-worker", model="sound-model", height=_HEIGHT, width=_WIDTH, think_ms=20)
+    settings = NullWorkerSettings(worker="sound-worker", model="sound-model", height=_HEIGHT, width=_WIDTH, think_ms=20)
     config = EdgeConfig(
         broker=embedded_url,
         vehicle="car",
@@ -50,7 +50,7 @@ def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Pa
         out=folder / "run",
         sinks=(),
     )
-    with _own_signals(), InstantWorker(embedded_url, settings) as worker:
+    with _own_signals(), NullWorker(embedded_url, settings) as worker:
         assert worker.wait_until_ready()
         beside = {"worker/sound-worker": os.getpid()}  # It is threads of this process.
         assert run(str(pictures), config, Console(quiet=True), beside=beside) == 0
@@ -58,6 +58,6 @@ def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Pa
 
 
 @pytest.fixture
-def damaged_run(sound_run: Path, tmp_path: Path) -> Path:
+def damaged_run(consistent_run: Path, tmp_path: Path) -> Path:
     """A copy of the run, to be damaged."""
-    return Path(shutil.copytree(sound_run, tmp_path / "run"))
+    return Path(shutil.copytree(consistent_run, tmp_path / "run"))

@@ -12,7 +12,7 @@ import pytest
 from cloud.models.model import Model
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.opencv import cv2
 from tests.pipeline.conftest import model, models
 from tests.pipeline.rig import Mask, direct, noise
@@ -46,9 +46,9 @@ def picture(model: Model, tmp_path: Path) -> Callable[..., Picture]:
 def direct_mask(model: Model, path: Path) -> Mask:
     """Decoded and resized as the model's card says, and inferred, without any journey."""
     card, data = model.card, path.read_bytes()
-    shape = image_codecs.picture_size(data)
+    shape = image_codecs.image_size(data)
     codec = "png" if path.suffix == ".png" else "jpeg"
-    decoded = image_codecs.decode(data, codec, Layout.RGB8, shape, PictureLimits(), Layout(card.layout))
+    decoded = image_codecs.decode(data, codec, Layout.RGB8, shape, ImageLimits(), Layout(card.layout))
     plan = geometry.plan(card.resize, *shape[:2], card.height, card.width)
     return direct(model, geometry.apply(decoded, plan))
 

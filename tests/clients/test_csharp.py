@@ -9,7 +9,7 @@ import pytest
 
 from cloud.models.model import Model
 from tests.clients.conftest import BUILD, CLIENTS, Picture, need, read_pgm, run
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def program() -> Path:
 @pytest.fixture
 def doors(model: Model) -> Iterator[Doors]:
     """A worker of the tiny model."""
-    with open_doors(model) as doors:
+    with open_gateway(model) as doors:
         yield doors
 
 

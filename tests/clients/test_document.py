@@ -11,7 +11,7 @@ import pytest
 
 from cloud.models.model import Model
 from tests.clients.conftest import Picture, need
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]
@@ -25,7 +25,7 @@ EXAMPLES = {  # Language and code, by the heading above each.
 @pytest.fixture
 def doors(model: Model) -> Iterator[Doors]:
     """A worker of the tiny model, at any ports."""
-    with open_doors(model) as doors:
+    with open_gateway(model) as doors:
         yield doors
 
 

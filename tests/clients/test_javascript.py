@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from cloud.models.model import Model
 from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry
@@ -122,7 +122,7 @@ def test_the_mask_is_the_direct_calls(
     """The resize is planned in the page and made by the worker, and so is the way back onto the picture."""
     shown = picture(*shape)
     plan = geometry.plan(model.card.resize, *shape[:2], model.card.height, model.card.width)
-    wanted = {"model": shown.mask, "frame": geometry.lay_back(shown.mask, plan, geometry.UNSEEN)}
+    wanted = {"model": shown.mask, "frame": geometry.to_source(shown.mask, plan, geometry.UNSEEN)}
     with worker(brokers[0], model):
         for size, mask in wanted.items():
             page.locator("[name=size]").select_option(size)

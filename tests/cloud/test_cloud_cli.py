@@ -23,7 +23,7 @@ from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.log_lines import read_line
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 from shared.mqtt.paho_bus import MqttBus
@@ -73,11 +73,11 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
     Asked again while it drains, it goes on draining.
     """
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
-    answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
     said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
     lines: list[str] = []
     with MqttBus(Address.parse(mosquitto_url), f"test-{vehicle}") as bus:
-        bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_result(delivery.payload)))
         bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: said.put(unpack_status(delivery.payload)))
         with Worker(
             mosquitto_url, models=repository, model="tiny", name=name, device="cpu", on_line=lines.append

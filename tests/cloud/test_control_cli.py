@@ -14,14 +14,14 @@ from shared.messages.control import ControlReply, ModelEntry, ModelState
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from tests.cloud.shelf import Place, Shelf, open_place
+from tests.support.control import Place, Shelf, open_worker
 
 
 @pytest.fixture
 def place(mosquitto_broker: Broker) -> Iterator[Place]:
     """A worker `w` of two versions and another model, on a broker of its own."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
-    with open_place(Shelf(tiny=("1", "2"), other=("1",)), bus=bus) as opened:
+    with open_worker(Shelf(tiny=("1", "2"), other=("1",)), bus=bus) as opened:
         yield opened
 
 
@@ -90,7 +90,7 @@ def test_a_worker_that_takes_no_control_says_so_at_once(
 ) -> None:
     """MQTT 5 tells that nobody listens; nobody waits for a timeout."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
-    with open_place(Shelf(tiny=("1",)), bus=bus, takes_control=False):
+    with open_worker(Shelf(tiny=("1",)), bus=bus, takes_control=False):
         assert _control(mosquitto_broker, "w", "list") == 1
     assert "worker w takes no control requests (--no-control)" in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ import pytest
 
 from cloud.frame_log import FrameLog, Summary
 from cloud.serving.request import Request
-from shared.messages.frame import MaskMessage, Status
-from tests.cloud.channel import frame
+from shared.messages.frame import ResultMessage, Status
+from tests.support.tiny_model import frame
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def _request(sequence: int) -> Request:
     return Request(b"", "car", "left", "tiny", lambda _: None, {}, 1 << 20, message=message)
 
 
-def _answer(sequence: int, status: Status, session: str = "s1") -> MaskMessage:
-    return MaskMessage(
+def _answer(sequence: int, status: Status, session: str = "s1") -> ResultMessage:
+    return ResultMessage(
         id=replace_session(frame(sequence).id, session), attempt=0, status=status, worker="w", reason="too many"
     )
 

@@ -15,9 +15,9 @@ from cloud.models.model import InstancesError
 from cloud.models.repository import Repository
 from cloud.serving.request import Request
 from shared import clock
-from tests.cloud.batching_rig import WAIT_S, Gated, Line
-from tests.cloud.channel import Engine, model
-from tests.cloud.engines import tiny as tiny_models
+from tests.support import tiny_models
+from tests.support.batching import WAIT_S, Gated, Line
+from tests.support.tiny_model import Engine, model
 
 _SECOND = 10**9  # In nanoseconds.
 
@@ -56,7 +56,7 @@ def test_a_frame_waits_for_the_first_place_that_gets_free(monkeypatch: pytest.Mo
         line.engine.entered.clear()
         line.put(line.request(number))
         assert line.engine.entered.wait(WAIT_S)
-        needed_ns.append(line.batcher.needs_ns)
+        needed_ns.append(line.batcher.expected_latency_ns)
     line.finish()
     assert needed_ns == [_SECOND, 2 * _SECOND]
 

@@ -11,11 +11,11 @@ import pytest
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared.imaging import mask_codecs
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import MemoryBus
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 
@@ -26,10 +26,10 @@ class Serving:
     def __init__(self, bus: MemoryBus, models: list[Model], settings: WorkerSettings) -> None:
         self.bus = bus
         self.node = CloudNode(models, settings)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.raised: list[BaseException] = []
         self.ready = threading.Event()
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -52,7 +52,7 @@ class Serving:
 @contextmanager
 def _serving(*models: Model, **settings: Any) -> Iterator[Serving]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         serving = Serving(bus, list(models), WorkerSettings(worker="w", session="s9", **settings))
         try:
             assert serving.ready.wait(WAIT_S)

@@ -153,8 +153,8 @@ from cloud.models.loader import Loader
 from cloud.node import WorkerSettings
 from cloud.models.repository import Repository
 from shared.messages.control import Verb
-from tests.cloud.channel import model
-from tests.cloud.shelf import Place, _memory_bus
+from tests.support.tiny_model import model
+from tests.support.control import Place, _memory_bus
 
 loader = Loader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
 settings = WorkerSettings(worker="w", session="s9")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud.config import CloudConfig
-from cloud.thread_budget import most_threads, warn_of_pids_limit
+from cloud.thread_budget import max_threads, warn_if_pids_limit_is_low
 from shared.runtime.machine import usable_cores
 from shared.runtime.threads import ThreadsExhaustedError, check_threads_available
 
@@ -21,11 +21,11 @@ import os, threading
 import grpc
 from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
-from cloud.thread_budget import most_threads
+from cloud.thread_budget import max_threads
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
-from tests.cloud.gateway.rig import open_doors
+from tests.support.tiny_model import Engine, frame, model
+from tests.support.gateway import open_gateway
 
 go = threading.Event()
 
@@ -35,7 +35,7 @@ class Slow(Engine):
         return super().infer(batch)
 
 gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", max_calls=16)
-with open_doors(model(engine=Slow()), gateway=gateway) as doors:
+with open_gateway(model(engine=Slow()), gateway=gateway) as doors:
     channels = [
         grpc.insecure_channel(doors.grpc, options=(("grpc.use_local_subchannel_pool", 1),)) for _ in range(8)
     ]
@@ -46,7 +46,7 @@ with open_doors(model(engine=Slow()), gateway=gateway) as doors:
     ]
     while sum(call.done() for call in calls) < 48:  # Those beyond sixteen are refused.
         threading.Event().wait(0.05)
-    bound = most_threads(CloudConfig(http=":0", grpc=":0", max_calls=16), 1)
+    bound = max_threads(CloudConfig(http=":0", grpc=":0", max_calls=16), 1)
     print(len(os.listdir("/proc/self/task")), bound)
     go.set()
     for channel in channels:
@@ -69,8 +69,8 @@ def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert usable_cores() == 8
     text = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
-    both = most_threads(CloudConfig(http=":0", grpc=":0"), 3)
-    broker_alone = most_threads(CloudConfig(), 3)
+    both = max_threads(CloudConfig(http=":0", grpc=":0"), 3)
+    broker_alone = max_threads(CloudConfig(), 3)
     assert f"{broker_alone} threads at most, and {both} with both ports" in " ".join(text.split())
 
 
@@ -81,15 +81,15 @@ def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytes
     limit = tmp_path / "pids.max"
     for text in ("max\n", "4096\n"):
         limit.write_text(text)
-        warn_of_pids_limit(settings, 3, limit)
-    warn_of_pids_limit(settings, 3, tmp_path / "none")
+        warn_if_pids_limit_is_low(settings, 3, limit)
+    warn_if_pids_limit_is_low(settings, 3, tmp_path / "none")
     assert not caplog.records
     limit.write_text("256\n")
-    warn_of_pids_limit(settings, 3, limit)
+    warn_if_pids_limit_is_low(settings, 3, limit)
     (record,) = caplog.records
     assert isinstance(record.msg, dict)
     assert (record.levelname, record.msg["pids_limit"]) == ("WARNING", 256)
-    assert record.msg["threads"] == most_threads(settings, 3)
+    assert record.msg["threads"] == max_threads(settings, 3)
 
 
 def test_threads_that_are_allowed_are_all_ended_again() -> None:
@@ -101,9 +101,9 @@ def test_threads_that_are_allowed_are_all_ended_again() -> None:
 
 _NO_MORE_THREADS = """
 import os, resource
-from cloud.gateway.grpc.threads import GrpcThreads
+from cloud.gateway.grpc.threads import GrpcThreadPool
 
-pool = GrpcThreads(16)
+pool = GrpcThreadPool(16)
 if os.getuid() == 0:
     os.setuid(65534)  # The limit does not hold for root.
 resource.setrlimit(resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from tests.conftest import need_mosquitto
 
 
 @pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
     """Whom the broker believes."""
-    authority = Authority(tmp_path_factory.mktemp("doors") / "certs")
+    authority = CertificateAuthority(tmp_path_factory.mktemp("doors") / "certs")
     authority.broker(["127.0.0.1"], 1)
     for name in ("car-1", "car-2"):
         authority.node(Role.VEHICLE, name, 1)
@@ -23,7 +23,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="session")
-def certs(authority: Authority) -> Path:
+def certs(authority: CertificateAuthority) -> Path:
     """The folder with all of their certificates."""
     return authority.folder
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
@@ -58,10 +58,10 @@ def frame() -> Callable[..., Frame]:
 
 
 @pytest.fixture
-def send() -> Callable[[Journey], Journey]:
+def send() -> Callable[[FrameRecord], FrameRecord]:
     """Has a journey pass all stages up to sent, a microsecond each."""
 
-    def pass_stages(journey: Journey) -> Journey:
+    def pass_stages(journey: FrameRecord) -> FrameRecord:
         at_ns = journey.times[Stage.DUE]
         for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT):
             at_ns += 1000
@@ -73,10 +73,10 @@ def send() -> Callable[[Journey], Journey]:
 
 
 @pytest.fixture
-def answer() -> Callable[..., MaskMessage]:
+def answer() -> Callable[..., ResultMessage]:
     """Makes a worker's answer to a sent journey; its clock is ten seconds ahead."""
 
-    def make(journey: Journey, status: Status = Status.ANSWERED, **changes: Any) -> MaskMessage:
+    def make(journey: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> ResultMessage:
         base_ns = journey.times[Stage.SENT] + 10**10
         cloud = tuple(Stamp(stage.value, "cloud/w/s9", base_ns + 100 * i) for i, stage in enumerate(CLOUD_STAGES))
         fields: dict[str, Any] = {
@@ -91,6 +91,6 @@ def answer() -> Callable[..., MaskMessage]:
             "batch_size": 1,
             "stamps": journey.stamps + cloud,
         }
-        return MaskMessage(**fields | changes)
+        return ResultMessage(**fields | changes)
 
     return make

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edge.frame_log import FrameLog
-from edge.reliability.reply_validation import Answerer
+from edge.reliability.reply_validation import ReplyOrigin
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
 
@@ -31,10 +31,10 @@ def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
 def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
     """From there on the results are another model's."""
     log = FrameLog()
-    log.answered(_frame(0), "tiny", Answerer("w", "1", "tensorflow", "0" * 64))
-    log.answered(_frame(1), "tiny", Answerer("v", "1", "openvino", "0" * 64))
+    log.answered(_frame(0), "tiny", ReplyOrigin("w", "1", "tensorflow", "0" * 64))
+    log.answered(_frame(1), "tiny", ReplyOrigin("v", "1", "openvino", "0" * 64))
     assert not log_lines()
-    log.answered(_frame(2), "tiny", Answerer("v", "2", "openvino", "f" * 64))
+    log.answered(_frame(2), "tiny", ReplyOrigin("v", "2", "openvino", "f" * 64))
     (line,) = log_lines()
     assert line["event"] == "model changed"
     assert (line["version_before"], line["version"], line["worker"]) == ("1", "2", "v")

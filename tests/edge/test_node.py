@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from edge import run_record
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
+from edge.node import EdgeNode, RunSettings
 from edge.pacing.replay import Pace, Schedule
 from edge.pipeline import Preparation
 from edge.reliability.ledger import Tally
+from edge.transport_events import TransportEvents
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -68,7 +68,7 @@ def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> E
     transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     assert transport.wait_for_card(WAIT_S) == card
     schedule = Schedule(pace=Pace.CLOSED_LOOP)
-    settings = PlaySettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
+    settings = RunSettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
     return EdgeNode(source, transport, log, [], settings)
 
 
@@ -154,7 +154,7 @@ def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card:
     assert settled.wait(WAIT_S)
     assert transport.replies.qsize() == 2
     with LogWriter(tmp_path) as log:
-        settings = PlaySettings("car", "s1", Schedule(), Preparation(card))
+        settings = RunSettings("car", "s1", Schedule(), Preparation(card))
         node = EdgeNode(Endless(), transport, log, [], settings)
         assert node.tally().ignored_answers == {"too_many": 3}
 
@@ -214,7 +214,7 @@ def test_a_run_that_has_to_end_ends_in_order(bus: MemoryBus, card: ModelCard, tm
 
 def test_what_happens_before_there_is_a_node_is_not_forgotten(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
     """The bus is there first: its network thread may fail, or the name be lost, while a worker is waited for."""
-    hooks = Hooks()
+    hooks = TransportEvents()
     hooks.check()
     hooks.give_up(SkylaneError("car runs already"))
     with pytest.raises(SkylaneError, match="car runs already"):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
@@ -22,12 +22,12 @@ HEIGHT, WIDTH = 8, 12
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[[Frame], Journey]]:
+def begin(tmp_path: Path) -> Iterator[Callable[[Frame], FrameRecord]]:
     """Makes a frame's journey."""
     with LogWriter(tmp_path) as log:
         ledger = Ledger(log, vehicle="car", session="s1", model="tiny")
 
-        def start(frame: Frame) -> Journey:
+        def start(frame: Frame) -> FrameRecord:
             journey = ledger.begin(frame, 0)
             journey.times[Stage.TAKEN] = 1
             return journey
@@ -43,13 +43,13 @@ def _frame(height: int, width: int, layout: Layout) -> Frame:
 
 def _sent(message: FrameMessage) -> Pixels:
     return image_codecs.decode(
-        message.data, message.codec, message.layout, message.shape, PictureLimits(), message.layout
+        message.data, message.codec, message.layout, message.shape, ImageLimits(), message.layout
     )
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])
 def test_what_is_sent_is_what_the_model_is_to_see(
-    card: ModelCard, begin: Callable[[Frame], Journey], codec: str
+    card: ModelCard, begin: Callable[[Frame], FrameRecord], codec: str
 ) -> None:
     """In the model's size and colour order, lossless where nothing lossy was chosen."""
     frame = _frame(HEIGHT, WIDTH, Layout.BGR8)
@@ -62,7 +62,7 @@ def test_what_is_sent_is_what_the_model_is_to_see(
     assert list(journey.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
-def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[Frame], Journey]) -> None:
+def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
     """1936×1216 to 968×608 in one pass, without inventing the pixels that are then thrown away."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_GBRG8)
     message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
@@ -71,7 +71,7 @@ def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[F
 
 
 def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution(
-    card: ModelCard, begin: Callable[[Frame], Journey]
+    card: ModelCard, begin: Callable[[Frame], FrameRecord]
 ) -> None:
     """Binning would throw away what the model could still see."""
     frame = _frame(HEIGHT, WIDTH, Layout.BAYER_RGGB8)
@@ -81,7 +81,7 @@ def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution(
 
 @pytest.mark.parametrize("resize", list(Resize))
 def test_the_geometry_that_was_made_travels_along(
-    card: ModelCard, begin: Callable[[Frame], Journey], resize: Resize
+    card: ModelCard, begin: Callable[[Frame], FrameRecord], resize: Resize
 ) -> None:
     """The model card's, unless the user says otherwise."""
     frame = _frame(40, 40, Layout.RGB8)
@@ -94,7 +94,7 @@ def test_the_geometry_that_was_made_travels_along(
 
 @pytest.mark.parametrize(("size", "sent"), [((40, 50), (20, 25)), ((14, 20), (14, 20)), ((6, 6), (6, 6))])
 def test_a_frame_for_the_worker_to_resize_is_sent_as_large_as_it_is(
-    card: ModelCard, begin: Callable[[Frame], Journey], size: tuple[int, int], sent: tuple[int, int]
+    card: ModelCard, begin: Callable[[Frame], FrameRecord], size: tuple[int, int], sent: tuple[int, int]
 ) -> None:
     """With the geometry that makes it, to the last pixel, into what the vehicle would have sent."""
     frame = _frame(*size, Layout.BAYER_RGGB8)
@@ -107,14 +107,14 @@ def test_a_frame_for_the_worker_to_resize_is_sent_as_large_as_it_is(
     assert list(journey.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
-def test_what_cannot_be_demosaiced_as_asked_is_told(card: ModelCard, begin: Callable[[Frame], Journey]) -> None:
+def test_what_cannot_be_demosaiced_as_asked_is_told(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
     """The frame is dropped with that reason."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB16)
     with pytest.raises(SkylaneError, match="8"):
         prepare(frame, begin(frame), Preparation(card, demosaic="vng"))
 
 
-def test_preparing_is_done_in_the_callers_thread(card: ModelCard, begin: Callable[[Frame], Journey]) -> None:
+def test_preparing_is_done_in_the_callers_thread(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
     """Its stages are stamped one after the other; a pool behind them would make the stamps lie."""
     before = threading.active_count()
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB8)

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from edge.receiver import Receiver
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.transports.mqtt.transport import MqttTransport
 from edge.transports.transport import Reply
 from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import pack_mask, unpack_mask
+from shared.messages.frame import pack_result, unpack_result
 from shared.messages.model_card import Task
 from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, read_rows
@@ -28,7 +28,7 @@ HEIGHT, WIDTH = 8, 12
 
 def reply_of(payload: bytes, came_ns: int) -> Reply:
     """An answer as MQTT brings it."""
-    return Reply(partial(unpack_mask, payload), len(payload), came_ns)
+    return Reply(partial(unpack_result, payload), len(payload), came_ns)
 
 
 class Desk:
@@ -39,7 +39,7 @@ class Desk:
         self.log = LogWriter(folder)
         self.ledger = Ledger(self.log, vehicle="car", session="s1", model="tiny")
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
-        self.masks: list[tuple[Journey, npt.NDArray[np.uint8]]] = []
+        self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
         self.stop = threading.Event()
         self.receiver = self.serve(lambda journey, _, mask: self.masks.append((journey, mask)))
 
@@ -70,13 +70,13 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def journey(desk: Desk, frame: Make, send: Make) -> Journey:
+def journey(desk: Desk, frame: Make, send: Make) -> FrameRecord:
     """A frame of the model's size, sent."""
     return _sent(desk, frame, send)
 
 
-def _sent(desk: Desk, frame: Make, send: Make, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Journey:
-    journey: Journey = send(desk.ledger.begin(frame(), clock.now_ns() - 10**9))
+def _sent(desk: Desk, frame: Make, send: Make, size: tuple[int, int] = (HEIGHT, WIDTH)) -> FrameRecord:
+    journey: FrameRecord = send(desk.ledger.begin(frame(), clock.now_ns() - 10**9))
     journey.geometry = plan(Resize.CROP, *size, HEIGHT, WIDTH)
     desk.ledger.open(journey)
     return journey
@@ -85,7 +85,7 @@ def _sent(desk: Desk, frame: Make, send: Make, size: tuple[int, int] = (HEIGHT, 
 def test_an_answers_mask_is_handed_on_once(desk: Desk, frame: Make, send: Make, answer: Make) -> None:
     """Repeated, garbled and foreign replies beside it are counted."""
     journey = _sent(desk, frame, send)
-    reply = pack_mask(answer(journey))
+    reply = pack_result(answer(journey))
     (row,) = desk.take(b"garbage", reply, reply, b"", reply[:50])
     assert (row["outcome"], row["bytes_down"]) == ("answered", str(len(reply)))
     assert int(row["t_sent_ns"]) < int(row["t_returned_ns"]) <= int(row["t_mask_decoded_ns"])
@@ -107,10 +107,10 @@ def test_an_answers_mask_is_handed_on_once(desk: Desk, frame: Make, send: Make, 
     ids=["damaged", "lossy", "another size", "a bomb"],
 )
 def test_a_mask_that_cannot_be_used_is_a_failure(
-    desk: Desk, journey: Journey, answer: Make, changes: dict[str, Any], reason: str
+    desk: Desk, journey: FrameRecord, answer: Make, changes: dict[str, Any], reason: str
 ) -> None:
     """And no mask is handed on; the sinks trust what they get."""
-    (row,) = desk.take(pack_mask(answer(journey, **changes)))
+    (row,) = desk.take(pack_result(answer(journey, **changes)))
     assert row["outcome"] == "failed"
     assert row["reason"].startswith(reason)
     assert not desk.masks
@@ -120,7 +120,7 @@ def test_a_mask_of_the_frames_own_size_is_taken(desk: Desk, frame: Make, send: M
     """It was asked for so."""
     journey = _sent(desk, frame, send, (30, 40))
     data = mask_codecs.encode(np.zeros((30, 40), np.uint8), "rle")
-    (row,) = desk.take(pack_mask(answer(journey, shape=(30, 40), data=data, codec="rle")))
+    (row,) = desk.take(pack_result(answer(journey, shape=(30, 40), data=data, codec="rle")))
     assert row["outcome"] == "answered"
     assert desk.masks[0][1].shape == (30, 40)
 
@@ -138,5 +138,5 @@ def test_an_answer_that_waits_behind_a_slow_sink_is_not_lost(desk: Desk, frame: 
 
     desk.receiver = desk.serve(slowly)
     for journey in journeys[:2]:
-        desk.transport.replies.put(reply_of(pack_mask(answer(journey)), came_ns))
+        desk.transport.replies.put(reply_of(pack_result(answer(journey)), came_ns))
     assert [row["outcome"] for row in desk.take()] == ["answered", "answered", "lost"]

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from edge.reliability.ledger import Tally
-from edge.reliability.reply_validation import Answerer
+from edge.reliability.reply_validation import ReplyOrigin
 from edge.run_summary import answerers_told, retries_told, unused_told
 from shared.messages.model_card import ModelCard
 
@@ -27,7 +27,7 @@ def test_an_address_that_was_given_in_vain_is_told() -> None:
 
 def test_who_answered_is_told(card: ModelCard) -> None:
     """One line a worker; no warning where all are what was asked for."""
-    answerers = {Answerer(name, "1", "openvino bf16", card.sha256): 7 for name in ("b", "a")}
+    answerers = {ReplyOrigin(name, "1", "openvino bf16", card.sha256): 7 for name in ("b", "a")}
     assert list(answerers_told(replace(TALLY, answerers=answerers), card)) == [
         "7 frames answered by a (tiny 1, openvino bf16, 000000000000)",
         "7 frames answered by b (tiny 1, openvino bf16, 000000000000)",
@@ -36,7 +36,7 @@ def test_who_answered_is_told(card: ModelCard) -> None:
 
 def test_several_models_by_one_name_are_warned_of(card: ModelCard) -> None:
     """Figures over two versions are of neither; the broker mixes them frame by frame."""
-    answerers = {Answerer("a", "1", "tensorflow fp32", card.sha256): 1, Answerer("b", "2", "", "f" * 64): 1}
+    answerers = {ReplyOrigin("a", "1", "tensorflow fp32", card.sha256): 1, ReplyOrigin("b", "2", "", "f" * 64): 1}
     *_, unknown, warning = answerers_told(replace(TALLY, answerers=answerers), card)
     assert unknown == "1 frames answered by b (tiny 2, engine not told, ffffffffffff)"
     assert warning.startswith("WARNING: 2 different models answered by the name of tiny")
@@ -44,6 +44,6 @@ def test_several_models_by_one_name_are_warned_of(card: ModelCard) -> None:
 
 def test_another_model_than_the_announced_one_is_warned_of(card: ModelCard) -> None:
     """It was swapped between the announcement and the first frame."""
-    answerers = {Answerer("a", "2", "tensorflow fp32", "f" * 64): 1}
+    answerers = {ReplyOrigin("a", "2", "tensorflow fp32", "f" * 64): 1}
     *_, warning = answerers_told(replace(TALLY, answerers=answerers), card)
     assert warning == "WARNING: tiny was announced as version 1 (000000000000) and another one answered"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.sender import Sender, Window
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
@@ -51,7 +51,7 @@ class Vehicle:
         """Have the worker take frames."""
         self.bus.subscribe(FRAMES.filter(model="tiny"), 1, self.published.append)
 
-    def send(self, frame: Frame, codec: str = "raw") -> Journey:
+    def send(self, frame: Frame, codec: str = "raw") -> FrameRecord:
         """Bring a frame from due to published."""
         journey = self.ledger.begin(frame, clock.now_ns())
         journey.times[Stage.TAKEN] = clock.now_ns()
@@ -143,7 +143,7 @@ def test_a_message_too_large_for_the_broker_is_not_published(
     """It would cut the connection, and again at every reconnect."""
     car = vehicle()
     car.listen()
-    car.bus.largest_payload = 200
+    car.bus.max_payload_bytes = 200
     car.send(frame())
     car.settle()
     ((outcome, reason),) = car.rows()

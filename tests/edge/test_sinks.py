@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
@@ -16,16 +16,16 @@ from edge.sinks.sink import Answered, SinkError, SinkFeed
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
-from shared.imaging.geometry import Resize, apply, lay_back, plan
+from shared.imaging.geometry import Resize, apply, plan, to_source
 from shared.imaging.labels import colourise
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
 HEIGHT, WIDTH = 48, 64
 WAIT_S = 60.0
-ANSWER = MaskMessage(
+ANSWER = ResultMessage(
     FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
 )
 
@@ -113,7 +113,7 @@ def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Pa
 def test_a_mask_of_the_frames_size_lies_on_what_the_model_saw_of_it(card: ModelCard, tmp_path: Path) -> None:
     """Laid over the cut-out as it is, it would show everything beside its place."""
     small = _answered(1, (2 * HEIGHT, 4 * WIDTH))
-    large = replace(small, result=lay_back(_mask(small), small.geometry, 255))
+    large = replace(small, result=to_source(_mask(small), small.geometry, 255))
     for name, answered in (("small", small), ("large", large)):
         OverlaySink(tmp_path / name, card).write(answered)
     one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
@@ -130,7 +130,7 @@ def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_pat
     (frame,) = source.frames()
     source.close()
     assert isinstance(frame, Frame)
-    np.testing.assert_array_equal(frame.pixels, lay_back(_mask(answered), answered.geometry, 255))
+    np.testing.assert_array_equal(frame.pixels, to_source(_mask(answered), answered.geometry, 255))
     assert (frame.stamp_ns, frame.source_ns) == (answered.stamp_ns, answered.source_ns)
 
 
@@ -155,9 +155,9 @@ class Recorder:
         self.is_closed = True
 
 
-def _journey(sequence: int) -> Journey:
+def _journey(sequence: int) -> FrameRecord:
     answered = _answered(sequence)
-    journey = Journey(
+    journey = FrameRecord(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
         source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelling.architectures.blocks import FusedNormalization, JoinPhases, PooledPhases, SplitPhases
+from modelling.architectures.blocks import BatchToSpace, FusedNormalization, PooledPhases, SpaceToBatch
 from modelling.architectures.classifier import mobilenet_v3_large
 from modelling.architectures.efficientnet import efficientnet
 from modelling.frameworks import keras, tf
@@ -96,23 +96,23 @@ def test_an_undilated_filter_on_phases_is_the_dilated_filter_on_the_whole_map(ra
     splits = rate // 2
     phases = features
     for _ in range(splits):
-        phases = SplitPhases()(phases)
+        phases = SpaceToBatch()(phases)
     phases = tf.nn.depthwise_conv2d(phases, kernel, [1, 1, 1, 1], "SAME")
-    np.testing.assert_allclose(JoinPhases(splits)(phases, features), dilated, atol=1e-5)
+    np.testing.assert_allclose(BatchToSpace(splits)(phases, features), dilated, atol=1e-5)
 
 
 def test_phases_are_padded_to_the_multiple_and_cropped_again() -> None:
     """A map of odd size must come back whole, and in its place."""
     features = np.arange(2 * 7 * 9 * 3, dtype=np.float32).reshape(2, 7, 9, 3)
-    phases = SplitPhases(2)(SplitPhases(4)(features))
+    phases = SpaceToBatch(2)(SpaceToBatch(4)(features))
     assert phases.shape == (32, 2, 3, 3)
-    np.testing.assert_array_equal(JoinPhases(2)(phases, features), features)
+    np.testing.assert_array_equal(BatchToSpace(2)(phases, features), features)
 
 
 def test_pooled_phases_are_the_means_of_each_whole_picture() -> None:
     """Gates computed a phase at a time would differ between neighbouring pixels and mix the pictures of a batch."""
     features = np.random.default_rng(2).normal(size=(3, 8, 8, 4)).astype(np.float32)
-    pooled = PooledPhases(1)(SplitPhases()(features)).numpy()
+    pooled = PooledPhases(1)(SpaceToBatch()(features)).numpy()
     for phase in np.split(pooled, 4):
         np.testing.assert_allclose(phase[:, 0, 0], features.mean(axis=(1, 2)), atol=1e-6)
 

@@ -6,22 +6,22 @@ from click.testing import CliRunner
 
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository
-from modelling.cli import model as command
 from modelling.conversion.conversion import Converted, convert
 from modelling.conversion.errors import ConversionError
-from tests.cloud.engines import foreign, tiny
+from modelling.model_cli import model as command
+from tests.support import onnx_models, tiny_models
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     """One with a small segmentation as a Keras file."""
-    tiny.write(tmp_path, "segmentation")
+    tiny_models.write(tmp_path, "segmentation")
     return Repository(tmp_path)
 
 
 def _convert(repository: Repository, target: str, name: str = "segmentation", **options: object) -> Converted:
     options = {"called": "made", **options}
-    return convert(repository, name, target, tiny.noise(2), **options)  # type: ignore[arg-type]  # Any of its options.
+    return convert(repository, name, target, tiny_models.noise(2), **options)  # type: ignore[arg-type]  # Any of its options.
 
 
 def test_a_converted_model_says_where_it_comes_from_and_what_it_agrees_with(repository: Repository) -> None:
@@ -64,11 +64,11 @@ def test_half_the_bytes_and_nearly_the_same_labels(repository: Repository) -> No
 
 def test_a_foreign_onnx_file_keeps_its_scaling_in_the_manifest(tmp_path: Path) -> None:
     """Its file is not rewritten, so what is done before and after it stays as it was."""
-    foreign.add(tmp_path, foreign.model())
+    onnx_models.add(tmp_path, onnx_models.model())
     repository = Repository(tmp_path)
     _convert(repository, "openvino", "foreign")
     with repository.load("made") as model:
-        np.testing.assert_array_equal(model.predict(tiny.noise(1)), foreign.masks(tiny.noise(1)))
+        np.testing.assert_array_equal(model.predict(tiny_models.noise(1)), onnx_models.masks(tiny_models.noise(1)))
 
 
 @pytest.mark.parametrize(

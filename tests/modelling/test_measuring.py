@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloud.engines.tensorflow.library import tf
-from modelling.cli import model
+from modelling.model_cli import model
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256

@@ -12,10 +12,10 @@ import pytest
 from cloud.engines.engine import Outputs, Precision
 from cloud.models.manifest import DetectionSection, Manifest
 from cloud.models.model import Model
-from modelling.evaluation.detection import ObjectEvaluation
+from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import judged
 from modelling.evaluation.segmentation import EvaluationError
-from modelling.inspection import trial
+from modelling.inspection import image_run
 from modelling.tables import evaluation_line, evaluation_table, result_table
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
@@ -27,7 +27,7 @@ from rosbag_tools.writer import BagWriter
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_files import read_picture
+from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Classification, Detections, Tensors
@@ -124,7 +124,7 @@ def test_boxes_come_back_as_they_were_written(tmp_path: Path, bag_format: BagFor
 def test_a_detector_is_judged_by_the_boxes_beside_the_pictures(bag: Path) -> None:
     """In pixels of its input, by its own classes: a car is a vehicle, a tram is nothing that it knows."""
     result = _judged(_detector(), bag)
-    assert isinstance(result, ObjectEvaluation)
+    assert isinstance(result, DetectionEvaluation)
     assert (result.frames, result.unmatched, result.foreign_boxes) == (2, 1, 2)
     vehicle, person = result.figures["vehicle"]["from_12_px"], result.figures["person"]["from_12_px"]
     assert vehicle == {"truths": 2, "average_precision": 1.0, "recall": 1.0, "precision": 1.0}
@@ -170,12 +170,12 @@ def test_what_cannot_be_judged_is_refused(bag: Path) -> None:
 def test_a_trial_of_a_detector_gives_boxes_in_the_pictures_own_pixels(tmp_path: Path) -> None:
     """They are drawn on the picture that was given, not on the model's smaller one."""
     rgb = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
-    tried = trial.run(_detector(), rgb)
+    tried = image_run.run(_detector(), rgb)
     assert isinstance(tried.result, Detections)
     np.testing.assert_allclose(tried.result.boxes, [[20, 30, 60, 60]], atol=1e-3)
-    (path,) = trial.write(tried, rgb, tmp_path, "street")
+    (path,) = image_run.write(tried, rgb, tmp_path, "street")
     assert path.name == "street_overlay.png"
-    drawn = read_picture(path)
+    drawn = read_image_file(path)
     assert drawn.shape == rgb.shape
     assert drawn[60, 40].tolist() == [255, 0, 0]
     assert result_table(tried.result, tried.card).row_count == 1
@@ -184,20 +184,20 @@ def test_a_trial_of_a_detector_gives_boxes_in_the_pictures_own_pixels(tmp_path: 
 def test_a_trial_of_a_classifier_gives_its_best_classes(tmp_path: Path) -> None:
     """As many as the manifest says, the best first."""
     rgb = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
-    tried = trial.run(_classifier(), rgb)
+    tried = image_run.run(_classifier(), rgb)
     assert isinstance(tried.result, Classification)
     assert tried.result.class_ids == (1, 2)
     assert tried.result.scores == pytest.approx((0.7, 0.2))
-    assert [path.name for path in trial.write(tried, rgb, tmp_path, "street")] == ["street_overlay.png"]
+    assert [path.name for path in image_run.write(tried, rgb, tmp_path, "street")] == ["street_overlay.png"]
     assert result_table(tried.result, tried.card).row_count == 2
 
 
 def test_a_trial_of_raw_tensors_keeps_them_as_they_are(tmp_path: Path) -> None:
     """There is nothing to draw."""
     rgb = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    tried = trial.run(_model(Task.TENSORS, (), features=np.arange(3, dtype=np.float32)), rgb)
+    tried = image_run.run(_model(Task.TENSORS, (), features=np.arange(3, dtype=np.float32)), rgb)
     assert isinstance(tried.result, Tensors)
-    (path,) = trial.write(tried, rgb, tmp_path / "out", "street")
+    (path,) = image_run.write(tried, rgb, tmp_path / "out", "street")
     with np.load(path) as arrays:
         np.testing.assert_array_equal(arrays["features"], [0, 1, 2])
     assert result_table(tried.result, tried.card).row_count == 1

@@ -6,8 +6,8 @@ import pytest
 
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import tf
-from modelling.conversion.plain_graph import folded
-from modelling.conversion.undilation import undilated
+from modelling.conversion.conversion_graph import folded
+from modelling.conversion.dilation import undilated
 
 
 def _graph(answer: Any) -> Any:

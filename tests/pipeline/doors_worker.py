@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.load.null_worker import InstantSettings, instant_model
+from bench.load.null_worker import NullWorkerSettings, null_model
 from cloud.gateway.settings import GatewaySettings
 from cloud.node import CloudNode, WorkerSettings
 from shared.mqtt.bus import MemoryBus
@@ -50,10 +50,10 @@ def doors_worker(name: str) -> Iterator[DoorsWorker]:
 
 def main() -> None:
     """Serve."""
-    model = instant_model(InstantSettings(model="tiny", height=HEIGHT, width=WIDTH, think_ms=THINK_MS))
+    model = null_model(NullWorkerSettings(model="tiny", height=HEIGHT, width=WIDTH, think_ms=THINK_MS))
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         node = CloudNode([model], WorkerSettings(worker=sys.argv[1], session=uuid.uuid4().hex[:12], gateway=gateway))
         threading.Thread(
             target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 - to the parent.

@@ -22,12 +22,12 @@ from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge import cli
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
+from edge.node import EdgeNode, RunSettings
 from edge.pacing.replay import Pace, Schedule
 from edge.pipeline import Preparation
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -86,7 +86,7 @@ def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> I
 def memory_bus() -> Iterator[MemoryBus]:
     """A bus in memory."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        bus.supports_shared_subscriptions = True  # The only worker need not wait to see whether it is alone.
         yield bus
 
 
@@ -120,11 +120,11 @@ class Vehicle:
             self._transport,
             self._log,
             sinks,
-            PlaySettings(
+            RunSettings(
                 vehicle=out.name,
                 session="s1",
                 schedule=Schedule(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=Want("zstd"), version=asked["version"]),
+                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=asked["version"]),
                 **play,
             ),
         )

@@ -110,7 +110,7 @@ def test_masks_of_the_frames_size_lie_on_the_frame(model: Model, tmp_path: Path,
     mask: Any = cv2.imread(str(out / "masks" / "wide" / "000000.png"), cv2.IMREAD_UNCHANGED)
     plan = geometry.plan(model.card.resize, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     seen = direct(model, geometry.apply(np.ascontiguousarray(bgr[..., ::-1]), plan))
-    np.testing.assert_array_equal(mask, geometry.lay_back(seen, plan, 255))
+    np.testing.assert_array_equal(mask, geometry.to_source(seen, plan, 255))
     assert (mask == 255).any()
 
 

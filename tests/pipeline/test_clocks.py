@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from bench.clocks.clock_accuracy import judge
-from bench.load.null_worker import ClockReading, InstantProcess, InstantSettings
+from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome
@@ -39,8 +39,8 @@ def test_two_workers_behind_one_subscription_have_a_clock_each(
     with ExitStack() as stack:
         workers = {}
         for ahead_s, drift_ppm in ((3.0, 100.0), (-3.0, -100.0)):
-            settings = InstantSettings(f"clock-{uuid4().hex[:6]}", "tiny", HEIGHT, WIDTH)
-            process = InstantProcess(mosquitto_url, settings, clock_offset_s=ahead_s, clock_drift_ppm=drift_ppm)
+            settings = NullWorkerSettings(f"clock-{uuid4().hex[:6]}", "tiny", HEIGHT, WIDTH)
+            process = NullWorkerProcess(mosquitto_url, settings, clock_offset_s=ahead_s, clock_drift_ppm=drift_ppm)
             workers[settings.worker] = stack.enter_context(process)
         rows = _play_until_probed(connect(mosquitto_url), pictures(20), tmp_path / "car-clocks", nodes=2)
     here = ClockReading.take()

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import InstantProcess, InstantSettings
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from bench.logs.audit import audit
 from edge import run_record
 from edge.config import EdgeConfig
@@ -24,19 +24,19 @@ WORKERS = 3
 
 
 @contextmanager
-def workers(url: str, model: str, think_ms: float) -> Iterator[list[InstantProcess]]:
+def workers(url: str, model: str, think_ms: float) -> Iterator[list[NullWorkerProcess]]:
     """Three of them, processes of their own; what stands still goes on in the end, to be ended."""
-    settings = [InstantSettings(f"w{n}-{model}", model, HEIGHT, WIDTH, think_ms) for n in range(WORKERS)]
+    settings = [NullWorkerSettings(f"w{n}-{model}", model, HEIGHT, WIDTH, think_ms) for n in range(WORKERS)]
     with ExitStack() as stack:
         made = []
         for each in settings:
-            made.append(stack.enter_context(InstantProcess(url, each)))
+            made.append(stack.enter_context(NullWorkerProcess(url, each)))
             stack.callback(os.kill, made[-1].pid, signal.SIGCONT)
         yield made
 
 
 def played(
-    vehicles: list[Vehicle], frozen: InstantProcess, how: signal.Signals, is_over: Callable[[], bool]
+    vehicles: list[Vehicle], frozen: NullWorkerProcess, how: signal.Signals, is_over: Callable[[], bool]
 ) -> list[Rows]:
     """The rows of vehicles that play round and round at the same time, until `is_over`, while a worker breaks.
 
@@ -168,7 +168,7 @@ def test_a_version_that_nobody_serves_is_told(mosquitto_url: str) -> None:
     """Before anything is played, with the versions that are there; and the one that is served is found."""
     model = f"instant-{uuid4().hex[:6]}"
     with ExitStack() as stack:
-        stack.enter_context(InstantProcess(mosquitto_url, InstantSettings(f"w-{model}", model, HEIGHT, WIDTH)))
+        stack.enter_context(NullWorkerProcess(mosquitto_url, NullWorkerSettings(f"w-{model}", model, HEIGHT, WIDTH)))
         bus = stack.enter_context(connect(mosquitto_url))
         transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="1")
         assert transport.wait_for_card(WAIT_S).version == "1"

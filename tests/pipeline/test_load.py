@@ -169,7 +169,7 @@ def test_mixed_sizes_can_be_resized_by_the_worker(mosquitto_url: str, model: Mod
         mask = direct(model, geometry.apply(rgb, plan))
         for place in ("edge", "cloud"):
             np.testing.assert_array_equal(found[place, "model"][index], mask)
-            np.testing.assert_array_equal(found[place, "frame"][index], geometry.lay_back(mask, plan, 255))
+            np.testing.assert_array_equal(found[place, "frame"][index], geometry.to_source(mask, plan, 255))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import VEHICLE_STATUS
 from shared.mqtt.bus import Delivery, Will
-from shared.mqtt.name_guard import NameClaim, NameTakenError, client_id
+from shared.mqtt.name_guard import NameGuard, NameTakenError, client_id
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.pipeline.rig import WAIT_S, connect
@@ -43,7 +43,7 @@ class Life:
         self.link = stack.enter_context(Middleman((broker.listener.host, broker.listener.port)))
         stack.callback(self.flowing.set)
         self.link.to_broker = self._pass_on
-        self.claim = NameClaim("vehicle", NAME, self.session, announce=self.announce, give_up=self._give_up)
+        self.claim = NameGuard("vehicle", NAME, self.session, announce=self.announce, give_up=self._give_up)
         self.bus: MqttBus | None = None
         self.bus = MqttBus(
             Address.parse(self.link.url),

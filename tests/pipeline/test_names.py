@@ -14,13 +14,13 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import InstantProcess, InstantSettings, InstantWorker
+from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.mqtt.bus import Bus, Delivery
-from shared.mqtt.name_guard import NameClaim
+from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
@@ -55,9 +55,9 @@ def kept(url: str, topic: str) -> NodeStatus:
 
 
 @contextmanager
-def instant(url: str, **settings: Any) -> Iterator[InstantWorker]:
+def instant(url: str, **settings: Any) -> Iterator[NullWorker]:
     """A worker that answers at once."""
-    with InstantWorker(url, InstantSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
+    with NullWorker(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
         assert found.wait_until_ready()
         yield found
 
@@ -108,7 +108,7 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
             announce()
 
         has_log = threading.Event()  # Not before a frame is under way is there one.
-        first = NameClaim("vehicle", name, "first", announce=announce, give_up=lost.append)
+        first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append)
         first._since_ns -= 3600 * 10**9
         first.open(bus)
         bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, frame_came)
@@ -129,7 +129,7 @@ def test_the_will_of_a_dead_predecessor_does_not_have_a_worker_offline(mosquitto
     topic = topics.WORKER_STATUS.of(worker=name)
     with connect(mosquitto_url) as bus:
         statuses = Statuses(bus, topic)
-        with InstantProcess(mosquitto_url, InstantSettings(name, name, HEIGHT, WIDTH)) as dead:
+        with NullWorkerProcess(mosquitto_url, NullWorkerSettings(name, name, HEIGHT, WIDTH)) as dead:
             os.kill(dead.pid, signal.SIGSTOP)
             with instant(mosquitto_url, worker=name, model=name) as living:
                 statuses.wait_for(NodeState.ONLINE, living.session)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from bench.load.null_worker import InstantProcess, InstantSettings
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from edge.pacing.arrivals import Arrivals
 from edge.pacing.replay import Pace
 from shared.runlog.latency_log import Outcome
@@ -22,8 +22,8 @@ def _workers(url: str, model: str, think_ms: float = 5.0) -> Iterator[list[int]]
     with ExitStack() as stack:
         pids = []
         for number in range(2):
-            settings = InstantSettings(f"w{number}-{model}", model, HEIGHT, WIDTH, think_ms)
-            pids.append(stack.enter_context(InstantProcess(url, settings)).pid)
+            settings = NullWorkerSettings(f"w{number}-{model}", model, HEIGHT, WIDTH, think_ms)
+            pids.append(stack.enter_context(NullWorkerProcess(url, settings)).pid)
             stack.callback(os.kill, pids[-1], signal.SIGCONT)
         yield pids
 

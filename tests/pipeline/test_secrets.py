@@ -17,7 +17,7 @@ import pytest
 from bench.load.worker_process import Worker
 from edge.cli import READY
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.broker.mosquitto import Listener, configuration
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import WAIT_S
@@ -29,7 +29,7 @@ VEHICLE, WORKER = "car-1", "worker-1"
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
     """The certificates of a broker, a vehicle and a worker."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, VEHICLE, 1)
     authority.node(Role.WORKER, WORKER, 1)

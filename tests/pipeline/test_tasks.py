@@ -27,7 +27,7 @@ from shared.hashing import tree_sha256
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.results import Classification, Detections, Tensors
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import read_rows
@@ -153,7 +153,7 @@ def _frame(index: int) -> Any:
     return np.ascontiguousarray(coarse.repeat(16, axis=0).repeat(16, axis=1))
 
 
-def _direct(model: Model, index: int, *, want: Want = Want(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
+def _direct(model: Model, index: int, *, want: RequestOptions = RequestOptions(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
     """The result of the model itself, called without any journey."""
     rgb, card = _frame(index), model.card
     height, width = rgb.shape[:2]
@@ -176,7 +176,7 @@ def test_classes_come_back_as_the_model_scored_them(road: Road, top_k: int | Non
     """Name by name and score by score, as many as the vehicle or the manifest says."""
     out = road.play("weather", top_k=top_k)
     for line in _lines(out):
-        expected = _direct(road.models["weather"], line["index"], want=Want(top_k=top_k))
+        expected = _direct(road.models["weather"], line["index"], want=RequestOptions(top_k=top_k))
         assert isinstance(expected, Classification)
         assert [each["id"] for each in line["classes"]] == list(expected.class_ids)
         assert [each["score"] for each in line["classes"]] == list(expected.scores)
@@ -209,7 +209,7 @@ def test_the_outputs_that_were_asked_for_come_back(road: Road, outputs: tuple[st
     """Those and no others, every number as the model gave it: a narrow network carries nothing for nobody."""
     out = road.play("inside", outputs=outputs, mask_codec=codec)
     for line in _lines(out):
-        expected = _direct(road.models["inside"], line["index"], want=Want(outputs=outputs))
+        expected = _direct(road.models["inside"], line["index"], want=RequestOptions(outputs=outputs))
         assert isinstance(expected, Tensors)
         assert list(line["tensors"]) == list(outputs or ("features", "half", "winner"))
         with np.load(out / "tensors" / "frames" / f"{line['index']:06d}.npz") as kept:

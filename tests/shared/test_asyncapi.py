@@ -22,7 +22,7 @@ from shared.imaging.labels import Labels
 from shared.messages import clock_probes, control, frame, node_status, tensors, topics
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
-from shared.messages.frame import MAX_SIDE, FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import MAX_SIDE, FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind
@@ -41,9 +41,9 @@ _CARD = ModelCard(
 )  # fmt: skip
 _FRAME = FrameMessage(
     _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", budget_ms=100,
-    want=Want("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
+    want=RequestOptions("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
 )  # fmt: skip
-_MASK = MaskMessage(
+_MASK = ResultMessage(
     _ID, 1, Status.ANSWERED, "w", "", "road", "1", "ab" * 32, "openvino bf16", geometry=_GEOMETRY, shape=(8, 12),
     data=b"x", batch_size=1, stamps=_STAMPS,
 )  # fmt: skip
@@ -59,7 +59,7 @@ class Spoken(NamedTuple):
 
 SPOKEN = {
     "frame": Spoken(frame.pack_frame(_FRAME), frame.unpack_frame),
-    "mask": Spoken(frame.pack_mask(_MASK), frame.unpack_mask),
+    "mask": Spoken(frame.pack_result(_MASK), frame.unpack_result),
     "status": Spoken(
         node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
     ),
@@ -182,11 +182,11 @@ def test_the_limits_are_the_codes() -> None:
     assert SCHEMAS["result"]["properties"]["tensors"]["maxItems"] == tensors.MAX_TENSORS
     contents = {name: told.get("contentType") for name, told in DOCUMENT["components"]["messages"].items()}
     assert contents["frame"] == frame.FRAME_CONTENT_TYPE
-    assert contents["mask"] == frame.MASK_CONTENT_TYPE
+    assert contents["mask"] == frame.RESULT_CONTENT_TYPE
     assert contents["request"] == contents["reply"] == control.CONTROL_CONTENT_TYPE
 
 
 def test_an_answer_of_another_task_has_no_shape() -> None:
     """The one key whose need depends on another."""
     answer = replace(_MASK, task=Task.DETECTION, shape=None)
-    assert frame.unpack_mask(frame.pack_mask(answer)) == answer
+    assert frame.unpack_result(frame.pack_result(answer)) == answer

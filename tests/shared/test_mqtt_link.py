@@ -15,7 +15,7 @@ from shared import clock
 from shared.broker.broker import Broker
 from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.times import MqttTimes
+from shared.mqtt.settings import MqttSettings
 from shared.mqtt.watchdog import NetworkThreadError
 from shared.network.address import Address
 
@@ -53,7 +53,7 @@ def test_a_half_open_link_is_noticed_and_what_was_sent_arrives_over_the_next(
     mosquitto_broker: Broker, *, is_idle: bool
 ) -> None:
     """A radio that went dead closes nothing: TCP would go on for a quarter of an hour, and every frame be lost."""
-    times = MqttTimes(keepalive_s=2) if is_idle else MqttTimes()
+    times = MqttSettings(keepalive_s=2) if is_idle else MqttSettings()
     lost: queue.SimpleQueue[str] = queue.SimpleQueue()
     arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     with _linked(mosquitto_broker, link_timeout_s=1.0, times=times, on_waiting=lost.put) as (
@@ -92,7 +92,7 @@ def test_a_link_that_crawls_is_left_alone(mosquitto_broker: Broker) -> None:
 def test_a_broker_that_stands_still_takes_a_bounded_number_of_messages(mosquitto_broker: Broker) -> None:
     """Frames fall due all the time, and whoever gave one up sends the next: the client would keep them all."""
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
-    with _bus(mosquitto_broker.url, most_waiting=4) as bus:
+    with _bus(mosquitto_broker.url, max_inflight=4) as bus:
         with _stopped(mosquitto_broker):
             for _ in range(10):
                 bus.publish("test/jam", bytes(1000), qos=1, acknowledged=acks.put)
@@ -108,7 +108,7 @@ def test_nothing_grows_at_qos_0_while_a_broker_stands_still(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody acknowledges these: only what is still to be written tells that they go nowhere."""
-    monkeypatch.setattr("shared.mqtt.inflight.MOST_WAITING_BYTES", 20_000_000)
+    monkeypatch.setattr("shared.mqtt.inflight.MAX_INFLIGHT_BYTES", 20_000_000)
     with _bus(mosquitto_broker.url) as bus, _stopped(mosquitto_broker):
         for _ in range(100):
             bus.publish("test/jam", bytes(1_000_000), qos=0)
@@ -133,7 +133,7 @@ def test_a_connect_that_is_never_answered_is_given_up(
     """The system of a broker that stands still takes connections for it; each would last until TCP gives up."""
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     cuts: queue.SimpleQueue[None] = queue.SimpleQueue()
-    times = MqttTimes(accept_s=0.5)
+    times = MqttSettings(accept_s=0.5)
     with _bus(mosquitto_broker.url, times=times, on_connected=lambda: connected.put(None)) as bus:
         connected.get(timeout=WAIT_S)
         cut = bus._client.cut
@@ -157,7 +157,7 @@ def test_every_wait_before_another_try_is_drawn_anew(mosquitto_broker: Broker, m
             held.put(held_s)
             return 0.01
 
-    monkeypatch.setattr("shared.mqtt.paho_client.BackOff", Drawn)
+    monkeypatch.setattr("shared.mqtt.paho_client.ExponentialBackoff", Drawn)
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     with _bus(mosquitto_broker.url, on_connected=lambda: connected.put(None)) as bus:
         connected.get(timeout=WAIT_S)
@@ -196,7 +196,7 @@ def test_a_callback_that_keeps_the_network_thread_is_told_with_where_it_is(mosqu
     def lingering(_: Delivery) -> None:
         goes_on.wait(WAIT_S)
 
-    with _bus(mosquitto_url, link_timeout_s=2.5, times=MqttTimes(callback_s=2.6), on_fault=faults.put) as bus:
+    with _bus(mosquitto_url, link_timeout_s=2.5, times=MqttSettings(callback_s=2.6), on_fault=faults.put) as bus:
         topic = f"test/{uuid4().hex}"
         bus.subscribe(topic, 1, lingering)
         bus.publish(topic, b"", qos=1)
@@ -219,12 +219,12 @@ def test_the_bus_says_when_it_last_heard_anything(mosquitto_broker: Broker) -> N
     """Workers that say nothing while the broker is heard stand still; where it is not, nobody knows."""
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
     with _bus(mosquitto_broker.url) as bus:
-        before_ns = bus.heard_ns
+        before_ns = bus.last_received_ns
         with _stopped(mosquitto_broker):
             bus.publish("test/heard", b"", qos=1, acknowledged=acks.put)
-            assert bus.heard_ns == before_ns
+            assert bus.last_received_ns == before_ns
         acks.get(timeout=WAIT_S)
-        assert bus.heard_ns > before_ns
+        assert bus.last_received_ns > before_ns
 
 
 def test_what_the_broker_had_kept_is_marked(mosquitto_url: str) -> None:
@@ -244,7 +244,7 @@ def test_what_the_broker_had_kept_is_marked(mosquitto_url: str) -> None:
 def test_the_largest_payload_is_what_the_narrowest_link_carries(mosquitto_url: str) -> None:
     """What takes longer than a keepalive never arrives; so much is known before the first frame."""
     with _bus(mosquitto_url, min_bandwidth_mbps=1.0) as bus:
-        assert bus.largest_payload == 1_500_000
-        assert bus.largest_payload_told == "--min-bandwidth 1 allows 1500000"
+        assert bus.max_payload_bytes == 1_500_000
+        assert bus.payload_limit_reason == "--min-bandwidth 1 allows 1500000"
     with _bus(mosquitto_url) as bus:
-        assert bus.largest_payload_told == f"the broker takes {bus.largest_payload}"
+        assert bus.payload_limit_reason == f"the broker takes {bus.max_payload_bytes}"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, Stamp, durations_ns, times_of
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, Stamp, durations_ns, stage_times
 
 
 def test_the_two_nodes_share_all_stages_between_them() -> None:
@@ -33,5 +33,5 @@ def test_stamps_of_the_other_node_and_of_unknown_stages_are_left_out() -> None:
         Stamp("polished", "cloud", 33),
         Stamp("dequeued", "cloud", 35),
     )
-    assert times_of(stamps, CLOUD_STAGES) == {Stage.RECEIVED: 30, Stage.DEQUEUED: 35}
-    assert list(times_of(stamps, EDGE_STAGES)) == [Stage.DUE]
+    assert stage_times(stamps, CLOUD_STAGES) == {Stage.RECEIVED: 30, Stage.DEQUEUED: 35}
+    assert list(stage_times(stamps, EDGE_STAGES)) == [Stage.DUE]

@@ -11,7 +11,7 @@ from bench.load.synthetic_run import Plan, write_run
 from bench.report.cli import report
 from bench.study.cli import study
 from shared.terminal_table import Table
-from tests.bench.report.synthetic_study import write_study
+from tests.support.synthetic_study import write_study
 
 ROOT = Path(__file__).parents[2]
 _HEADINGS = ("configuration", "throughput", "utilisation", "outcomes", "remarks of the run")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout

@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from bench.baselines.child import file_of, serve
 from bench.baselines.mqtt import plain_client
 from bench.baselines.mqtt.images import in_colour, read
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 

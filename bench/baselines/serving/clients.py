@@ -18,7 +18,7 @@ import numpy as np
 import requests
 
 from bench.baselines.mqtt.images import Picture
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from shared.imaging.mask_codecs import Mask
 
 SCORES = "scores"  # For each pixel and class, 32 bits; the highest wins.

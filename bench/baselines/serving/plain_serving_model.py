@@ -7,7 +7,7 @@ two larger models gave twenty 32-bit scores for every pixel, and those were what
 import shutil
 from pathlib import Path
 
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
 from cloud.models.repository import Repository
 from shared.messages.model_card import Task

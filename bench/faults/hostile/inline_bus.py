@@ -4,16 +4,16 @@ import threading
 from collections import Counter
 
 from shared import clock
-from shared.mqtt.bus import Ack, Acknowledged, Delivery, Handler, Properties, matches
+from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties, matches
 
 
 class InlineBus:
     """A bus for one node and millions of messages. It has no queue, so only the node can lose a message."""
 
-    shares_subscriptions = True
+    supports_shared_subscriptions = True
     is_connected = True
-    largest_payload = 1 << 24
-    largest_payload_told = f"this bus takes {largest_payload}"
+    max_payload_bytes = 1 << 24
+    payload_limit_reason = f"this bus takes {max_payload_bytes}"
 
     def __init__(self) -> None:
         self.published: Counter[str] = Counter()  # By the part of the topic after the version.
@@ -21,7 +21,7 @@ class InlineBus:
         self._handlers: dict[str, Handler] = {}
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Bus."""
         return clock.now_ns()
 
@@ -41,7 +41,7 @@ class InlineBus:
         qos: int,  # noqa: ARG002 (nothing is lost here)
         retained: bool = False,  # noqa: ARG002 (only counted)
         properties: Properties | None = None,  # noqa: ARG002 (only counted)
-        acknowledged: Acknowledged | None = None,
+        acknowledged: AckHandler | None = None,
     ) -> None:
         """See Bus."""
         with self._lock:

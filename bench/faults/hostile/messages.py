@@ -18,12 +18,12 @@ from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import ControlRequest, Verb, pack_request
 from shared.messages.frame import (
     FRAME_CONTENT_TYPE,
-    MASK_CONTENT_TYPE,
+    RESULT_CONTENT_TYPE,
     FrameMessage,
-    MaskMessage,
+    ResultMessage,
     Status,
     pack_frame,
-    pack_mask,
+    pack_result,
 )
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Properties
@@ -85,7 +85,7 @@ def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int,
 def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes]) -> Iterator[Publication]:
     """Yields endless replies and clock replies for a vehicle; `answers` are valid ones for frames in flight."""
     answered = [
-        _Template(topics.MASKS.of(vehicle=vehicle, camera=_CAMERA), payload, content_type=MASK_CONTENT_TYPE)
+        _Template(topics.MASKS.of(vehicle=vehicle, camera=_CAMERA), payload, content_type=RESULT_CONTENT_TYPE)
         for payload in answers
     ]
     echo = Echo(_SESSION, 0, 5, 10, 20, f"cloud/{worker}/{_SESSION}")
@@ -96,14 +96,14 @@ def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes
 def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], height: int, width: int) -> list[bytes]:
     """Returns valid replies to a frame in every codec, and with every outcome."""
     mask = np.zeros((height, width), np.uint8)
-    answered = MaskMessage(frame_id, 1, Status.ANSWERED, "worker", shape=(height, width), stamps=stamps)
+    answered = ResultMessage(frame_id, 1, Status.ANSWERED, "worker", shape=(height, width), stamps=stamps)
     given = [replace(answered, codec=codec, data=mask_codecs.encode(mask, codec)) for codec in MASK_CODECS]
     refused = [
-        MaskMessage(frame_id, 1, status, "worker", reason="so it is", stamps=stamps)
+        ResultMessage(frame_id, 1, status, "worker", reason="so it is", stamps=stamps)
         for status in Status
         if status is not Status.ANSWERED
     ]
-    return [pack_mask(message) for message in (*given, *refused)]
+    return [pack_result(message) for message in (*given, *refused)]
 
 
 def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes]:

@@ -18,10 +18,10 @@ import psutil
 
 from bench.faults.hostile.inline_bus import InlineBus
 from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
-from bench.load.null_worker import MODEL, InstantSettings, instant_model
+from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
 from cloud.node import CloudNode, WorkerSettings
 from edge.receiver import Receiver
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import Clocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
@@ -109,7 +109,7 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
     """
     bus = InlineBus()
     node = CloudNode(
-        [instant_model(InstantSettings(height=HEIGHT, width=WIDTH))], WorkerSettings(worker="worker", session="s1")
+        [null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH))], WorkerSettings(worker="worker", session="s1")
     )
     ready = threading.Event()
     raised: list[BaseException] = []
@@ -188,7 +188,7 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
                 thread.join()
 
 
-def _sent(ledger: Ledger) -> Journey:
+def _sent(ledger: Ledger) -> FrameRecord:
     """Returns a frame in flight."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     now_ns = clock.now_ns()

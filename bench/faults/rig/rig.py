@@ -14,9 +14,9 @@ import numpy.typing as npt
 import psutil
 
 from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from bench.link.link import Link, LinkSpec
-from bench.load.null_worker import InstantProcess, InstantSettings, expected_labels
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
@@ -87,18 +87,18 @@ class Rig(AbstractContextManager["Rig"]):
         clock_offset_s: float = 0.0,
         environment: Mapping[str, str] | None = None,
         **settings: Any,
-    ) -> InstantProcess:
+    ) -> NullWorkerProcess:
         """Starts a worker that waits `think_ms` and answers labels computed from the image's pixels.
 
         It logs to `<name>.log`. `clock_offset_s` is the lead of its clock, `environment` is added to this process's,
-        `settings`: see InstantSettings.
+        `settings`: see NullWorkerSettings.
         """
         size = {"height": HEIGHT, "width": WIDTH} | settings
-        told = InstantSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
+        told = NullWorkerSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
         worker = self._stack.enter_context(
-            InstantProcess(url, told, clock_offset_s=clock_offset_s, environment=environment, log=log)
+            NullWorkerProcess(url, told, clock_offset_s=clock_offset_s, environment=environment, log=log)
         )
         self._stack.callback(resume, worker.pid)
         return worker
@@ -169,9 +169,9 @@ class Rig(AbstractContextManager["Rig"]):
             f"{more} more frames of each vehicle{f' to be {outcome.value}' if outcome else ''}",
         )
 
-    def accounts(self, *vehicles: VehicleProcess) -> Accounts:
+    def accounts(self, *vehicles: VehicleProcess) -> FrameAccounts:
         """Returns the accounting of vehicles that have ended, with each mask checked against its image."""
-        accounts = Accounts()
+        accounts = FrameAccounts()
         for vehicle in vehicles:
             accounts.add(vehicle.folder, vehicle_truth(vehicle.source))
         return accounts

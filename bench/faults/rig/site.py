@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from bench.faults.rig.rig import Rig, kill, vehicle_truth
 from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from bench.harness.process_log import ProcessLog
 from bench.link.link import Link
-from bench.load.null_worker import InstantProcess
+from bench.load.null_worker import NullWorkerProcess
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import Outcome
@@ -101,12 +101,12 @@ class Site:
         for name in self.vehicle_names:
             if name in self.vehicles and not self.vehicles[name].is_running:
                 vehicle = self.vehicles.pop(name)
-                self.broken.append(f"{name} ended by itself with exit code {vehicle.wait()}: {vehicle.last_words}")
+                self.broken.append(f"{name} ended by itself with exit code {vehicle.wait()}: {vehicle.log_tail}")
                 self._lives.append((vehicle, True))
             if name not in self.vehicles:
                 self.vehicles[name] = self._vehicle(name)
 
-    def end(self) -> Accounts:
+    def end(self) -> FrameAccounts:
         """See that all vehicles have answers again, end them, and tell what became of every frame of every life."""
         with self.noted():
             self.rig.wait_for_frames(list(self.vehicles.values()), 10, Outcome.ANSWERED)
@@ -116,7 +116,7 @@ class Site:
             with self.noted():
                 vehicle.end(_ENDING_S)
             self._lives.append((vehicle, vehicle.is_running))
-        accounts = Accounts()
+        accounts = FrameAccounts()
         for vehicle, was_killed in self._lives:
             with self.noted():
                 accounts.add(vehicle.folder, vehicle_truth(vehicle.source, only_written=was_killed))
@@ -135,7 +135,7 @@ class Site:
         self._log.watch("broker", "broker", broker.pid)
         return broker
 
-    def _worker(self, name: str) -> InstantProcess:
+    def _worker(self, name: str) -> NullWorkerProcess:
         worker = self.rig.worker(self.broker.url, name, think_ms=_THINK_MS)
         self._log.watch("worker", name, worker.pid)
         return worker

@@ -88,7 +88,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         return self._said.read_text(encoding="utf-8", errors="replace")
 
     @property
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last line of its output."""
         lines = self.said.strip().splitlines()
         return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
@@ -132,7 +132,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self.last_words}") from error
+            raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self.log_tail}") from error
 
     def end(self, limit_s: float = 60.0) -> None:
         """Stops it and checks that it ends in order.
@@ -144,7 +144,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             self.stop()
         code = self.wait(limit_s)
         if code:
-            raise VehicleError(f"{self.name} ended with exit code {code}: {self.last_words}")
+            raise VehicleError(f"{self.name} ended with exit code {code}: {self.log_tail}")
 
     def finish(self, limit_s: float = 120.0) -> None:
         """Waits until it has played everything and checks that it ended in order.
@@ -166,7 +166,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         until_s = time.monotonic() + _READY_S
         while READY not in self.said:
             if not self.is_running:
-                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.last_words}")
+                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.log_tail}")
             if time.monotonic() > until_s:
-                raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.last_words}")
+                raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.log_tail}")
             time.sleep(_LOOK_S)

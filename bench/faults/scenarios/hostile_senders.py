@@ -16,11 +16,11 @@ from bench.faults.hostile.bombs import bombs
 from bench.faults.hostile.messages import for_worker
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig, RigError, rss_bytes
 from bench.faults.scenario import Figure, Finding, Scenario
-from bench.load.null_worker import InstantProcess, InstantSettings
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.control import ControlRequest, Verb, pack_request
-from shared.messages.frame import Status, unpack_mask
+from shared.messages.frame import Status, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -83,7 +83,7 @@ def unfolding_messages(rig: Rig) -> Finding:
     heard = threading.Condition()
 
     def returned(delivery: Delivery) -> None:
-        message = unpack_mask(delivery.payload)
+        message = unpack_result(delivery.payload)
         with heard:
             answers[message.id.sequence] = (message.status, message.reason)
             heard.notify_all()
@@ -137,12 +137,12 @@ class _Client(MqttBus):
         self.close()
 
 
-def _worker(rig: Rig, url: str) -> InstantProcess:
+def _worker(rig: Rig, url: str) -> NullWorkerProcess:
     """Starts a worker with an unlimited log for messages of image decoders."""
-    settings = InstantSettings(
+    settings = NullWorkerSettings(
         worker="worker-1", model=MODEL, height=HEIGHT, width=WIDTH, think_ms=1.0, labels_from_pixels=True
     )
-    return rig.enter(InstantProcess(url, settings, log=rig.folder / "worker-1.log"))
+    return rig.enter(NullWorkerProcess(url, settings, log=rig.folder / "worker-1.log"))
 
 
 def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:

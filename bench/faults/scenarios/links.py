@@ -12,7 +12,7 @@ from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.link.link import LOOPBACK, LinkSpec
 from shared import clock
-from shared.mqtt.times import KEEPALIVE_S
+from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
 
 _DARK = LinkSpec(half_open_after_s=0)

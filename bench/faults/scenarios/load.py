@@ -7,7 +7,7 @@ from bench.faults.rig.rig import Rig
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.harness.process_log import Life, ProcessLog
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome
 

@@ -10,10 +10,10 @@ from bench.faults.rig.rig import Rig
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.faults.scenarios.links import NO_NAMESPACE, namespace
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.link.link import LOOPBACK, LinkSpec
 from shared.broker.broker import Broker
-from shared.mqtt.times import KEEPALIVE_S
+from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
 
 _MBPS = 2.0

@@ -15,7 +15,7 @@ from bench.faults.scenario import Figure, Finding, Scenario
 from bench.link.link import LOOPBACK
 from shared.broker.broker import Broker
 from shared.messages import topics
-from shared.messages.frame import Status, unpack_mask
+from shared.messages.frame import Status, unpack_result
 from shared.messages.topics import MASKS, PREFIX, WORKER_STATUS, FrameId
 from shared.runlog.latency_log import Outcome
 
@@ -137,7 +137,7 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
 def _rejected(intruder: Intruder) -> set[str]:
     """Returns the intruder's frames that a worker rejected."""
     own = MASKS.of(vehicle=_INTRUDER, camera=CAMERA)
-    answers = [unpack_mask(delivery.payload) for delivery in list(intruder.came) if delivery.topic == own]
+    answers = [unpack_result(delivery.payload) for delivery in list(intruder.came) if delivery.topic == own]
     return {str(answer.id) for answer in answers if answer.status is Status.REJECTED}
 
 

@@ -10,7 +10,7 @@ from bench.faults.rig.rig import Rig, RigError, kill, vehicle_truth
 from bench.faults.rig.small_disk import small_disk
 from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, is_stepped
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
 from shared.runlog.run_manifest import read_manifest
 
@@ -68,7 +68,7 @@ def full_disk(rig: Rig) -> Finding:
     if "frames_read" not in manifest:
         raise RigError(f"{vehicle.name} could not write how its run ended: its manifest says {manifest['state']!r}")
     read, lost = manifest["frames_read"], manifest["rows_lost"]
-    accounts = Accounts(read, abs(read - len(rows) - lost), outcomes=Counter(manifest["outcomes"]))
+    accounts = FrameAccounts(read, abs(read - len(rows) - lost), outcomes=Counter(manifest["outcomes"]))
     broken = [] if lost else ["no row was lost: the disk did not fill"]
     if not code or f"{lost} rows of" not in vehicle.said:
         broken.append(f"the vehicle ended with exit code {code} and did not say how many rows it lost")

@@ -6,7 +6,7 @@ from bench.faults.rig.rig import Rig, freeze, kill, resume
 from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.harness.recovery_time import recovery_ms
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from bench.load.playback import Plan as Pictures
 from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.load import Taken, many_at_a_time, one_in_flight
 from bench.peers.load_comparison.plan import Plan
 from bench.peers.load_comparison.startup import LineUp
 from bench.peers.rig.starter import Starter
 from bench.peers.rig.workload import Job, by_codec, jobs
-from bench.performance.overhead import Plan as Pictures
 from shared.errors import SkylaneError
 
 

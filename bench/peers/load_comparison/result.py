@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from bench.harness.spread import spread
+from bench.harness.samples import spread
 from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.comparison import Outcome, Turns
 from bench.peers.load_comparison.plan import OURS, Plan

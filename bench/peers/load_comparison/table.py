@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from bench.load.gateway_deployment import DOORS, MQTT, DoorSite
+from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.channel import Returned
-from edge.transports.protocols.skylane import Native
+from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status, Want
+from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
 from shared.registry import load
@@ -38,9 +38,9 @@ _VEHICLE = "grpc by a vehicle"  # The same endpoint with the vehicle's transport
 class CallClient:
     """A plain gRPC client, like those of the peers."""
 
-    def __init__(self, call: BareCall, vehicle: str, session: str, want: Want) -> None:
+    def __init__(self, call: BareCall, vehicle: str, session: str, want: RequestOptions) -> None:
         self._call = call
-        self._dialect = Native()
+        self._dialect = SkylaneAdapter()
         self._vehicle, self._session, self._want = vehicle, session, want
         self._numbers = count()
 
@@ -59,7 +59,7 @@ class CallClient:
 class SkylaneClient:
     """A vehicle with one camera and one frame in flight, with any of its transports."""
 
-    def __init__(self, transport: Transport, vehicle: str, session: str, want: Want) -> None:
+    def __init__(self, transport: Transport, vehicle: str, session: str, want: RequestOptions) -> None:
         self._transport, self._want = transport, want
         self._vehicle, self._session = vehicle, session
         self._numbers = count()
@@ -109,12 +109,12 @@ def opened(
     Raises:
         SkylaneError: the worker did not become ready.
     """
-    doors = [door for door in DOORS if ways is None or any(_door(way) == door for way in ways)]
+    doors = [door for door in ALL_TRANSPORTS if ways is None or any(_door(way) == door for way in ways)]
     flags = ("--warm-up", "0") if is_cold else ()
-    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
+    site = stack.enter_context(GatewayDeployment(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Frozen processes do not react to the signal to end.
-    want = Want(mask_codec=mask_codec)
+    want = RequestOptions(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
     if _CALL in doors:
         connects[_CALL] = partial(_called, site, want)
@@ -127,12 +127,12 @@ def _door(way: str) -> str:
     return way.partition(" ")[0]
 
 
-def _called(site: DoorSite, want: Want) -> Client:
+def _called(site: GatewayDeployment, want: RequestOptions) -> Client:
     """Returns a gRPC client with a unique name."""
-    return CallClient(BareCall(site.address(_CALL), Native.method), *_names(), want)
+    return CallClient(BareCall(site.address(_CALL), SkylaneAdapter.method), *_names(), want)
 
 
-def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
+def _connected(site: GatewayDeployment, door: str, model: str, want: RequestOptions) -> Client:
     """Returns a vehicle that is connected to the worker.
 
     Raises:
@@ -141,7 +141,7 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     vehicle, session = _names()
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-    transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
+    transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
     client = SkylaneClient(transport, vehicle, session, want)
     if not transport.wait_until_served(PATIENCE_S):
         client.close()
@@ -154,7 +154,7 @@ def _names() -> tuple[str, str]:
     return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
 
 
-def answer_of(answer: MaskMessage, job: Job) -> Answer:
+def answer_of(answer: ResultMessage, job: Job) -> Answer:
     """Returns the mask and its inference time.
 
     A vehicle gets only the best classes of a classification: the other scores are assumed to be right.

@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from bench.harness.ports import free_port
+from bench.harness.environment import free_port
 from bench.peers.clients.client import PeerError
 from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.plan import OURS, Plan

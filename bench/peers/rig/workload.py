@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.load.playback import Plan, decoded, prepared
 from bench.peers.rig.function import MASK
-from bench.performance.overhead import Plan, decoded, prepared
 from cloud.engines.engine import Images, Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository
@@ -64,7 +64,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     if manifest.task not in _HEADS:
         raise SkylaneError(f"{model} is a model for {manifest.task}: choose one for {' or '.join(_HEADS)}")
     frozen = formats.read_frozen_graph(repository.file(model), manifest)
-    joined = replace(frozen, graph=rewriting.joined_early(frozen.graph, frozen.output_tensors.values()))
+    joined = replace(frozen, graph=rewriting.defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
     whole = graphs.assemble(joined, manifest, 1)
     (head,) = whole.heads.values()
     with whole.graph.as_default():

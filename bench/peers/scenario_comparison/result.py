@@ -12,7 +12,7 @@ import pandas as pd
 from bench.offloading.cost import footage_cost
 from bench.peers.load_comparison.plan import OURS, Plan
 from bench.peers.scenario_comparison.comparison import OUR_WAYS, Outcome, Run
-from bench.statistics.runs import compare_runs
+from bench.statistics.run_test import compare_runs
 from shared.runtime.machine import machine
 
 AGAINST = f"{OURS} {OUR_WAYS[0]}"

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from bench.load.playback import Plan as Pictures
 from bench.peers.load_comparison.plan import Plan
-from bench.performance.overhead import Plan as Pictures
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import SCENARIOS as STUDIED
 from bench.study.plan.scenarios import Footage

@@ -5,11 +5,11 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
+from bench.harness.output import machine_line
 from bench.peers.scenario_comparison.result import AGAINST, TESTED
 from bench.peers.scenario_comparison.scenarios import SCENARIOS
 from bench.report.output.number_format import NOTHING, number, probability
-from bench.statistics.runs import PAIRED
+from bench.statistics.run_test import PAIRED
 from shared.terminal_table import Table
 
 _NOTES = (

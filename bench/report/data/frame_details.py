@@ -13,7 +13,7 @@ import pandas as pd
 from bench.report.chapters.run.stages import where
 from bench.report.data.answered_frames import column, seconds
 from bench.report.output.stage_styles import STAGES
-from shared.imaging.image_files import PictureFileError, read_picture
+from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.runlog.latency_table import PARTS
@@ -85,8 +85,8 @@ def pictures(folder: Path, frames: pd.DataFrame, sequences: Iterable[int]) -> di
 def _picture(path: Path) -> str | None:
     """A picture as a data URL, at most 480 pixels wide."""
     try:
-        rgb = read_picture(path)
-    except PictureFileError:
+        rgb = read_image_file(path)
+    except ImageFileError:
         return None
     height, width = rgb.shape[:2]
     bgr: Any = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)

@@ -8,13 +8,13 @@ from typing import Any
 
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
-from bench.report.chapters.comparisons.estimates import describe_stages
 from bench.report.chapters.comparisons.runs import Side, compared
 from bench.report.chapters.run.outcomes import counts
+from bench.report.chapters.run.stage_statistics import describe_stages
 from bench.report.chapters.run.stages import summaries
 from bench.report.data.answered_frames import answered
+from bench.report.data.report_input import Subject
 from bench.report.data.study_log import StudyLog
-from bench.report.data.subject import Subject
 
 
 def plain(subject: Subject) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.text import Text
 from bench.report.chapters.run.stages import summaries
 from bench.report.content import Kind, Prose, Report, Table
 from bench.report.data.answered_frames import answered
-from bench.report.data.subject import Subject
+from bench.report.data.report_input import Subject
 from bench.report.output.number_format import text
 from bench.statistics.description import Estimate
 from shared.runlog.latency_table import outcome_table, stage_table

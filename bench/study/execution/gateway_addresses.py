@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from bench.harness.ports import free_ports
-from bench.load.gateway_deployment import HTTP_DOORS, MQTT
+from bench.harness.environment import free_ports
+from bench.load.gateway_deployment import HTTP_TRANSPORTS, MQTT
 from bench.study.plan.cell import Cell, WorkerSetup
 
 HOST = "127.0.0.1"
@@ -31,7 +31,7 @@ class Doors:
 
     def port(self, transport: str) -> int:
         """Where a transport other than MQTT comes in."""
-        return self.http if transport in HTTP_DOORS else self.grpc
+        return self.http if transport in HTTP_TRANSPORTS else self.grpc
 
 
 def are_wanted(setup: WorkerSetup, cells: Iterable[Cell]) -> bool:

@@ -6,8 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bench.study.execution.cell_run import DONE, Result
 from bench.study.execution.runner import Run
-from bench.study.execution.runs import DONE, Result
 from bench.study.results.validity import INVALID
 
 _MEMORY_S = 30 * 86_400.0  # The estimate is of all runs made now: a single one may take longer than rich remembers.

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.study.execution import runs
-from bench.study.execution.runs import DONE, FAILED, SKIPPED, Result
+from bench.study.execution import cell_run
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
 from bench.study.execution.session import Session
 from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.order import run_seed, turns
-from bench.study.plan.plan import Plan, cells
+from bench.study.plan.run_order import run_seed, turns
 from bench.study.plan.scenarios import SCENARIOS
+from bench.study.plan.study_plan import Plan, cells
 from bench.study.results.folder import StudyFolder
 from shared.errors import SkylaneError
 
@@ -112,7 +112,7 @@ class Runner:
                         session = stack.enter_context(open_session(setup))
                     watcher.begins(run, "")
                     seed = run_seed(self._seed, run.cell.name, run.repetition)
-                    result = runs.play(
+                    result = cell_run.play(
                         session, self.plan, run.cell, folder, seed=seed, on_step=self._teller(watcher, run)
                     )
                 except Exception as error:  # A bug costs its run, not the night's; the trace is kept.

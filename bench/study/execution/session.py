@@ -13,12 +13,12 @@ from bench.study.execution.fleet import Fleet, RunError
 from bench.study.execution.gateway_addresses import HOST, Doors, are_wanted
 from bench.study.plan.axes import NamedLink, quality
 from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.plan import Plan, cells
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import SCENARIOS, Load
+from bench.study.plan.study_plan import Plan, cells
 from bench.study.plan.variants import Variants
 from shared.broker.broker import Broker
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"
 _SAMPLE_S = 0.25  # Short runs have to be seen as well.
@@ -89,7 +89,7 @@ class RealSession:
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, each))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
             stack.callback(self._keep_logs, folder)
-            stack.enter_context(Sampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_S))
+            stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_S))
             fleet.wait(self._plan.run_limit_s, self._check)
 
     def _keep_logs(self, folder: Path) -> None:
@@ -99,9 +99,9 @@ class RealSession:
     def _check(self) -> None:
         for worker in self._workers:
             if not worker.is_running:
-                raise RunError(f"{worker.name} ended while it was needed: {worker.last_words}")
+                raise RunError(f"{worker.name} ended while it was needed: {worker.log_tail}")
         if self._broker.wait(0) is not None:
-            raise RunError(f"the broker ended while it was needed: {self._broker.last_words()}")
+            raise RunError(f"the broker ended while it was needed: {self._broker.log_tail()}")
 
     def _listeners(self, transport: str) -> list[tuple[str, int]]:
         """Hosts and ports at which a vehicle may come in."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from bench.link.link import PROFILES, LinkSpec
-from bench.load.gateway_deployment import DOORS, MQTT
+from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
 from cloud.engines.engine import ENGINES, FORMATS, Precision
 from shared.config import Section
@@ -96,7 +96,7 @@ Engine = Annotated[str, AfterValidator(one_of("engine", ENGINES))]
 Format = Annotated[str, AfterValidator(one_of("format", (OWN, *FORMATS)))]
 PrecisionName = Annotated[str, AfterValidator(one_of("precision", PRECISIONS))]
 Device = Annotated[str, AfterValidator(_device)]
-Transport = Annotated[str, AfterValidator(one_of("transport", DOORS))]
+Transport = Annotated[str, AfterValidator(one_of("transport", ALL_TRANSPORTS))]
 Codec = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
 Batch = Annotated[int, Field(ge=1, le=256)]
@@ -172,7 +172,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "engine": told(ENGINES),
         "format": f"{OWN}, {told(FORMATS)}",
         "precision": told(PRECISIONS),
-        "transport": told(DOORS),
+        "transport": told(ALL_TRANSPORTS),
         "scenario": told(SCENARIOS),
     } | _KNOWN
 

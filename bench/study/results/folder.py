@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.runs import Result
+from bench.study.execution.cell_run import Result
 from bench.study.plan.cell import Cell
-from bench.study.plan.plan import Plan
+from bench.study.plan.study_plan import Plan
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.runlog.run_manifest import read_manifest, write_manifest

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.study.execution.runs import DONE, FAILED, SKIPPED, Result
-from bench.study.plan.plan import Plan, cells, values_of
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
+from bench.study.plan.study_plan import Plan, cells, values_of
 from shared import clock
 from shared.hashing import file_sha256
 from shared.runtime.machine import commit, machine

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from bench.link.link import LinkSpec
-from bench.study.execution.runs import DONE, Result, is_whole
+from bench.study.execution.cell_run import DONE, Result, is_whole
 from bench.study.plan.axes import AXES
 from bench.study.plan.cell import Cell
 from bench.study.results.folder import StudyFolder

@@ -7,7 +7,7 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement, Precision
-from cloud.engines.openvino.graph import batch_of, read_whole, rewritten, told
+from cloud.engines.openvino.graph import model_batch_size, read_end_to_end, rewritten, told
 from cloud.engines.openvino.library import core
 from cloud.models.manifest import Manifest
 
@@ -46,8 +46,8 @@ class OpenVinoEngine:
         if self.device == "cpu":
             # Pinned threads of two processes would share one core while another idles.
             config |= {"ENABLE_CPU_PINNING": False, "INFERENCE_NUM_THREADS": placement.intra_threads}
-        whole = read_whole(openvino, path, manifest)
-        self.batch_size = batch_of(whole)
+        whole = read_end_to_end(openvino, path, manifest)
+        self.batch_size = model_batch_size(whole)
         sizes = _powers(manifest.batching.max_size) if self.batch_size is None else [self.batch_size]
         try:
             compiled = {size: openvino.compile_model(rewritten(whole, size), where, config) for size in sizes}

@@ -12,7 +12,7 @@ from cloud.engines.openvino.dilation import join_phases
 from cloud.engines.openvino.heads import fed, head_of, shape_of
 from cloud.engines.openvino.library import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
-from cloud.engines.pre_postprocess import feed_of, only_input
+from cloud.engines.pre_postprocess import check_other_inputs, preprocessor_for
 from cloud.models.manifest import Manifest
 from shared.errors import suggestion
 
@@ -22,7 +22,7 @@ IR_NAME = "model.xml"  # In a folder of format `openvino`, its weights beside it
 _TENSORFLOW_FORMATS = ("frozen_graph", "saved_model")
 
 
-def read_whole(core: Any, path: Path, manifest: Manifest) -> Any:
+def read_end_to_end(core: Any, path: Path, manifest: Manifest) -> Any:
     """An ov.Model whose one input is uint8 N×H×W×3 and whose outputs are the manifest's heads in their order.
 
     N is what is baked into the file, otherwise open. TensorFlow's formats are read by TensorFlow, which also knows what
@@ -36,7 +36,7 @@ def read_whole(core: Any, path: Path, manifest: Manifest) -> Any:
     return _from_file(core, path, manifest)
 
 
-def batch_of(model: Any) -> int | None:
+def model_batch_size(model: Any) -> int | None:
     """The batch size baked into a whole model; None where any will do."""
     side = model.inputs[0].get_partial_shape()[0]
     return int(side.get_length()) if side.is_static else None
@@ -67,13 +67,13 @@ def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """By way of the graph that TensorFlow's engine would run: scaling and heads are in it already."""
     # Here alone, as TensorFlow takes seconds to import, and the other formats need none.
     from cloud.engines.tensorflow.frozen_graph import read_frozen_graph  # noqa: PLC0415
-    from cloud.engines.tensorflow.graph_session import assemble, baked_batch  # noqa: PLC0415
+    from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size  # noqa: PLC0415
     from cloud.engines.tensorflow.graphdef import cut  # noqa: PLC0415
     from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415
 
     read = read_frozen_graph if manifest.format == "frozen_graph" else read_frozen_signature
     frozen = read(path, manifest)
-    whole = assemble(frozen, manifest, baked_batch(frozen, manifest))
+    whole = assemble(frozen, manifest, frozen_batch_size(frozen, manifest))
     tensors = {head: tensor.name for head, tensor in whole.heads.items()}
     with tempfile.TemporaryDirectory(prefix="skylane-openvino-") as folder:
         file = Path(folder) / "model.pb"
@@ -101,9 +101,9 @@ def _from_file(core: Any, path: Path, manifest: Manifest) -> Any:
         head: _require(outputs, section.tensor, "output", path).get_node().input_value(0)
         for head, section in manifest.heads.items()
     }
-    feed = feed_of(shape_of(picture), picture.get_element_type().to_dtype().name, manifest, path)
+    feed = preprocessor_for(shape_of(picture), picture.get_element_type().to_dtype().name, manifest, path)
     others = [each for each in model.inputs if each != picture]
-    only_input([each.get_any_name() for each in others], list(manifest.input.constants), path)
+    check_other_inputs([each.get_any_name() for each in others], list(manifest.input.constants), path)
     for each in others:
         value = manifest.input.constants[each.get_any_name()]
         shape = [side or 1 for side in shape_of(each) or ()]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.library import ops
-from cloud.engines.pre_postprocess import Feed, Shape, check_head
+from cloud.engines.pre_postprocess import Feed, Shape, check_output
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind
 from shared.messages.model_card import Task
 
@@ -49,7 +49,7 @@ def head_of(head: str, output: Any, feed: Feed, manifest: Manifest, path: Path) 
         EngineError: it is not what the manifest says.
     """
     shape = shape_of(output)
-    check_head(head, shape, manifest, path)
+    check_output(head, shape, manifest, path)
     kind = manifest.heads[head].kind
     match manifest.task:
         case Task.SEGMENTATION:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.pre_postprocess import first_line
-from shared.encoding.bounded_protobuf import MessageBytesError, parse
+from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.protobuf import method_types
 from shared.errors import SkylaneError
 from shared.messages.tensors import MAX_BYTES
@@ -102,7 +102,7 @@ def parsed(message_class: Any, data: bytes) -> Any:
     """
     try:
         return parse(message_class, data)
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise RemoteError(f"the model's server answers what cannot be read: {error}", is_lost=False) from error
 
 

@@ -14,7 +14,15 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement, UnavailableError
-from cloud.engines.pre_postprocess import Array, answer, check_head, feed_of, named, only_input, own_precision
+from cloud.engines.pre_postprocess import (
+    Array,
+    answer,
+    check_other_inputs,
+    check_output,
+    file_precision,
+    named,
+    preprocessor_for,
+)
 from cloud.engines.remote.channel import Line, RemoteError
 from cloud.models.manifest import Manifest
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
@@ -107,7 +115,7 @@ class RemoteEngine:
         assert manifest.remote is not None
         remote = manifest.remote
         self._path, self._manifest = path, manifest
-        self.precision = own_precision(manifest, placement, self.name, path)
+        self.precision = file_precision(manifest, placement, self.name, path)
         choose(placement.device, 0, self.name, "have the server use its own")
         self.device = remote.address
         self._timeout_s = remote.timeout_ms / 1000
@@ -162,10 +170,12 @@ class RemoteEngine:
         outputs = {tensor.name: tensor for tensor in told.outputs}
         _check_told(told, path)
         picture = named(inputs, manifest.input.tensor, "input", path)
-        self._feed = feed_of(picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path)
+        self._feed = preprocessor_for(
+            picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path
+        )
         self.batch_size = self._feed.batch_size
         if told.needs_all:
-            only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
+            check_other_inputs([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._rest = {name: (inputs[name], value) for name, value in manifest.input.constants.items() if name in inputs}
         for tensor, _ in self._rest.values():
             _check_constant(tensor, path)
@@ -174,7 +184,7 @@ class RemoteEngine:
             tensor = named(outputs, section.tensor, "output", path)
             if tensor.dtype == "bytes":
                 raise EngineError(path, f"output {tensor.name!r} holds strings: a head holds numbers")
-            check_head(head, tensor.shape, manifest, path)
+            check_output(head, tensor.shape, manifest, path)
             self._outputs[tensor.name] = tensor
 
     def _be_sure(self) -> None:

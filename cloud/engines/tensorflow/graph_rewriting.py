@@ -44,7 +44,7 @@ def freed(graph: Any, input_tensor: str, *, reshapes: bool = False) -> Any:
     return free
 
 
-def joined_early(graph: Any, outputs: Iterable[str]) -> Any:
+def defer_widening_layers(graph: Any, outputs: Iterable[str]) -> Any:
     """The graph with a pointwise layer moved behind the BatchToSpaceND that it stands before.
 
     A dilated stage works on the phases of a map and joins them at its end. A 1×1 convolution with its activation

@@ -8,7 +8,7 @@ import numpy as np
 
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
 from cloud.engines.tensorflow.graph_heads import head_of
-from cloud.engines.tensorflow.graph_rewriting import joined_early
+from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
 from cloud.engines.tensorflow.graphdef import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
 from cloud.engines.tensorflow.library import (
     check_precision,
@@ -24,7 +24,7 @@ _PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack tr
 
 
 @dataclass(frozen=True, slots=True)
-class WholeGraph:
+class EndToEndGraph:
     """A tf.Graph from the camera's pixels to what `Engine.infer` gives."""
 
     graph: Any
@@ -33,7 +33,7 @@ class WholeGraph:
     is_nan: Any | None = None  # A bool: NaN is among the scores of a segmentation, which arg max would hide.
 
 
-def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, device: str = "") -> WholeGraph:
+def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, device: str = "") -> EndToEndGraph:
     """Scaling, the model and what its heads need after it in one graph, for batches of `batch_size`, None for any.
 
     Raises:
@@ -48,7 +48,7 @@ def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, de
         scores = [found[name] for name, section in manifest.heads.items() if section.kind is OutputKind.SCORES]
         # A sum passes a NaN on, and costs less than a look at each score.
         is_nan = tf.math.is_nan(tf.reduce_sum(tf.cast(scores[0], tf.float32))) if scores else None
-    return WholeGraph(graph, images, heads, is_nan)
+    return EndToEndGraph(graph, images, heads, is_nan)
 
 
 class GraphSession:
@@ -71,8 +71,8 @@ class GraphSession:
         self.precision = placement.precision or manifest.precision
         check_precision(self.precision, self.device)
         self.instances = instances(self.device, placement)
-        self.batch_size = baked_batch(frozen, manifest)
-        rewritten = replace(frozen, graph=joined_early(frozen.graph, frozen.output_tensors.values()))
+        self.batch_size = frozen_batch_size(frozen, manifest)
+        rewritten = replace(frozen, graph=defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
         whole = assemble(rewritten, manifest, self.batch_size, f"/{self.device}")
         config = session_config(self.device, placement, self.precision)
         self._session = tf.compat.v1.Session(graph=whole.graph, config=config)
@@ -120,7 +120,7 @@ def first_line(error: Exception) -> str:
     return next(said, type(error).__name__)[:300]
 
 
-def baked_batch(frozen: FrozenModel, manifest: Manifest) -> int | None:
+def frozen_batch_size(frozen: FrozenModel, manifest: Manifest) -> int | None:
     """The batch size in the input placeholder's shape; checks its other sides and its type against the manifest."""
     name = frozen.input_tensor
     node = require(frozen.graph, frozen.path, "input", name)

@@ -10,7 +10,7 @@ from typing import Any
 from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow.graph_session import first_line, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, named
-from cloud.engines.tensorflow.keras_bounds import check_size
+from cloud.engines.tensorflow.keras_limits import check_size
 from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import Manifest
 

@@ -1,4 +1,4 @@
-"""Callers: who a call is from, by its token or by the address of its peer."""
+"""Authenticator: who a call is from, by its token or by the address of its peer."""
 
 import hmac
 import os
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from shared.errors import SkylaneError
-from shared.messages.topics import checked, part_of_name
+from shared.messages.topics import checked, sanitize_name
 from shared.network import env_names
 
 TOKEN_VARIABLE = env_names.GATEWAY
@@ -31,7 +31,7 @@ class Caller(NamedTuple):
     address: str  # Of its peer, without the port.
 
 
-class Callers:
+class Authenticator:
     """Who may call, and as whom."""
 
     def __init__(self, names_by_token: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class Callers:
         self._names = {token.encode(): name for token, name in names_by_token.items()}
 
     @classmethod
-    def read(cls, file: Path | None) -> "Callers":
+    def read(cls, file: Path | None) -> "Authenticator":
         """Those of a file, one `NAME TOKEN` a line, and of the environment's SKYLANE_GATEWAY_TOKEN, for any name.
 
         Raises:
@@ -67,7 +67,7 @@ class Callers:
         return cls(names)
 
     @property
-    def need_token(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether a call without a token is refused."""
         return bool(self._names)
 
@@ -90,7 +90,7 @@ class Callers:
             except SkylaneError as error:
                 raise RefusedError(Kind.INVALID, str(error)) from error
         if own == ANYONE:
-            return claimed or part_of_name(f"client-{peer}").replace("_", "-")
+            return claimed or sanitize_name(f"client-{peer}").replace("_", "-")
         if claimed not in (None, own):
             raise RefusedError(Kind.FORBIDDEN, f"the token is {own}'s: it cannot speak as {claimed}")
         return own

@@ -23,10 +23,10 @@ from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
-from shared.messages.topics import part_of_name
-from shared.stages import CLOUD_STAGES, durations_ns, times_of
+from shared.messages.topics import sanitize_name
+from shared.stages import CLOUD_STAGES, durations_ns, stage_times
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -44,7 +44,7 @@ class Call:
     model: str
     inputs: Mapping[str, Tensor]
     received_ns: int
-    largest_answer: int  # Bytes that the way back takes.
+    max_reply_bytes: int  # Bytes that the way back takes.
     version: str | None = None
     outputs: tuple[str, ...] = ()  # Empty: all of the model's.
     codec: str | None = None  # Of `image_bytes`; None: told by each picture's first bytes.
@@ -58,7 +58,7 @@ class Reply(NamedTuple):
 
     card: ModelCard
     outputs: Mapping[str, Tensor]  # N first.
-    first: MaskMessage  # Of the first picture; a vehicle's answer, without data.
+    first: ResultMessage  # Of the first picture; a vehicle's answer, without data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,26 +136,26 @@ def ask(door: Door, call: Call) -> Asked:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
         future = _put(door, call, _own(call.frame, data[0], call), heads=False)
-        return Asked(door, card, (), (future,), call.largest_answer, is_vehicle=True)
+        return Asked(door, card, (), (future,), call.max_reply_bytes, is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
-    if len(data) > door.most_pictures:
+    if len(data) > door.max_images:
         raise RefusedError(
-            Kind.INVALID, f"{len(data)} pictures in one call: at most {door.most_pictures} are taken; divide them"
+            Kind.INVALID, f"{len(data)} pictures in one call: at most {door.max_images} are taken; divide them"
         )
     heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
     futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
-    return Asked(door, card, heads, futures, call.largest_answer, is_vehicle=False)
+    return Asked(door, card, heads, futures, call.max_reply_bytes, is_vehicle=False)
 
 
-def stages_ms(message: MaskMessage) -> dict[str, float]:
+def stages_ms(message: ResultMessage) -> dict[str, float]:
     """How long each of the worker's stages of a frame took, in milliseconds."""
-    times = times_of((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
     return {stage.value: taken / 1e6 for stage, taken in durations_ns(times).items()}
 
 
-def server_timing(message: MaskMessage) -> str:
+def server_timing(message: ResultMessage) -> str:
     """The same as HTTP's `Server-Timing` has it."""
     return ", ".join(f"{stage};dur={taken:.3f}" for stage, taken in stages_ms(message).items())
 
@@ -164,7 +164,7 @@ def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool) -> Futur
     return door.put(
         message,
         received_ns=call.received_ns,
-        largest_answer=call.largest_answer,
+        max_reply_bytes=call.max_reply_bytes,
         heads=heads,
     )
 
@@ -224,7 +224,7 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         known = ", ".join(image_codecs.IMAGE_CODECS)
         raise RefusedError(Kind.INVALID, f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
-        id=door.new_id(part_of_name(call.caller), call.door),
+        id=door.new_id(sanitize_name(call.caller), call.door),
         model=call.model,
         version=call.version,
         layout=card.layout,
@@ -234,7 +234,7 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         frame_stamp_ns=0,
         data=data,
         budget_ms=call.budget_ms,
-        want=Want(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        want=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
 

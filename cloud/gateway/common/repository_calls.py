@@ -7,7 +7,7 @@ from typing import Any
 
 from cloud.gateway.common.auth import Caller
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
@@ -34,7 +34,7 @@ def index(entries: tuple[ModelEntry, ...], *, ready_alone: bool) -> list[dict[st
     ]
 
 
-def order(parts: WorkerParts, caller: Caller, verb: Verb, model: str = "") -> Future[ControlReply]:
+def order(parts: WorkerContext, caller: Caller, verb: Verb, model: str = "") -> Future[ControlReply]:
     """Sends a request to the worker's control; `checked_reply` reads its reply.
 
     Raises:
@@ -43,7 +43,7 @@ def order(parts: WorkerParts, caller: Caller, verb: Verb, model: str = "") -> Fu
     if parts.control is None:
         raise RefusedError(Kind.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
     if verb is not Verb.LIST:
-        if not parts.callers.need_token and not is_loopback(caller.address):
+        if not parts.callers.requires_token and not is_loopback(caller.address):
             _REFUSED.warning(
                 caller.address, "control request refused", verb=verb.value, model=model, address=caller.address
             )
@@ -57,7 +57,7 @@ def order(parts: WorkerParts, caller: Caller, verb: Verb, model: str = "") -> Fu
             raise RefusedError(Kind.INVALID, str(error)) from error
         if not parts.control.operators and parts.callers.has_token(caller.name):  # At the broker its ACL says so.
             raise RefusedError(Kind.FORBIDDEN, f"{caller.name} is no operator of this worker: name it with --operator")
-    operator = caller.name if parts.callers.need_token else _NOBODY
+    operator = caller.name if parts.callers.requires_token else _NOBODY
     return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model))
 
 

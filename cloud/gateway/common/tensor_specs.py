@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS
-from cloud.models.model import HeadType
+from cloud.models.model import OutputType
 from shared.messages.model_card import ModelCard, Task
 
 ANY = -1  # Of a side: as many as there are.
@@ -28,7 +28,7 @@ def pixels(card: ModelCard) -> TensorSpec:
 
 
 def outputs(
-    card: ModelCard, heads: Sequence[str], given: Mapping[str, HeadType] | None = None
+    card: ModelCard, heads: Sequence[str], given: Mapping[str, OutputType] | None = None
 ) -> tuple[TensorSpec, ...]:
     """The model's outputs as its direct call gives them; `given`: what its warm-up found them to be."""
     match card.task:

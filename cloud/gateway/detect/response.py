@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from shared.imaging import geometry, mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Classification, Detections, Result, Tensors
 
@@ -74,7 +74,7 @@ class DetectAnswer(BaseModel):
 
 
 def answer_of(
-    card: ModelCard, result: Result, message: MaskMessage, times_ms: Mapping[str, float], annotated: bytes | None
+    card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
 ) -> DetectAnswer:
     """A result in words. `message`: the worker's, whose geometry says how the picture was made to fit the model."""
     made = message.geometry
@@ -128,5 +128,5 @@ def _of_mask(card: ModelCard, mask: Mask, made: Geometry) -> dict[str, Any]:
         for class_id in np.argsort(-counts, kind="stable").tolist()
         if counts[class_id]
     ]
-    laid = mask_codecs.encode(np.ascontiguousarray(geometry.lay_back(mask, made, UNSEEN)), "png")
+    laid = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, made, UNSEEN)), "png")
     return {"shares": shares, "mask": base64.b64encode(laid).decode()}

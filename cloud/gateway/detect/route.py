@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import RESULTS, Asked, Reply, stages_ms
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect.image_folder import read_image
 from cloud.gateway.detect.response import DetectAnswer, answer_of
 from cloud.gateway.http.call import HttpCall, answered, aside, read, response
@@ -21,14 +21,14 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Resize
-from shared.imaging.image_files import Picture, decode_picture, stamp_untrained
+from shared.imaging.image_files import Picture, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
 from shared.messages import results
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Result
-from shared.messages.topics import part_of_name
+from shared.messages.topics import sanitize_name
 
 _DOOR = "detect"
 _JSON = "application/json"
@@ -41,8 +41,8 @@ _QUALITY = 90
 MAX_JPEG_SIDE = 65_500  # Pixels; the library makes no larger one.
 _SCALED = 10  # Times its bytes a picture has, decoded, about.
 _WORKED_BYTES = 9  # Of a pixel: the picture, its decoder's copy, and the one that is drawn on.
-_MAX_FIELDS_BYTES = 1 << 16  # Of a body without a picture.
-_MOST_FIELDS = 8
+MAX_FIELDS_BYTES = 1 << 16  # Of a body without a picture.
+MAX_URLENCODED_FIELDS = 8
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")
 
@@ -80,7 +80,7 @@ class _Order(NamedTuple):
     output: bool = False
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/api/detect`."""
     routes = APIRouter(prefix="/api", tags=["detect"])
 
@@ -122,7 +122,7 @@ def router(parts: WorkerParts) -> APIRouter:
     return routes
 
 
-def _card(parts: WorkerParts, model: str | None, version: str | None) -> ModelCard:
+def _card(parts: WorkerContext, model: str | None, version: str | None) -> ModelCard:
     if model is not None:
         return parts.door.card(model, version)
     cards = parts.door.cards()
@@ -146,9 +146,9 @@ def _order(call: HttpCall) -> _Order:
             Kind.UNSUPPORTED,
             f"a body of type {kind[:80] or 'none'}: {_HOW}, or {_JSON} with a path",
         )
-    if len(call.body) > _MAX_FIELDS_BYTES:
+    if len(call.body) > MAX_FIELDS_BYTES:
         raise RefusedError(
-            Kind.TOO_LARGE, f"{len(call.body)} bytes of {kind} to tell a path, at most {_MAX_FIELDS_BYTES}: {_HOW}"
+            Kind.TOO_LARGE, f"{len(call.body)} bytes of {kind} to tell a path, at most {MAX_FIELDS_BYTES}: {_HOW}"
         )
     fields = read_object(call.body) if kind == _JSON else _urlencoded(call.body)
     path = fields.get("path")
@@ -167,7 +167,7 @@ def _checked(order: _Order) -> _Order:
 
 def _urlencoded(body: bytes) -> dict[str, Any]:
     try:
-        values = parse_qs(body.decode(), max_num_fields=_MOST_FIELDS)
+        values = parse_qs(body.decode(), max_num_fields=MAX_URLENCODED_FIELDS)
     except ValueError as error:
         raise RefusedError(Kind.INVALID, f"the form cannot be read: {error}") from error
     return {name: given[-1] for name, given in values.items()}
@@ -185,7 +185,7 @@ def _size(order: _Order) -> int:
     return 1 << 20 if order.picture is None else len(order.picture)
 
 
-def _data(parts: WorkerParts, order: _Order) -> bytes:
+def _data(parts: WorkerContext, order: _Order) -> bytes:
     if order.picture is not None:
         return order.picture
     assert order.path is not None
@@ -201,14 +201,14 @@ def _pixels(data: bytes) -> int:
     return header.height * header.width
 
 
-def _picture(parts: WorkerParts, data: bytes) -> Picture:
+def _picture(parts: WorkerContext, data: bytes) -> Picture:
     try:
-        return decode_picture(data, parts.limits)
+        return decode_to_rgb(data, parts.limits)
     except SkylaneError as error:
         raise RefusedError(Kind.UNPROCESSABLE, str(error)) from error
 
 
-def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) -> Asked:
+def _ask(parts: WorkerContext, call: HttpCall, card: ModelCard, picture: Picture) -> Asked:
     """Hand a picture in as a vehicle would: cropped and scaled for the model, with the geometry of that."""
     height, width = picture.shape[:2]
     try:
@@ -216,7 +216,7 @@ def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) 
     except SkylaneError as error:
         raise RefusedError(Kind.UNPROCESSABLE, str(error)) from error
     message = FrameMessage(
-        id=parts.door.new_id(part_of_name(call.caller), _DOOR),
+        id=parts.door.new_id(sanitize_name(call.caller), _DOOR),
         model=card.name,
         version=card.version,
         layout=Layout.RGB8,
@@ -226,11 +226,11 @@ def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) 
         frame_stamp_ns=0,
         data=np.ascontiguousarray(geometry.apply(picture, made)).reshape(-1).data,
         budget_ms=call.budget_ms,
-        want=Want(mask_codec="raw"),
+        want=RequestOptions(mask_codec="raw"),
     )
     largest = parts.settings.max_message_bytes
     # Received now: what decoding took is told by itself.
-    future = parts.door.put(message, received_ns=clock.now_ns(), largest_answer=largest)
+    future = parts.door.put(message, received_ns=clock.now_ns(), max_reply_bytes=largest)
     return Asked(parts.door, card, (), (future,), largest, is_vehicle=False)
 
 
@@ -255,7 +255,7 @@ def _annotated(picture: Picture, reply: Reply, result: Result, kind: str) -> byt
             Kind.UNPROCESSABLE, f"a picture of {width}×{height} is drawn on up to {MAX_JPEG_SIDE} a side: scale it down"
         )
     if isinstance(result, np.ndarray):
-        result = geometry.lay_back(result, made, UNSEEN)
+        result = geometry.to_source(result, made, UNSEEN)
     elif (scale := _scale(picture, result)) > 1:
         size = (round(width * scale), round(height * scale))
         picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC), np.uint8)

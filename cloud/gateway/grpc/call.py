@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.gateway.common.auth import Callers
+from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Asked, Reply, server_timing
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_KEY = "skylane-frame-bin"  # A vehicle's frame message without its data, and
 MASK_KEY = "skylane-mask-bin"  # the mask message without its, behind the answer.
@@ -67,7 +67,7 @@ class GrpcCall:
         left_s = self.context.time_remaining()
         return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
 
-    def caller(self, callers: Callers, claimed: str | None = None) -> str:
+    def caller(self, callers: Authenticator, claimed: str | None = None) -> str:
         """Who calls; `claimed` by the message itself, else by metadata.
 
         Raises:
@@ -77,7 +77,7 @@ class GrpcCall:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
         return callers.name(self.text("authorization"), claimed, self.host)
 
-    def admit(self, callers: Callers) -> None:
+    def admit(self, callers: Authenticator) -> None:
         """Check the token alone, before the message has come: a stranger's is not waited for.
 
         Raises:
@@ -108,9 +108,9 @@ class GrpcCall:
         self._tell(reply.first, is_vehicle=asked.is_vehicle)
         return reply
 
-    def _tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
+    def _tell(self, message: ResultMessage, *, is_vehicle: bool) -> None:
         """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
         if is_vehicle:
-            trailing.append((MASK_KEY, pack_mask(message)))
+            trailing.append((MASK_KEY, pack_result(message)))
         self.context.set_trailing_metadata(tuple(trailing))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cloud.gateway.common.errors import Kind, RefusedError
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_bounded
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
@@ -17,5 +17,5 @@ def parse(name: str, data: Buffer) -> Any:
     """
     try:
         return parse_bounded(message_class(name), data)
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise RefusedError(Kind.INVALID, f"not {'an' if name[0] in 'aeiou' else 'a'} {name}: {error}") from error

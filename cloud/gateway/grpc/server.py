@@ -8,13 +8,13 @@ import grpc
 
 from cloud.gateway.bind import ListenError, endpoint, listen
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls, OverdueCheck
 from cloud.gateway.grpc.service import Method, Service, StreamMethod
-from cloud.gateway.grpc.skylane_service import NativeService
+from cloud.gateway.grpc.skylane_service import SkylaneService
 from cloud.gateway.grpc.stream import RequestStream
-from cloud.gateway.grpc.threads import GrpcThreads, most_streams
+from cloud.gateway.grpc.threads import GrpcThreadPool, max_streams_of
 from cloud.gateway.open_inference.grpc_service import OpenInferenceService
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tf_serving.grpc_service import ModelService, PredictionService
@@ -24,7 +24,7 @@ MAX_CONNECTIONS = 4096
 MAX_METADATA_BYTES = 16 << 10  # Of one call.
 MAX_STREAMS = 16  # Calls of one connection at a time; its caller's library holds further ones back.
 
-REFUSAL_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the worker, not by the library.
+ERROR_CODE_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the worker, not by the library.
 
 _HEAD_BYTES = 1 << 16  # What a message may hold beside the picture.
 _MESSAGES_HELD = 4  # Messages of the largest size that all calls may hold together.
@@ -38,7 +38,7 @@ _MIN_PING_INTERVAL_MS = 10_000  # Of the caller's pings; more frequent ones end 
 class GrpcServer:
     """Serves from `start` until `close`."""
 
-    def __init__(self, parts: WorkerParts, on_fault: Callable[[BaseException], None]) -> None:  # noqa: ARG002  See Server.
+    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:  # noqa: ARG002  See Server.
         """Binds the port; calls are answered from `start` on.
 
         Raises:
@@ -47,12 +47,14 @@ class GrpcServer:
         settings = parts.settings
         self._stopping = threading.Event()
         self._calls = ActiveCalls(settings.max_calls, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
-        max_streams = most_streams(settings.max_calls)
+        max_streams = max_streams_of(settings.max_calls)
         self._streams = ActiveCalls(max_streams, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
-        self._check = OverdueCheck(self._calls, self._streams, interval_s=min(settings.body_s, settings.answer_s) / 2)
+        self._check = OverdueCheck(
+            self._calls, self._streams, interval_s=min(settings.body_timeout_s, settings.answer_s) / 2
+        )
         self._parts = parts
         services: Sequence[Service] = (
-            NativeService(parts, self._stopping),
+            SkylaneService(parts, self._stopping),
             PredictionService(parts),
             ModelService(parts),
             OpenInferenceService(parts),
@@ -62,7 +64,7 @@ class GrpcServer:
             for service in services
             for name, method in service.methods().items()
         }
-        self._threads = GrpcThreads(settings.max_calls)
+        self._threads = GrpcThreadPool(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
@@ -77,7 +79,7 @@ class GrpcServer:
     def close(self) -> None:
         """Ends streams, gives calls under way a moment, and closes the port."""
         self._stopping.set()
-        self._server.stop(self._parts.settings.grace_s).wait()
+        self._server.stop(self._parts.settings.shutdown_grace_s).wait()
         self._check.stop()
         self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
 
@@ -109,7 +111,7 @@ class GrpcServer:
 
     def _unary(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
-            active = self._calls.enter(context, self._parts.settings.body_s)
+            active = self._calls.enter(context, self._parts.settings.body_timeout_s)
             answer: bytes = method.answer(self._received(method, requests, context, active))
             active.hold(len(answer))
             active.wait_for_caller(self._parts.settings.answer_s)
@@ -120,7 +122,7 @@ class GrpcServer:
 
     def _answers(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The messages of a method that answers one message with a stream."""
-        active = self._streams.enter(context, self._parts.settings.body_s)
+        active = self._streams.enter(context, self._parts.settings.body_timeout_s)
         for answer in method.answer(self._received(method, requests, context, active)):
             active.wait_for_caller(self._parts.settings.answer_s)
             yield answer
@@ -130,7 +132,7 @@ class GrpcServer:
         self, method: StreamMethod, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         call = GrpcCall(b"", clock.now_ns(), context)
-        if self._parts.callers.need_token:
+        if self._parts.callers.requires_token:
             call.admit(self._parts.callers)
         active = self._streams.enter(context, None)
         settings = self._parts.settings
@@ -160,7 +162,7 @@ class GrpcServer:
             RefusedError: the token is missing or wrong, no message came, or the calls hold too many bytes.
             grpc.RpcError: the call has ended.
         """
-        if self._parts.callers.need_token and not method.is_open:
+        if self._parts.callers.requires_token and not method.is_open:
             GrpcCall(b"", 0, context).admit(self._parts.callers)
         data = next(requests, None)
         received_ns = clock.now_ns()
@@ -179,7 +181,7 @@ class GrpcServer:
             self._parts.errors.record("grpc", error)
             error = RefusedError(Kind.FAILED, "internal error: the worker's log has the traceback")
         self._parts.calls.add(f"grpc {error.kind.grpc_code}")
-        context.set_trailing_metadata(((REFUSAL_KEY, error.kind.name.lower()),))
+        context.set_trailing_metadata(((ERROR_CODE_KEY, error.kind.name.lower()),))
         context.abort(grpc.StatusCode[error.kind.grpc_code], str(error))
 
 

@@ -6,23 +6,23 @@ from concurrent.futures import CancelledError
 
 from cloud.gateway.common.clock_probe import echo
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.service import Method
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.messages.frame import pack_mask, unpack_frame
+from shared.messages.frame import pack_result, unpack_frame
 from shared.messages.node_status import pack_status
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
 
 
-class NativeService:
+class SkylaneService:
     """`skylane.v1.Worker`."""
 
     name = "skylane.v1.Worker"
 
-    def __init__(self, parts: WorkerParts, stopping: threading.Event) -> None:
+    def __init__(self, parts: WorkerContext, stopping: threading.Event) -> None:
         self._parts = parts
         self._stopping = stopping
 
@@ -43,14 +43,14 @@ class NativeService:
         future = self._parts.door.put(
             message,
             received_ns=call.received_ns,
-            largest_answer=self._parts.settings.max_message_bytes,
+            max_reply_bytes=self._parts.settings.max_message_bytes,
         )
         call.when_over(future.cancel)
         try:
             answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        return pack(pack_mask(answer))
+        return pack(pack_result(answer))
 
     def _status(self, call: GrpcCall) -> Iterator[bytes]:
         call.caller(self._parts.callers)
@@ -61,7 +61,7 @@ class NativeService:
 
         def ended() -> None:
             over.set()
-            door.look_again()
+            door.recheck_listeners()
 
         call.when_over(ended)
         while not over.is_set():

@@ -15,8 +15,8 @@ from cloud.gateway.grpc.service import PendingAnswer, RequestHandler
 from shared import clock
 
 MAX_PENDING = 16  # Requests of one stream that are being answered; further ones wait in the network.
-MAX_REFUSALS_PER_S = 10.0  # Of one stream on average, beyond
-MAX_REFUSALS = 16  # at once: answered requests limit themselves, refused ones cost their caller nothing.
+MAX_FAILURES_PER_S = 10.0  # Of one stream on average, beyond
+MAX_FAILURES = 16  # at once: answered requests limit themselves, refused ones cost their caller nothing.
 
 _CHECK_INTERVAL_S = 0.5  # How often a waiting stream looks whether the worker is stopping.
 
@@ -94,7 +94,7 @@ class RequestStream:
 
     def _read(self, requests: Iterator[bytes]) -> None:
         """Begins every request that arrives, as long as there are slots; the body of a thread."""
-        refusals = TokenBucket(MAX_REFUSALS_PER_S, MAX_REFUSALS)
+        refusals = TokenBucket(MAX_FAILURES_PER_S, MAX_FAILURES)
         try:
             while self._slots.acquire() and not self._is_over.is_set():
                 self._mark_idle()

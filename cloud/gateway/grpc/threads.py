@@ -16,17 +16,17 @@ _SPARE_THREADS = 32  # Threads for calls that are refused immediately.
 _OWN_THREADS = 16  # Threads of the grpcio library, without one per core, and of the check for overdue calls.
 
 
-def most_streams(max_calls: int) -> int:
+def max_streams_of(max_calls: int) -> int:
     """The limit of open streams for a limit of concurrent calls."""
     return max(1, max_calls // 4)
 
 
-def most_grpc_threads(max_calls: int) -> int:
+def max_grpc_threads(max_calls: int) -> int:
     """The most threads that the server starts: its pool, a reader for each stream, and those of the library."""
-    return _pool_size(max_calls) + most_streams(max_calls) + _OWN_THREADS + usable_cores()
+    return _pool_size(max_calls) + max_streams_of(max_calls) + _OWN_THREADS + usable_cores()
 
 
-class GrpcThreads(ThreadPoolExecutor):
+class GrpcThreadPool(ThreadPoolExecutor):
     """The pool in which calls are answered; when no thread can be started, calls wait for those that exist."""
 
     def __init__(self, max_calls: int) -> None:
@@ -65,4 +65,4 @@ def _complete(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def _pool_size(max_calls: int) -> int:
-    return max_calls + most_streams(max_calls) + _SPARE_THREADS
+    return max_calls + max_streams_of(max_calls) + _SPARE_THREADS

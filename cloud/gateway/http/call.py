@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Asked, Reply, server_timing
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.middleware import Passage
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without its data, and
 MASK_HEADER = "Skylane-Mask"  # the mask message without its, beside the answer; both base64url without padding.
@@ -32,7 +32,7 @@ TIMING_HEADER = "Server-Timing"
 _LONGEST_MS = 86_400_000
 _BRIEF_BYTES = 1 << 16  # What is (un)folded within a millisecond stays on the server's thread.
 _FOLDED_FROM_BYTES = 1 << 10
-_MOST_MEMBERS = 16  # Of a folded body: what is behind each is copied.
+MAX_COMPRESSED_MEMBERS = 16  # Of a folded body: what is behind each is copied.
 _JSON = "application/json"
 _CODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _NEVER = re.compile(r"q=0(\.0*)?")  # How a caller says that it does not take a coding.
@@ -82,7 +82,7 @@ class HttpCall:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read(request: Request, parts: WorkerParts) -> HttpCall:
+async def read(request: Request, parts: WorkerContext) -> HttpCall:
     """Read a call: who it is from first, then its body, within the worker's bounds.
 
     From here on it counts as under way, until it has been answered.
@@ -147,7 +147,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _body(request: Request, parts: WorkerParts) -> bytes:
+async def _body(request: Request, parts: WorkerContext) -> bytes:
     settings = parts.settings
     limit = settings.max_message_bytes
     coding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -160,7 +160,7 @@ async def _body(request: Request, parts: WorkerParts) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(settings.body_s):
+        async with asyncio.timeout(settings.body_timeout_s):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
@@ -169,7 +169,7 @@ async def _body(request: Request, parts: WorkerParts) -> bytes:
                 chunks.append(chunk)
     except TimeoutError as error:
         raise RefusedError(
-            Kind.LATE, f"{size} bytes of the body came within {settings.body_s:g} s: send it in one go"
+            Kind.LATE, f"{size} bytes of the body came within {settings.body_timeout_s:g} s: send it in one go"
         ) from error
     body = b"".join(chunks)
     if coding == "identity" or not body:
@@ -184,8 +184,10 @@ def _unfold(coding: str, folded: bytes, limit: int) -> bytes:
     left = limit
     try:
         while folded:  # A gzip file may have several members.
-            if len(parts) == _MOST_MEMBERS:
-                raise RefusedError(Kind.INVALID, f"the body is more than {_MOST_MEMBERS} pieces of {coding}: send one")
+            if len(parts) == MAX_COMPRESSED_MEMBERS:
+                raise RefusedError(
+                    Kind.INVALID, f"the body is more than {MAX_COMPRESSED_MEMBERS} pieces of {coding}: send one"
+                )
             unfolder = zlib.decompressobj(_CODINGS[coding])
             part = unfolder.decompress(folded, left + 1)
             left -= len(part)
@@ -238,8 +240,8 @@ def _frame(header: str | None) -> FrameMessage | None:
         raise RefusedError(Kind.INVALID, f"{FRAME_HEADER}: {error}") from error
 
 
-def _mask(message: MaskMessage) -> str:
-    return base64.urlsafe_b64encode(pack_mask(message)).rstrip(b"=").decode()
+def _mask(message: ResultMessage) -> str:
+    return base64.urlsafe_b64encode(pack_result(message)).rstrip(b"=").decode()
 
 
 def _budget_ms(header: str | None) -> int | None:

@@ -28,17 +28,17 @@ class Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         *,
         most: int,
-        head_s: float,
+        header_timeout_s: float,
         answer_s: float,
     ) -> None:
         """`most`: connections at a time.
 
-        `head_s`: within which the first byte, and from it the headers, must come. `answer_s`: within which an answer
+        `header_timeout_s`: within which the first byte, and from it the headers, must come. `answer_s`: within which an answer
         must have been taken.
         """
         super().__init__(config=config, server_state=server_state, app_state={}, _loop=loop)
         self._most = most
-        self._head_s = head_s
+        self._head_s = header_timeout_s
         self._answer_s = answer_s
         self._head_since: float | None = loop.time()  # None: no head is awaited or under way.
         self._waits_since = loop.time()  # For the peer: for its head, its body, or its next request.
@@ -142,11 +142,11 @@ class Connection(HttpToolsProtocol):
 class Listener(uvicorn.Server):
     """Serves connections from one socket, and looks after them."""
 
-    def __init__(self, config: uvicorn.Config, *, most: int, head_s: float, answer_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, *, most: int, header_timeout_s: float, answer_s: float) -> None:
         """See Connection."""
         super().__init__(config)
-        self._head_s = head_s
-        self._bounds = {"head_s": head_s, "answer_s": answer_s}
+        self._head_s = header_timeout_s
+        self._bounds = {"header_timeout_s": header_timeout_s, "answer_s": answer_s}
         self._most = most
 
     async def startup(self, sockets: Any = None) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from shared.messages.node_status import NodeState
 
 
@@ -17,7 +17,7 @@ class Health(BaseModel):
     models: list[str]
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/healthz`."""
     routes = APIRouter(tags=["health"])
 

@@ -13,9 +13,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
 
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import read, response
-from cloud.serving.model_stats import ModelTally
+from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
 
 _MODEL = ("model", "version")
@@ -26,12 +26,12 @@ class _Sum(NamedTuple):
 
     name: str
     text: str
-    value: Callable[[ModelTally], float]
+    value: Callable[[ModelStats], float]
 
 
-def _spent(part: str) -> Callable[[ModelTally], float]:
+def _spent(part: str) -> Callable[[ModelStats], float]:
     """Microseconds that answered frames spent in one of cloud.serving.model_stats.SPENT."""
-    return lambda tally: tally.spent_ns(part) / 1e3
+    return lambda tally: tally.stage_ns(part) / 1e3
 
 
 _SUMS = (
@@ -57,7 +57,7 @@ _SUMS = (
 class WorkerCollector(Collector):
     """Reads a worker's counts whenever it is asked."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
@@ -95,7 +95,7 @@ class WorkerCollector(Collector):
             ignored.add_metric((reason,), count)
         yield ignored
         yield GaugeMetricFamily("skylane_frames_waiting", "Frames that wait, of all models", self._parts.door.depth)
-        yield GaugeMetricFamily("skylane_frames_waiting_most", "How many may", self._parts.door.most_pictures)
+        yield GaugeMetricFamily("skylane_frames_waiting_most", "How many may", self._parts.door.max_images)
 
     def _of_calls(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(
@@ -114,7 +114,7 @@ class WorkerCollector(Collector):
         yield GaugeMetricFamily("skylane_ready", "1 while the worker takes frames, 0 when it is stopping", is_online)
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/metrics`."""
     registry = CollectorRegistry()
     registry.register(WorkerCollector(parts))

@@ -9,7 +9,7 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from cloud.gateway.common.errors import Kind, RefusedError
 
-_MOST_PARTS = 8
+MAX_FORM_FIELDS = 8
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # It warns of each bad form, which our answer does.
 _IN_MEMORY = {"MAX_MEMORY_FILE_SIZE": math.inf}  # Never written to a disk: the body is within its own limit.
 
@@ -32,8 +32,8 @@ def parts_of(body: bytes, content_type: str) -> list[Part]:
     is_whole = False
 
     def take(name: bytes | None, data: bytes | None, *, is_file: bool) -> None:
-        if len(parts) == _MOST_PARTS:
-            raise RefusedError(Kind.INVALID, f"the form has more than {_MOST_PARTS} fields: send a file or a path")
+        if len(parts) == MAX_FORM_FIELDS:
+            raise RefusedError(Kind.INVALID, f"the form has more than {MAX_FORM_FIELDS} fields: send a file or a path")
         parts.append(Part((name or b"").decode("utf-8", "replace"), data or b"", is_file))
 
     def take_field(field: Field) -> None:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.common.concurrency_limit import Capacity
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect import route
 from cloud.gateway.http import health, metrics, skylane_routes
 from cloud.gateway.http.call import ERRORS, MASK_HEADER, TIMING_HEADER
@@ -33,7 +33,7 @@ from cloud.gateway.tf_serving import rest_routes as tfs_rest
 FACES = (health, metrics, skylane_routes, route, oip_rest, tfs_rest)  # Modules with a `router(parts)`.
 
 _GRACE_S = 5
-_HELD = 4  # Times the largest message: what the calls under way may hold together.
+MAX_HELD_MESSAGES = 4  # Times the largest message: what the calls under way may hold together.
 _CONNECTIONS = 2  # Times the calls that are answered: some are read meanwhile, and some idle.
 _GONE = 499  # Nobody reads it; it is counted, and is no fault of the worker's as a 500 would be.
 _BESIDE = {
@@ -46,14 +46,14 @@ _BESIDE = {
 class HttpServer:
     """Serves from `start` until `close`, in a thread of its own."""
 
-    def __init__(self, parts: WorkerParts, on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
         """Binds the port; calls are answered from `start` on. `on_fault` receives what ends the server itself.
 
         Raises:
             ListenError: the address or the certificate cannot be used.
         """
         settings = parts.settings
-        capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
+        capacity = Capacity(settings.max_calls, MAX_HELD_MESSAGES * settings.max_message_bytes)
         app = Hosts(Origins(application(parts), settings.origins), settings.allowed_hosts)
         config = uvicorn.Config(
             Guard(
@@ -80,7 +80,10 @@ class HttpServer:
         self._socket = listen("http", settings.http or "")
         self.port: int = self._socket.getsockname()[1]
         self._server = Listener(
-            config, most=_CONNECTIONS * settings.max_calls, head_s=settings.head_s, answer_s=settings.answer_s
+            config,
+            most=_CONNECTIONS * settings.max_calls,
+            header_timeout_s=settings.header_timeout_s,
+            answer_s=settings.answer_s,
         )
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
@@ -104,7 +107,7 @@ class HttpServer:
             self._on_fault(error)
 
 
-def application(parts: WorkerParts) -> FastAPI:
+def application(parts: WorkerContext) -> FastAPI:
     """All faces as one application."""
     app = FastAPIOffline(  # Its page at /docs needs no other server than this one.
         redoc_url=None,
@@ -112,7 +115,7 @@ def application(parts: WorkerParts) -> FastAPI:
         version="1",
         responses=dict(ERRORS),
         # Each face asks the callers itself; this has the page ask its reader for a token.
-        dependencies=[Security(HTTPBearer(auto_error=False))] if parts.callers.need_token else [],
+        dependencies=[Security(HTTPBearer(auto_error=False))] if parts.callers.requires_token else [],
     )
     for face in FACES:
         app.include_router(face.router(parts))

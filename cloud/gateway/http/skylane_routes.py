@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from cloud.gateway.common.clock_probe import echo
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import read, response
 from shared.messages.node_status import pack_status
 
@@ -13,7 +13,7 @@ _BINARY = "application/octet-stream"
 _BYTES: dict[str, Any] = {_BINARY: {"schema": {"type": "string", "format": "binary"}}}
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/skylane/v1/…`."""
     routes = APIRouter(prefix="/skylane/v1", tags=["skylane"], default_response_class=Response)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Asked, Reply, ask, server_timing
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import FRAME_KEY, GrpcCall
 from cloud.gateway.grpc.service import PendingAnswer
 from cloud.gateway.open_inference.grpc_messages import (
@@ -26,7 +26,7 @@ _IS_LAST = "triton_final_response"  # As Triton tells of a request that has no o
 class Inference:
     """ModelInfer and ModelStreamInfer."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
 
     def infer(self, call: GrpcCall) -> bytes:
@@ -55,7 +55,7 @@ class Inference:
                 _DOOR,
                 caller,
                 received_ns=call.received_ns,
-                largest_answer=self._parts.settings.max_message_bytes,
+                max_reply_bytes=self._parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
             ),
@@ -70,7 +70,7 @@ class Inference:
 class InferenceStream:
     """What is said on a stream of inferences; see RequestHandler. A request that is refused does not end it."""
 
-    def __init__(self, inference: Inference, caller: str, parts: WorkerParts) -> None:
+    def __init__(self, inference: Inference, caller: str, parts: WorkerContext) -> None:
         self._inference = inference
         self._caller = caller
         self._calls = parts.calls

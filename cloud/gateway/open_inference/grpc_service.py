@@ -8,7 +8,7 @@ from google.protobuf.json_format import ParseDict
 from cloud.gateway.common import repository_calls
 from cloud.gateway.common.auth import Caller
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.messages import parse
 from cloud.gateway.grpc.service import Method, StreamMethod
@@ -28,7 +28,7 @@ class OpenInferenceService:
 
     name = "inference.GRPCInferenceService"
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
         self._types = method_types(self.name)
 

@@ -26,7 +26,7 @@ from cloud.gateway.open_inference.request import (
 from cloud.gateway.open_inference.response import OutputTensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import BYTES, check_shape, dtype_name
-from shared.messages.tensors import MAX_TENSORS, TensorsError, in_bounds
+from shared.messages.tensors import MAX_TENSORS, TensorsError, cast_checked
 
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
@@ -185,7 +185,7 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
         raise TensorsError(f"data holds what is no {datatype}: send a list of that type, flat or of the tensor's shape")
     if values.size != prod(shape):
         raise TensorsError(f"data holds {values.size} numbers, shape {shape} takes {prod(shape)}: send that many")
-    return in_bounds(values, dtype).reshape(shape)
+    return cast_checked(values, dtype).reshape(shape)
 
 
 def _values(data: Any) -> npt.NDArray[Any] | None:

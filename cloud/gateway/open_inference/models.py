@@ -7,9 +7,9 @@ from typing import Any
 
 from cloud.gateway.common.errors import RefusedError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.submission import Door
-from cloud.serving.model_stats import SPENT, ModelTally
+from cloud.serving.model_stats import SPENT, ModelStats
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
@@ -81,14 +81,14 @@ def config(door: Door, model: str, version: str | None) -> Told:
         "name": card.name,
         "platform": platform(card),
         "backend": card.engine,
-        "max_batch_size": door.most_pictures,
+        "max_batch_size": door.max_images,
         "input": [_configured(pixels(card)), {**_configured(ENCODED), "optional": True}],
         "output": [_configured(spec) for spec in _outputs(door, card)],
         "dynamic_batching": {},
     }
 
 
-def statistics(parts: WorkerParts, model: str, version: str | None) -> Told:
+def statistics(parts: WorkerContext, model: str, version: str | None) -> Told:
     """ModelStatisticsResponse: of all that is served, of a model, or of its version; frames of all doors count.
 
     Raises:
@@ -102,10 +102,10 @@ def statistics(parts: WorkerParts, model: str, version: str | None) -> Told:
     for card in parts.door.cards():  # Of each model the current version first: what was refused is told of that one.
         if model not in ("", card.name) or version not in (None, card.version):
             continue
-        tally = tallies.get((card.name, card.version), ModelTally())
+        tally = tallies.get((card.name, card.version), ModelStats())
         is_first = card.name not in (each["name"] for each in told)
         failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
-        spent = {part: {"count": tally.answered, "ns": tally.spent_ns(part)} for part in SPENT}
+        spent = {part: {"count": tally.answered, "ns": tally.stage_ns(part)} for part in SPENT}
         success = {"count": tally.answered, "ns": tally.stages_ns.total()}
         told.append(
             {

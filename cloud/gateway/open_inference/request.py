@@ -54,7 +54,7 @@ class InferRequest:
         caller: str,
         *,
         received_ns: int,
-        largest_answer: int,
+        max_reply_bytes: int,
         budget_ms: int | None,
         frame: FrameMessage | None,
     ) -> Call:
@@ -82,7 +82,7 @@ class InferRequest:
             codec=_first(named, _CODEC),
             mask_codec=_first(named, _MASK_CODEC) or "png",
             received_ns=received_ns,
-            largest_answer=largest_answer,
+            max_reply_bytes=max_reply_bytes,
             budget_ms=budget_ms,
             frame=frame,
         )

@@ -10,7 +10,7 @@ from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Reply, Tensor
 from cloud.gateway.open_inference.request import InferRequest
 from shared.encoding.compression import Buffer
-from shared.encoding.open_inference_tensors import BYTES, datatype_of, is_spoken, string_head
+from shared.encoding.open_inference_tensors import BYTES, datatype_of, is_supported, string_header
 from shared.imaging.labels import Labels
 
 _CLASSIFICATION = "classification"
@@ -30,7 +30,7 @@ class OutputTensor(NamedTuple):
         if isinstance(self.values, np.ndarray):
             little = np.ascontiguousarray(self.values, self.values.dtype.newbyteorder("<"))
             return [little.reshape(-1).view(np.uint8).data]
-        return [part for each in self.values for part in (string_head(each), each)]
+        return [part for each in self.values for part in (string_header(each), each)]
 
 
 def outputs(request: InferRequest, reply: Reply) -> tuple[OutputTensor, ...]:
@@ -49,7 +49,7 @@ def _output(name: str, values: Tensor, top: Any, labels: Labels) -> OutputTensor
         return OutputTensor(name, BYTES, values.shape, values.reshape(-1).tolist())
     if not isinstance(values, np.ndarray):
         return OutputTensor(name, BYTES, (len(values),), values)
-    if not is_spoken(values):
+    if not is_supported(values):
         raise RefusedError(
             Kind.UNPROCESSABLE,
             f"output {name} is {values.dtype.name}, which the protocol has no name for: ask for others",

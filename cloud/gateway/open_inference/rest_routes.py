@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from cloud.gateway.common import repository_calls
 from cloud.gateway.common.auth import Caller
 from cloud.gateway.common.inference import Reply, ask
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import HttpCall, answered, aside, read, response
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.open_inference import models
@@ -24,7 +24,7 @@ _JSON, _BINARY = "application/json", "application/octet-stream"
 Told = dict[str, Any]
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/v2`."""
     routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
     _add_health(routes, parts)
@@ -34,7 +34,7 @@ def router(parts: WorkerParts) -> APIRouter:
     return routes
 
 
-def _add_health(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_health(routes: APIRouter, parts: WorkerContext) -> None:
     """Whoever watches a worker needs no token, and some watchers want the status alone."""
 
     @routes.head("/health/live", include_in_schema=False)
@@ -65,7 +65,7 @@ def _readiness(answer: Response, *, is_ready: bool, absent: int) -> Told:
     return {"ready": is_ready}
 
 
-def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_models(routes: APIRouter, parts: WorkerContext) -> None:
     @routes.get("", summary="What the server is")
     async def server(request: Request) -> Told:
         await read(request, parts)
@@ -92,7 +92,7 @@ def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
         return models.config(parts.door, model, version)
 
 
-def _add_infer(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_infer(routes: APIRouter, parts: WorkerContext) -> None:
     @routes.post("/models/{model}/infer", summary="Infer", response_model=None)
     @routes.post("/models/{model}/versions/{version}/infer", summary="Infer by a version", response_model=None)
     async def infer(request: Request, model: str, version: str | None = None) -> Response:
@@ -107,7 +107,7 @@ def _add_infer(routes: APIRouter, parts: WorkerParts) -> None:
                 _DOOR,
                 call.caller,
                 received_ns=call.received_ns,
-                largest_answer=parts.settings.max_message_bytes,
+                max_reply_bytes=parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
             ),
@@ -126,7 +126,7 @@ async def _answer(call: HttpCall, wanted: InferRequest, reply: Reply, largest: i
     return answer
 
 
-def _add_repository(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_repository(routes: APIRouter, parts: WorkerContext) -> None:
     @routes.post("/repository/index", summary="The models that there are")
     async def index(request: Request) -> list[Told]:
         call = await read(request, parts)
@@ -153,7 +153,7 @@ def _body(call: HttpCall) -> Told:
     return read_object(call.body) if call.body.strip() else {}
 
 
-async def _ordered(parts: WorkerParts, call: HttpCall, verb: Verb, model: str = "") -> ControlReply:
+async def _ordered(parts: WorkerContext, call: HttpCall, verb: Verb, model: str = "") -> ControlReply:
     """What control replies; what is ordered is done even where nobody waits for it any more."""
     future = await asyncio.to_thread(
         repository_calls.order, parts, Caller(call.caller, call.address), verb, model

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Call, ask
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.messages import parse
 from cloud.gateway.grpc.service import Method
@@ -28,7 +28,7 @@ class PredictionService:
 
     name = "tensorflow.serving.PredictionService"
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
 
     def methods(self) -> Mapping[str, Method]:
@@ -53,7 +53,7 @@ class PredictionService:
                 model=request.model,
                 inputs=request.inputs,
                 received_ns=call.received_ns,
-                largest_answer=largest,
+                max_reply_bytes=largest,
                 version=find(door, request.model, request.version, request.label),
                 outputs=chosen.wanted(request.outputs),
                 codec=call.text(CODEC_KEY),
@@ -84,7 +84,7 @@ class ModelService:
 
     name = "tensorflow.serving.ModelService"
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
 
     def methods(self) -> Mapping[str, Method]:
@@ -102,7 +102,7 @@ class ModelService:
         return told
 
 
-def _version(parts: WorkerParts, spec: Any) -> str | None:
+def _version(parts: WorkerContext, spec: Any) -> str | None:
     return find(
         parts.door,
         spec.name,

@@ -11,7 +11,7 @@ from cloud.gateway.common.inference import Tensor
 from cloud.gateway.common.size_budget import Room
 from cloud.gateway.tf_serving.signatures import type_of
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import STRING, add_typed, content
+from shared.encoding.tensorflow_tensors import STRING, content, extend_values
 
 FORM_KEY = "skylane-tensors"  # The metadata in which a caller says which form it reads.
 
@@ -72,5 +72,5 @@ def _fill(proto: Any, name: str, tensor: Tensor, form: Form, room: Room) -> int:
         room.take(tensor.nbytes)
         proto.tensor_content = bytes(content(tensor))
         return tensor.nbytes
-    add_typed(proto, tensor, room.take)
+    extend_values(proto, tensor, room.take)
     return tensor.size

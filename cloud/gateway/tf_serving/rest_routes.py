@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Call, ask
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import HttpCall, answered, aside, read, response
 from cloud.gateway.tf_serving.json_messages import PredictBody, listed_bytes, read_predict, write_predict
 from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_statuses
@@ -34,7 +34,7 @@ _BODY: dict[str, Any] = {
 Told = dict[str, Any]
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/v1/models/…`."""
     routes = APIRouter(prefix="/v1/models", tags=["TensorFlow Serving"])
     _add_predict(routes, parts)
@@ -42,7 +42,7 @@ def router(parts: WorkerParts) -> APIRouter:
     return routes
 
 
-def _add_predict(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_predict(routes: APIRouter, parts: WorkerContext) -> None:
     async def predict(request: Request, model: str, version: str | None = None, label: str | None = None) -> Response:
         call = await read(request, parts)
         told: PredictBody = await aside(_read, call, size=len(call.body))
@@ -55,7 +55,7 @@ def _add_predict(routes: APIRouter, parts: WorkerParts) -> None:
                 model=model,
                 inputs=told.inputs,
                 received_ns=call.received_ns,
-                largest_answer=parts.settings.max_message_bytes,
+                max_reply_bytes=parts.settings.max_message_bytes,
                 version=_version(parts, model, version, label),
                 outputs=told.signature.wanted(()),
                 codec=call.headers.get(CODEC_HEADER),
@@ -83,7 +83,7 @@ def _add_predict(routes: APIRouter, parts: WorkerParts) -> None:
             routes.add_api_route(f"{path}:{verb}", unspoken, methods=["POST"], include_in_schema=False)
 
 
-def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
+def _add_models(routes: APIRouter, parts: WorkerContext) -> None:
     async def status(request: Request, model: str, version: str | None = None, label: str | None = None) -> Told:
         await read(request, parts)
         numbers = version_statuses(parts.door, model, _version(parts, model, version, label))
@@ -119,7 +119,7 @@ def _read(call: HttpCall) -> PredictBody:
     return read_predict(call.body, is_vehicle=call.frame is not None)
 
 
-def _version(parts: WorkerParts, model: str, version: str | None, label: str | None) -> str | None:
+def _version(parts: WorkerContext, model: str, version: str | None, label: str | None) -> str | None:
     """The version that a path names.
 
     Raises:

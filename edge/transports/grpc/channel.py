@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.transports.channel import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
+from edge.transports.channel import ChannelError, Dialect, Done, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.credentials import Security
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
@@ -48,16 +48,16 @@ _BY_NAME = "dns:///"  # Before a host; without it gRPC would take one called `un
 _KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
 
 
-class GrpcDialect(Dialect, Protocol):
+class GrpcAdapter(Dialect, Protocol):
     """A dialect, and the method that takes it."""
 
     method: str  # With its service: /package.Service/Method.
 
 
-class GrpcLine:
+class GrpcChannel:
     """A worker's gRPC door. Frames have connections of their own, so that what is beside them does not wait for them."""
 
-    def __init__(self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str) -> None:
+    def __init__(self, address: Endpoint, dialect: GrpcAdapter, security: Security, vehicle: str) -> None:
         """Nothing is sent yet.
 
         Raises:
@@ -71,7 +71,7 @@ class GrpcLine:
         self._probe = self._channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
         self._status = self._channel.unary_stream("/skylane.v1.Worker/Status")
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
+    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
         """See Line. gRPC's own deadline carries the budget."""
         try:
             asked = self._frames.future(parcel.body, timeout=timeout_s, metadata=(*self._metadata, *parcel.beside))
@@ -105,16 +105,16 @@ class GrpcLine:
         except grpc.RpcError as error:
             raise _line_error(error) from error
         except PackedError as error:
-            raise LineError(str(error)) from error
+            raise ChannelError(str(error)) from error
         except ValueError as error:
-            raise LineError(_CLOSED) from error
+            raise ChannelError(_CLOSED) from error
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
         """See Line."""
         try:
             told = self._status(b"", metadata=self._metadata)
         except ValueError as error:
-            raise LineError(_CLOSED) from error
+            raise ChannelError(_CLOSED) from error
         over = threading.Thread(target=_cancel_when, args=(stop, told), name="grpc-status", daemon=True)
         over.start()
         try:
@@ -124,7 +124,7 @@ class GrpcLine:
             if not stop.is_set():
                 raise _line_error(error) from error
         except PackedError as error:
-            raise LineError(str(error)) from error
+            raise ChannelError(str(error)) from error
         finally:
             told.cancel()
             over.join()
@@ -179,14 +179,14 @@ def _refused(code: str, details: str | None, kind: str | bytes | None) -> Outcom
     return Refused(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {told}", now_ns)
 
 
-def _line_error(error: Any) -> LineError:
+def _line_error(error: Any) -> ChannelError:
     name, told = error.code().name, _told(error.details())
     if _NOT_CONNECTED in told:
         why = told.removesuffix(": OK").rpartition(": ")[
             2
         ]  # Of a certificate the library says so behind what is wrong.
-        return LineError(f"it cannot be reached ({why})")
-    return LineError(f"{name.lower()}: {told}", is_final=name in _FINAL)
+        return ChannelError(f"it cannot be reached ({why})")
+    return ChannelError(f"{name.lower()}: {told}", is_final=name in _FINAL)
 
 
 def _told(details: str | None) -> str:

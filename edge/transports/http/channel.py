@@ -10,10 +10,10 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from edge.transports.call_threads import CallThreads
-from edge.transports.channel import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
+from edge.transports.channel import ChannelError, Dialect, Done, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.credentials import Security
 from edge.transports.http.connection_pool import connections
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -39,18 +39,18 @@ _REFUSALS = {408: Status.EXPIRED, 429: Status.OVERLOADED, 504: Status.EXPIRED}
 _UNSENT = (NewConnectionError, ConnectTimeoutError, SSLError)
 
 
-class HttpDialect(Dialect, Protocol):
+class HttpAdapter(Dialect, Protocol):
     """A dialect, and the path that takes it."""
 
     path: str
     content_type: str
 
 
-class HttpLine:
+class HttpChannel:
     """A worker's HTTP door."""
 
     def __init__(
-        self, address: Endpoint, dialect: HttpDialect, security: Security, vehicle: str, *, most_calls: int
+        self, address: Endpoint, dialect: HttpAdapter, security: Security, vehicle: str, *, most_calls: int
     ) -> None:
         """`most_calls`: under way at a time. Nothing is sent yet.
 
@@ -64,7 +64,7 @@ class HttpLine:
         self._probes = CallThreads("http-probe", 1)
         self._probing = threading.Semaphore(1)
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:
+    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:
         """See Line."""
         headers = {**self._headers, **_texts(parcel.beside), "content-type": self._dialect.content_type}
         if budget_ms is not None:
@@ -115,13 +115,15 @@ class HttpLine:
         try:
             answer = self._spoken(ask)
         except _UNSENT as error:
-            raise LineError(f"it cannot be reached ({told_of(error)})", is_final=isinstance(error, SSLError)) from error
+            raise ChannelError(
+                f"it cannot be reached ({told_of(error)})", is_final=isinstance(error, SSLError)
+            ) from error
         except HTTPError as error:
-            raise LineError(told_of(error)) from error
+            raise ChannelError(told_of(error)) from error
         if answer.body is None:
-            raise LineError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
+            raise ChannelError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
         if answer.status != _OK:
-            raise LineError(f"HTTP {answer.status}: {_told(answer.body)}", is_final=answer.status in _FINAL)
+            raise ChannelError(f"HTTP {answer.status}: {_told(answer.body)}", is_final=answer.status in _FINAL)
         return answer.body
 
     def _outcome(self, ask: "_Ask") -> Outcome:

@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from edge.reliability.clock_sync import Prober
+from edge.reliability.clock_sync import ClockProber
 from edge.reliability.worker_clocks import Clocks
 from shared.messages import topics
 from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.mqtt.bus import Bus, Delivery
 
 
-class MqttProber:
+class MqttClockProber:
     """Asks the workers on their probes topics, and hears their echoes on the vehicle's own."""
 
     def __init__(
@@ -20,7 +20,7 @@ class MqttProber:
         """`online`: the workers that serve the model just now, each with its session."""
         self._bus = bus
         self._vehicle = vehicle
-        self._prober = Prober(session, online=online, ask=self._ask)
+        self._prober = ClockProber(session, online=online, ask=self._ask)
         self.reconnected = self._prober.reconnected
 
     def run(self, clocks: Clocks, stop: threading.Event) -> None:

@@ -6,27 +6,27 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import Workers
-from edge.transports.mqtt.clock_prober import MqttProber
-from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
+from edge.transport_events import TransportEvents
+from edge.transports.mqtt.clock_prober import MqttClockProber
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, Reply, Unreachable
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameClaim, client_id
+from shared.mqtt.name_guard import NameGuard, client_id
 from shared.network.broker_options import Connection
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
 
 
-def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
+def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTransport":
     """Connect to the broker as the vehicle.
 
     Raises:
@@ -37,7 +37,7 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         name=config.vehicle,
-        most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
+        max_inflight=2 * config.window + _FEW,  # Each frame may be sent twice.
         on_connected=hooks.connected,
         on_fault=hooks.fault,
         on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
@@ -49,7 +49,7 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
         model=config.model,
         version=config.model_version,
         qos=config.qos,
-        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        most_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
         give_up=hooks.give_up,
     )
     hooks.reconnected = transport.reconnected
@@ -73,7 +73,7 @@ class MqttTransport:
         model: str,
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
-        most_replies: int = MOST_REPLIES,
+        most_replies: int = MAX_QUEUED_REPLIES,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
         """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read.
@@ -89,12 +89,12 @@ class MqttTransport:
         self._version = version
         self._qos = qos
         self._workers = Workers()
-        self._prober = MqttProber(bus, vehicle=vehicle, session=session, online=self.online)
+        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Announcements; an outage may last for days.
         self._lock = threading.Lock()
         self._announcing = threading.Lock()  # What is told last must be what is so.
-        self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
+        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
@@ -103,12 +103,12 @@ class MqttTransport:
     @property
     def largest_message(self) -> int:
         """See Transport."""
-        return self._bus.largest_payload
+        return self._bus.max_payload_bytes
 
     @property
     def largest_message_told(self) -> str:
         """See Transport."""
-        return self._bus.largest_payload_told
+        return self._bus.payload_limit_reason
 
     @property
     def is_connected(self) -> bool:
@@ -116,9 +116,9 @@ class MqttTransport:
         return self._bus.is_connected
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Transport."""
-        return self._bus.heard_ns
+        return self._bus.last_received_ns
 
     def announce(self) -> None:
         """Tell where the vehicle stands, unless its name turned out to be another's."""
@@ -166,12 +166,12 @@ class MqttTransport:
         """See Transport: the broker finds the workers."""
         return {}
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return Parcel((pack_frame(message),))
+        return EncodedRequest((pack_frame(message),))
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
 
@@ -219,7 +219,7 @@ class MqttTransport:
     def _returned(self, delivery: Delivery) -> None:
         try:
             self.replies.put_nowait(
-                Reply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
+                Reply(partial(unpack_result, delivery.payload), len(delivery.payload), delivery.received_ns)
             )
         except queue.Full:
             self.replies_dropped += 1  # By this thread alone.

@@ -6,14 +6,14 @@ from functools import partial
 
 from edge.transports.channel import Returned
 from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 
 MAX_VALUES = 256  # Of the JSON before an answer's one string.
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -21,12 +21,12 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 _LENGTH = struct.Struct("<I")  # Before each string.
 
 
-class GrpcInfer:
+class OipGrpcAdapter:
     """`inference.GRPCInferenceService.ModelInfer`."""
 
     method = "/inference.GRPCInferenceService/ModelInfer"
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Dialect."""
         request = message_class("inference.ModelInferRequest")(
             model_name=message.model,
@@ -34,14 +34,14 @@ class GrpcInfer:
             outputs=[{"name": RESULT}],
             raw_input_contents=[_LENGTH.pack(len(message.data)) + message.data],
         )
-        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
+        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_raw, returned.body))
 
 
-class RestInfer:
+class OipRestAdapter:
     """`POST /v2/models/M/infer` with the binary tensor extension, both ways."""
 
     content_type = "application/octet-stream"
@@ -49,7 +49,7 @@ class RestInfer:
     def __init__(self, model: str) -> None:
         self.path = f"/v2/models/{model}/infer"
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Dialect. The picture is copied once, into its place."""
         size = len(message.data)
         parameters = {"binary_data_size": _LENGTH.size + size}
@@ -57,9 +57,9 @@ class RestInfer:
         outputs = [{"name": RESULT, "parameters": {"binary_data": True}}]
         header = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
         beside = ((FRAME_HEADER, frame_header(message)), (LENGTH_HEADER, str(len(header))))
-        return Parcel((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
+        return EncodedRequest((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_binary, returned.body, returned.beside.get(LENGTH_HEADER, "")))
 
@@ -68,7 +68,7 @@ def _raw(body: Buffer) -> Buffer | None:
     """The one result of a ModelInferResponse."""
     try:
         raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
     return _string(memoryview(raw[0])) if len(raw) == 1 else None
 

@@ -6,39 +6,39 @@ from functools import partial
 
 from edge.transports.channel import Returned
 from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import STRING
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 
 MAX_VALUES = 64  # Of an answer in JSON, which has one string.
 
 _SIGNATURE = "packed"
 
 
-class GrpcPredict:
+class TfServingGrpcAdapter:
     """`tensorflow.serving.PredictionService.Predict`."""
 
     method = "/tensorflow.serving.PredictionService/Predict"
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Dialect."""
         spec = {"name": message.model, "signature_name": _SIGNATURE}
         picture = {"dtype": STRING, "tensor_shape": {"dim": [{"size": 1}]}, "string_val": [bytes(message.data)]}
         request = message_class("tensorflow.serving.PredictRequest")(model_spec=spec, inputs={IMAGE: picture})
-        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
+        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_output, returned.body))
 
 
-class RestPredict:
+class TfServingRestAdapter:
     """`POST /v1/models/M:predict` in the row format, pictures and results in base64."""
 
     content_type = "application/json"
@@ -46,13 +46,13 @@ class RestPredict:
     def __init__(self, model: str) -> None:
         self.path = f"/v1/models/{model}:predict"
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Dialect."""
         before = b'{"signature_name":"%s","instances":[{"b64":"' % _SIGNATURE.encode()
         body = b"".join((before, base64.b64encode(message.data), b'"}]}'))
-        return Parcel((body,), ((FRAME_HEADER, frame_header(message)),))
+        return EncodedRequest((body,), ((FRAME_HEADER, frame_header(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_prediction, returned.body))
 
@@ -61,7 +61,7 @@ def _output(body: Buffer) -> Buffer | None:
     """The one result of a PredictResponse; None where it has none."""
     try:
         outputs = parse_message(message_class("tensorflow.serving.PredictResponse"), body).outputs
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise MessageError(f"no PredictResponse: {error}") from error
     strings = outputs[RESULT].string_val if RESULT in outputs else []
     return strings[0] if len(strings) == 1 else None

@@ -7,7 +7,7 @@ import numpy as np
 
 from cloud.models.model import Model
 from cloud.tasks.detection import objects
-from modelling.evaluation.average_precision import BoxCount
+from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.detection_scores import counts_of_sizes, figures_of_sizes, lenient
 from modelling.recipes import OBJECTS, Output
@@ -17,7 +17,7 @@ from modelling.training.scenes.weather_batches import halved
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.geometry import Resize, plan
 
-_Counts = dict[float, BoxCount]
+_Counts = dict[float, BoxMatcher]
 
 
 def validated(model: Model, output: Output, store: SceneStore) -> dict[str, Any]:

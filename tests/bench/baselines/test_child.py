@@ -4,7 +4,7 @@ import json
 import pytest
 
 from bench.baselines.child import Child, serve
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 
 
 def test_errands_are_answered_in_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from bench.baselines.detection_sender import DetectionSender
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
 
 
 def test_files_are_uploaded_one_after_the_other(models: Path, bag: Path) -> None:
     """The baseline must be answered by the model, not refused quickly: it would look fast."""
-    with Repository(models).load("tiny") as model, open_doors(model) as doors:
+    with Repository(models).load("tiny") as model, open_gateway(model) as doors:
         sender = DetectionSender(doors.http, "tiny", bag, 2)
         for frame in (0, 1, 2):  # The third is the first again.
             times = sender.send({"frame": frame})

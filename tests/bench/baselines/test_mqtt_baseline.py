@@ -13,8 +13,8 @@ from bench.baselines.mqtt.cloud_node import CallbackNode
 from bench.baselines.mqtt.images import fitted
 from bench.baselines.mqtt.palette import kept
 from bench.baselines.mqtt.vehicle import Publisher
-from bench.harness.ports import free_port
-from bench.performance.overhead import BenchError, Plan
+from bench.harness.environment import free_port
+from bench.load.playback import BenchError, Plan
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 

@@ -5,7 +5,7 @@ import pytest
 
 from bench.engines.tensorflow_comparison import Plan, Runner, groups
 from bench.engines.tensorflow_variants import WAYS, opened
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.warmup_images import pictures
 
 

@@ -11,18 +11,18 @@ from bench.faults import cli
 from bench.faults.rig.rig import Rig, RigError
 from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from shared.errors import SkylaneError
 
 
 def _holds(rig: Rig) -> Finding:
-    accounts = Accounts(read=3, masks_checked=3)
+    accounts = FrameAccounts(read=3, masks_checked=3)
     accounts.outcomes["answered"] = 3
     return Finding((Figure("drawn", rig.chance.randrange(1000)),), accounts, remarks=("a remark",))
 
 
 def _breaks(_: Rig) -> Finding:
-    return Finding((Figure("leaks", 1, most=0),), Accounts(masks_checked=1))
+    return Finding((Figure("leaks", 1, most=0),), FrameAccounts(masks_checked=1))
 
 
 def _is_not_available(_: Rig) -> Finding:

@@ -1,7 +1,7 @@
 """What makes a scenario red: a figure over its limit, one that could not be measured, a promise, the accounts."""
 
 from bench.faults.scenario import Figure, Finding
-from bench.harness.frame_accounting import NO_MASKS, Accounts
+from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 
 
 def test_a_figure_holds_within_its_limit_and_without_one() -> None:
@@ -25,7 +25,7 @@ def test_a_figure_reads_as_a_line() -> None:
 
 def test_every_broken_promise_is_a_failure() -> None:
     """One that is forgotten lets the bench end green."""
-    accounts = Accounts(read=2, masks_checked=1)
+    accounts = FrameAccounts(read=2, masks_checked=1)
     accounts.outcomes["answered"] = 1
     accounts.unaccounted = 1
     finding = Finding((Figure("leaks", 3, most=0), Figure("told", 3)), accounts, broken=("the worker is gone",))
@@ -34,7 +34,7 @@ def test_every_broken_promise_is_a_failure() -> None:
         "leaks 3 (at most 0) does not hold",
         "1 frames unaccounted for: 2 read = 1 answered",
     ]
-    assert Finding((Figure("leaks", 0, most=0),), Accounts(masks_checked=1)).failures == []
+    assert Finding((Figure("leaks", 0, most=0),), FrameAccounts(masks_checked=1)).failures == []
 
 
 def test_labels_that_nobody_looked_at_are_not_right() -> None:

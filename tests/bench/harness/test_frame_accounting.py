@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.frame_accounting import Accounts
+from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import CSV_NAME, LogError
 from shared.runlog.run_manifest import read_manifest, write_manifest
 
 
-def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> Accounts:
-    accounts = Accounts()
+def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> FrameAccounts:
+    accounts = FrameAccounts()
     accounts.add(folder, lambda _: (checked, wrong))
     return accounts
 
 
-def test_a_sound_run_breaks_no_promise(sound_run: Path) -> None:
+def test_a_sound_run_breaks_no_promise(consistent_run: Path) -> None:
     """Its frames are told as the sum that the promise is."""
-    accounts = _accounts(sound_run, checked=40)
+    accounts = _accounts(consistent_run, checked=40)
     assert accounts.failures == []
     assert accounts.read == 40
     assert accounts.equation.startswith("40 read = ")
@@ -27,7 +27,7 @@ def test_a_sound_run_breaks_no_promise(sound_run: Path) -> None:
 
 def test_what_was_not_sent_when_a_vehicle_was_asked_to_end_is_no_fault() -> None:
     """A scenario that ends a vehicle would fail by the moment at which it does."""
-    accounts = Accounts(read=10)
+    accounts = FrameAccounts(read=10)
     accounts.outcomes.update(answered=7, dropped=2, lost=1)
     accounts.reasons.update({"dropped(stopped)": 1, "dropped(window)": 1, "lost(no answer)": 1})
     assert accounts.unanswered == 2
@@ -53,9 +53,9 @@ def test_a_frame_with_two_answers_is_told(damaged_run: Path) -> None:
     assert "1 frames have two accepted masks" in accounts.failures
 
 
-def test_a_wrong_label_is_told(sound_run: Path) -> None:
+def test_a_wrong_label_is_told(consistent_run: Path) -> None:
     """A mask that is another frame's is worse than none."""
-    assert "1 of 30 masks have a wrong label" in _accounts(sound_run, checked=30, wrong=1).failures
+    assert "1 of 30 masks have a wrong label" in _accounts(consistent_run, checked=30, wrong=1).failures
 
 
 def test_a_run_without_an_end_is_told(damaged_run: Path) -> None:
@@ -66,10 +66,10 @@ def test_a_run_without_an_end_is_told(damaged_run: Path) -> None:
     assert _accounts(damaged_run).failures
 
 
-def test_several_runs_are_added_up(sound_run: Path) -> None:
+def test_several_runs_are_added_up(consistent_run: Path) -> None:
     """A scenario has several vehicles, and one sum."""
-    accounts = _accounts(sound_run)
-    accounts.add(sound_run)
+    accounts = _accounts(consistent_run)
+    accounts.add(consistent_run)
     assert accounts.read == 80
     assert accounts.outcomes.total() == 80
 

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.load.load_generator import LoadGenerator, OfferedLoad
-from bench.load.null_worker import MODEL, InstantSettings, InstantWorker
+from bench.load.null_worker import MODEL, NullWorker, NullWorkerSettings
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage
@@ -29,7 +29,7 @@ FRAME = FrameMessage(
 @pytest.fixture(scope="module")
 def worker(mosquitto_url: str) -> Iterator[None]:
     """A worker that answers at once."""
-    with InstantWorker(mosquitto_url, InstantSettings(height=HEIGHT, width=WIDTH)):
+    with NullWorker(mosquitto_url, NullWorkerSettings(height=HEIGHT, width=WIDTH)):
         yield
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.null_worker import ClockReading, InstantEngine, InstantError, InstantProcess, InstantSettings
+from bench.load.null_worker import ClockReading, NullEngine, NullWorkerError, NullWorkerProcess, NullWorkerSettings
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.network.broker_options import Connection
 
@@ -31,7 +31,7 @@ def test_a_stamp_leads_back_to_its_moment(reading_ns: int, now_ns: int, drift_pp
 def test_it_finds_road_everywhere() -> None:
     """What answers at once must still answer validly: one class, of the labels."""
     images = np.zeros((2, 8, 12, 3), np.uint8)
-    classes = InstantEngine(think_ms=1).infer(images)["mask"]
+    classes = NullEngine(think_ms=1).infer(images)["mask"]
     assert classes.shape == (2, 8, 12)
     assert not classes.any()
 
@@ -39,8 +39,8 @@ def test_it_finds_road_everywhere() -> None:
 @pytest.mark.mosquitto
 def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: str) -> None:
     """The proof of the clock bound stands on what these workers say of their clocks."""
-    settings = InstantSettings(worker="instant-test", model="instant-test", height=16, width=24)
-    with InstantProcess(mosquitto_url, settings, clock_offset_s=3600, clock_drift_ppm=50) as worker:
+    settings = NullWorkerSettings(worker="instant-test", model="instant-test", height=16, width=24)
+    with NullWorkerProcess(mosquitto_url, settings, clock_offset_s=3600, clock_drift_ppm=50) as worker:
         os.kill(worker.pid, 0)
         own = ClockReading.take()
         ahead_s = (worker.clock.now_at(own.monotonic_ns) - own.now_ns) / 1e9
@@ -58,14 +58,14 @@ def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: s
 
 def test_a_worker_that_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     """A bench without its worker would wait for ever."""
-    with pytest.raises(InstantError, match="ended with code 1"):
-        InstantProcess("http://127.0.0.1", InstantSettings())
+    with pytest.raises(NullWorkerError, match="ended with code 1"):
+        NullWorkerProcess("http://127.0.0.1", NullWorkerSettings())
     assert "write mqtt://host:1883" in capfd.readouterr().err
 
 
 def test_a_worker_that_stood_still_ends_when_it_is_asked(mosquitto_url: str) -> None:
     """Then the system gives the signal to any thread: one that only waits for another never hears of it."""
-    with InstantProcess(mosquitto_url, InstantSettings(worker="stood-still", model="stood-still")) as worker:
+    with NullWorkerProcess(mosquitto_url, NullWorkerSettings(worker="stood-still", model="stood-still")) as worker:
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
             os.kill(worker.pid, number)
         until_s = time.monotonic() + WAIT_S

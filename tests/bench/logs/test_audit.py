@@ -13,8 +13,8 @@ from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 from shared.stages import Stage
-from tests.bench import damage
-from tests.bench.damage import change, change_manifest, later, longer
+from tests.support import run_damage
+from tests.support.run_damage import change, change_manifest, later, longer
 
 ANSWERED, DROPPED = Outcome.ANSWERED.value, Outcome.DROPPED.value
 
@@ -28,12 +28,12 @@ def broken(folder: Path) -> dict[str, list[str]]:
     return {name: lines for name, lines in found.items() if lines}
 
 
-def test_a_real_run_is_sound(sound_run: Path) -> None:
+def test_a_real_run_is_sound(consistent_run: Path) -> None:
     """An audit that finds fault with a sound run is believed by nobody; one that looks at nothing is worse."""
-    assert audit(sound_run) == ()
-    outcomes = {row["outcome"] for row in damage.rows(sound_run)}
+    assert audit(consistent_run) == ()
+    outcomes = {row["outcome"] for row in run_damage.rows(consistent_run)}
     assert {ANSWERED, DROPPED} <= outcomes
-    looked_at = {check.name: check.looked_at for check in checks(sound_run)}
+    looked_at = {check.name: check.looked_at for check in checks(consistent_run)}
     assert len(looked_at) == 18
     assert all(looked_at.values())
     assert looked_at["durations are the stamps' differences"] == 40
@@ -74,7 +74,7 @@ CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {
 def test_a_cell_that_breaks_a_promise_is_named(damaged_run: Path, what: str) -> None:
     """By file, row and column: who reads it must find it in a hundred thousand rows."""
     outcome, column, new, said = CELLS[what]
-    line = damage.line_of(damaged_run, outcome)
+    line = run_damage.line_of(damaged_run, outcome)
     change(damaged_run, line, **{column: new})
     told = [text for of in broken(damaged_run).values() for text in of]
     whom = (column,) if said else ("uplink_ms", "downlink_ms", "crossing_ms")
@@ -84,7 +84,7 @@ def test_a_cell_that_breaks_a_promise_is_named(damaged_run: Path, what: str) -> 
 
 def test_sums_are_exact_beyond_what_a_float_can_tell(damaged_run: Path) -> None:
     """One nanosecond in a stamp of nineteen digits is lost in a float; the log is exact, so its audit must be."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, t_due_ns=later(-1), taken_ms=longer(1), total_ms=longer(1))
     assert not audit(damaged_run)
     change(damaged_run, line, t_due_ns=later(-1))
@@ -96,17 +96,17 @@ def test_sums_are_exact_beyond_what_a_float_can_tell(damaged_run: Path) -> None:
 
 def test_durations_that_agree_with_each_other_and_not_with_the_stamps_are_found(damaged_run: Path) -> None:
     """Sums alone would let two errors pass that cancel each other."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, encoded_ms=longer(500), demosaiced_ms=lambda text: str(Decimal(text) + Decimal("0.0005")))
     assert len(broken(damaged_run)["durations are the stamps' differences"]) == 2
 
 
 def test_a_frame_without_its_row_is_missed(damaged_run: Path) -> None:
     """Unaccounted frames are what the ledger is there to prevent."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    sequence = damage.rows(damaged_run)[line - 2]["sequence"]
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, text[: line - 1] + text[line:])
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    sequence = run_damage.rows(damaged_run)[line - 2]["sequence"]
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, text[: line - 1] + text[line:])
     told = broken(damaged_run)
     assert f"{CSV_NAME}: frame {sequence} has no row" in told["every sequence number has its row"]
     (of_journal,) = told["every frame that was sent has its row"]
@@ -118,10 +118,10 @@ def test_a_frame_without_its_row_is_missed(damaged_run: Path) -> None:
 
 def test_a_frame_with_two_rows_is_found(damaged_run: Path) -> None:
     """At most one accepted mask a frame: two rows would count it twice in every figure."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, [*text, text[5]])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, [*text, text[5]])
     (told,) = broken(damaged_run)["no frame has two rows"]
-    sequence = damage.rows(damaged_run)[4]["sequence"]
+    sequence = run_damage.rows(damaged_run)[4]["sequence"]
     assert told == (
         f"{CSV_NAME}, row 42, column sequence: frame {sequence} has its row already, in row 6: this one is left out"
     )
@@ -129,8 +129,8 @@ def test_a_frame_with_two_rows_is_found(damaged_run: Path) -> None:
 
 def test_gaps_are_told_as_ranges(damaged_run: Path) -> None:
     """A log without its second half is one fault, not twenty."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, text[:1])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, text[:1])
     assert broken(damaged_run)["every sequence number has its row"] == [f"{CSV_NAME}: frames 0 to 39 have no rows"]
 
 
@@ -167,9 +167,9 @@ def test_what_a_camera_saw_has_no_hash(damaged_run: Path) -> None:
 
 def test_a_sent_frame_that_the_journal_lacks_is_told(damaged_run: Path) -> None:
     """A journal with holes would make the next repair believe that nothing was open."""
-    text = damage.lines(damaged_run, JOURNAL_NAME)
+    text = run_damage.lines(damaged_run, JOURNAL_NAME)
     sequence = text[3].split(",")[3]
-    damage.write(damaged_run, text[:3] + text[4:], JOURNAL_NAME)
+    run_damage.write(damaged_run, text[:3] + text[4:], JOURNAL_NAME)
     assert broken(damaged_run) == {
         "every frame that was sent has its row": [f"{JOURNAL_NAME}: has no line of frame {sequence}, which was sent"]
     }
@@ -177,9 +177,9 @@ def test_a_sent_frame_that_the_journal_lacks_is_told(damaged_run: Path) -> None:
 
 def test_a_journal_that_is_gone_or_of_another_run_is_told(damaged_run: Path) -> None:
     """Without it nobody can say what was open."""
-    text = damage.lines(damaged_run, JOURNAL_NAME)
+    text = run_damage.lines(damaged_run, JOURNAL_NAME)
     session = json.loads((damaged_run / MANIFEST_NAME).read_text())["session"]
-    damage.write(damaged_run, [*text, text[0].replace(session, "another")], JOURNAL_NAME)
+    run_damage.write(damaged_run, [*text, text[0].replace(session, "another")], JOURNAL_NAME)
     (told,) = broken(damaged_run)["every frame that was sent has its row"]
     assert told == f"{JOURNAL_NAME}, row {len(text) + 1}: is of no frame of this run"
     (damaged_run / JOURNAL_NAME).unlink()
@@ -189,8 +189,8 @@ def test_a_journal_that_is_gone_or_of_another_run_is_told(damaged_run: Path) -> 
 
 def test_a_frame_that_was_sent_twice_has_two_lines_and_waits_within_its_sending(damaged_run: Path) -> None:
     """Else a retry could be told that was never made, or its wait counted beside the time until it left."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    sequence = damage.rows(damaged_run)[line - 2]["sequence"]
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    sequence = run_damage.rows(damaged_run)[line - 2]["sequence"]
     change(damaged_run, line, attempts="2", retry_wait_ms="9999999.000000")
     told = broken(damaged_run)
     assert told.keys() == {"a second attempt is waited for within sent_ms", "every frame that was sent has its row"}
@@ -199,9 +199,9 @@ def test_a_frame_that_was_sent_twice_has_two_lines_and_waits_within_its_sending(
     (of_journal,) = told["every frame that was sent has its row"]
     assert of_journal == f"{JOURNAL_NAME}: has 1 lines of frame {sequence}, which was sent 2 times"
     change(damaged_run, line, retry_wait_ms="0.000001")
-    journal = damage.lines(damaged_run, JOURNAL_NAME)
+    journal = run_damage.lines(damaged_run, JOURNAL_NAME)
     again = next(text for text in journal if text.split(",")[3] == sequence)
-    damage.write(damaged_run, [*journal, again], JOURNAL_NAME)
+    run_damage.write(damaged_run, [*journal, again], JOURNAL_NAME)
     assert not audit(damaged_run)
 
 

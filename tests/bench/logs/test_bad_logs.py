@@ -15,8 +15,8 @@ from bench.logs.run_log import RunLog, load_run
 from shared.resources.sampler import RESOURCES_NAME
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME
-from tests.bench import damage
-from tests.bench.damage import change, later
+from tests.support import run_damage
+from tests.support.run_damage import change, later
 
 FRAMES = 40
 WIDTH = len(COLUMNS)
@@ -31,7 +31,7 @@ def told(run: RunLog) -> list[str]:
 
 def damaged(folder: Path, how: Damage) -> RunLog:
     """The run after its log's lines have become others."""
-    damage.write(folder, how(damage.lines(folder)))
+    run_damage.write(folder, how(run_damage.lines(folder)))
     return load_run(folder)
 
 
@@ -116,7 +116,7 @@ def test_a_row_that_does_not_say_what_it_is_of_is_left_out(
 )
 def test_a_cell_that_holds_no_number_is_left_out_alone(damaged_run: Path, text: str) -> None:
     """The row's other columns were measured; the cell becomes a hole, not a zero."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, total_ms=text)
     run = load_run(damaged_run)
     (problem,) = told(run)
@@ -128,8 +128,8 @@ def test_a_cell_that_holds_no_number_is_left_out_alone(damaged_run: Path, text: 
 
 def test_milliseconds_that_a_spreadsheet_wrote_are_read(damaged_run: Path) -> None:
     """It leaves the zeros at the end out; the number is the same, to the nanosecond."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    change(damaged_run, line, t_encoded_ns=lambda _: damage.rows(damaged_run)[line - 2]["t_preprocessed_ns"])
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    change(damaged_run, line, t_encoded_ns=lambda _: run_damage.rows(damaged_run)[line - 2]["t_preprocessed_ns"])
     change(damaged_run, line, encoded_ms="0", read_ms="12.5")
     run = load_run(damaged_run)
     assert not run.problems
@@ -138,7 +138,7 @@ def test_milliseconds_that_a_spreadsheet_wrote_are_read(damaged_run: Path) -> No
 
 def test_holes_are_told_once_a_row(damaged_run: Path) -> None:
     """A worker that tells none of its stages leaves seventeen holes: one line says so."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, **dict.fromkeys(("t_inferred_ns", "inferred_ms", "batched_ms"), ""))
     (problem,) = told(load_run(damaged_run))
     assert problem == (
@@ -148,7 +148,7 @@ def test_holes_are_told_once_a_row(damaged_run: Path) -> None:
 
 def test_a_clock_that_runs_backwards_costs_the_row_its_times_and_not_its_outcome(damaged_run: Path) -> None:
     """No duration of such a row is true; that the frame was answered is."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, t_decoded_ns=later(-(10**10)))
     run = load_run(damaged_run)
     row = run.frames.iloc[line - 2]
@@ -165,10 +165,10 @@ def test_a_clock_that_runs_backwards_costs_the_row_its_times_and_not_its_outcome
 
 def test_of_two_runs_mixed_in_a_file_the_manifests_is_kept(damaged_run: Path) -> None:
     """Their figures together are nobody's; most rows are no argument where the manifest says which run it is."""
-    text = damage.lines(damaged_run)
+    text = run_damage.lines(damaged_run)
     session = json.loads((damaged_run / MANIFEST_NAME).read_text())["session"]
     foreign = [line.replace(session, "another") for line in text[1:]]
-    damage.write(damaged_run, [*text[:4], *foreign])
+    run_damage.write(damaged_run, [*text[:4], *foreign])
     run = load_run(damaged_run)
     assert set(run.frames["session"]) == {session}
     assert len(run.frames) == 3
@@ -227,8 +227,8 @@ RESOURCES: dict[str, tuple[Damage, str, int]] = {
 def test_broken_resources_are_told_and_hurt_no_figure_of_time(damaged_run: Path, what: str) -> None:
     """What was sampled beside a run is no reason to lose the run."""
     how, said, lost = RESOURCES[what]
-    text = damage.lines(damaged_run, RESOURCES_NAME)
-    damage.write(damaged_run, how(text), RESOURCES_NAME)
+    text = run_damage.lines(damaged_run, RESOURCES_NAME)
+    run_damage.write(damaged_run, how(text), RESOURCES_NAME)
     run = load_run(damaged_run)
     assert len(run.frames) == FRAMES
     assert len(run.resources) == len(text) - 1 - lost
@@ -250,11 +250,11 @@ def test_resources_of_another_kind_are_left_out_whole(damaged_run: Path, text: s
 
 def test_another_schema_is_refused_with_its_columns(damaged_run: Path) -> None:
     """Guessing which column was meant would fill figures in; naming the nearest one helps whoever renamed it."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, [text[0].replace("total_ms", "totals_ms").replace(",outcome", ",result"), *text[1:]])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, [text[0].replace("total_ms", "totals_ms").replace(",outcome", ",result"), *text[1:]])
     with pytest.raises(LogError, match=r"it is of another version: it has no column outcome, total_ms .but totals_ms."):
         load_run(damaged_run)
-    damage.write(damaged_run, ["time,value", "1,2"])
+    run_damage.write(damaged_run, ["time,value", "1,2"])
     with pytest.raises(
         LogError, match=r"latency.csv, row 1: this is no latency log: it has no column vehicle, .* more"
     ):
@@ -308,8 +308,8 @@ def test_no_damage_ends_in_a_traceback(damaged_run: Path) -> None:
 
 def test_a_session_that_is_no_name_is_of_no_log(damaged_run: Path) -> None:
     """Not even of an empty one: it has been a traceback."""
-    damage.write(damaged_run, damage.lines(damaged_run)[:1])
-    damage.change_manifest(damaged_run, session=[1, 2])
+    run_damage.write(damaged_run, run_damage.lines(damaged_run)[:1])
+    run_damage.change_manifest(damaged_run, session=[1, 2])
     run = load_run(damaged_run)
     assert run.manifest == {}
     assert any("is of session [1, 2]" in problem for problem in told(run))

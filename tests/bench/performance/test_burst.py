@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from bench.performance.burst import Split, middle, speed_up, split
+from bench.performance.burst import BurstLatency, middle, speed_up, split
 from shared.runlog.latency_table import PARTS
 
 
@@ -50,7 +50,9 @@ def test_the_four_terms_sum_to_the_latency_of_the_last_answer() -> None:
 
 def test_a_speed_up_is_that_of_the_runs_shown_which_have_the_median() -> None:
     """One run in which a neighbour took the machine must not be what a table shows."""
-    alone, two = ([Split(10, 1, 0, 0, total, 0, 0) for total in totals] for totals in ((100, 900, 120), (60, 50, 55)))
+    alone, two = (
+        [BurstLatency(10, 1, 0, 0, total, 0, 0) for total in totals] for totals in ((100, 900, 120), (60, 50, 55))
+    )
     assert speed_up(two, alone) == pytest.approx(120 / 55)
     assert middle(alone).total_ms == 120
     assert speed_up(two, alone[:2]) == pytest.approx(100 / 55)  # The quotient of what the table shows, not a mean's.

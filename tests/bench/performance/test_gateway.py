@@ -5,8 +5,8 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from bench.load.gateway_load import ClientTally, DoorClient, Sample, run_together
-from bench.load.null_worker import InstantSettings, InstantWorker, expected_labels
+from bench.load.gateway_load import ClientTally, GatewayClient, Sample, run_together
+from bench.load.null_worker import NullWorker, NullWorkerSettings, expected_labels
 from bench.performance.gateway import judged
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.imaging import geometry, image_codecs
@@ -47,8 +47,8 @@ def test_a_client_that_gets_nothing_shows() -> None:
 def model(mosquitto_url: str) -> Iterator[str]:
     """A worker whose masks follow from the pictures, behind a real broker; its model's name."""
     name = f"doors-{uuid4().hex[:8]}"
-    settings = InstantSettings(worker=name, model=name, height=_HEIGHT, width=_WIDTH, labels_from_pixels=True)
-    with InstantWorker(mosquitto_url, settings) as worker:
+    settings = NullWorkerSettings(worker=name, model=name, height=_HEIGHT, width=_WIDTH, labels_from_pixels=True)
+    with NullWorker(mosquitto_url, settings) as worker:
         assert worker.wait_until_ready()
         yield name
 
@@ -79,7 +79,7 @@ def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: s
         bus = Connection(mosquitto_url).open(f"{name}-{model}", vehicle_will(f"{name}-{model}", "s1"))
         transport = MqttTransport(bus, vehicle=f"{name}-{model}", session="s1", model=model)
         transport.wait_for_card(_WAIT_S)
-        clients.append(DoorClient(f"{name}-{model}", "mqtt", "s1", transport, given, window=2))
+        clients.append(GatewayClient(f"{name}-{model}", "mqtt", "s1", transport, given, window=2))
     with closing(clients[0].transport), closing(clients[1].transport):
         begun_ns, ended_ns = run_together(clients, 0.3)
         while any(len(client.tally().answered_ns) < 2 for client in clients):  # On a busy machine, again.
@@ -100,7 +100,7 @@ def test_a_frame_that_nobody_takes_is_counted(mosquitto_url: str) -> None:
     name = f"alone-{uuid4().hex[:8]}"
     bus = Connection(mosquitto_url).open(name, vehicle_will(name, "s1"))
     with closing(MqttTransport(bus, vehicle=name, session="s1", model=name)) as transport:
-        client = DoorClient(name, "mqtt", "s1", transport, [_sample(name, 1)], window=1)
+        client = GatewayClient(name, "mqtt", "s1", transport, [_sample(name, 1)], window=1)
         while not client.tally().outcomes.get("unreachable"):
             run_together([client], 0.2)
     outcomes = client.tally().outcomes

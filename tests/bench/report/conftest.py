@@ -6,7 +6,7 @@ import pytest
 
 from bench.load.synthetic_run import Plan, write_run
 from bench.report.content import Report
-from bench.report.data.subject import open_subject
+from bench.report.data.report_input import open_subject
 from bench.report.document import report_of
 
 

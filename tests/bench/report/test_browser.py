@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bench.report.data.subject import open_subject
+from bench.report.data.report_input import open_subject
 from bench.report.document import report_of, write_report
 from bench.report.output.charts import find_browser, write_figures
-from tests.bench.report.synthetic_study import write_study
+from tests.support.synthetic_study import write_study
 
 REQUIRED = os.environ.get("SKYLANE_REQUIRE_BROWSER") == "1"  # Set by .ci/run: there a skip is a failure.
 MISSING = "no Chrome or Chromium here: apt-get install chromium"

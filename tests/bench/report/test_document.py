@@ -10,7 +10,7 @@ import pytest
 from bench.load.synthetic_run import Plan, write_run
 from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chart, Prose, Report, Section, Table
-from bench.report.data.subject import SubjectError, open_subject
+from bench.report.data.report_input import SubjectError, open_subject
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.output.charts import to_json
 from bench.report.output.number_format import text
@@ -18,8 +18,8 @@ from bench.report.output.page import render
 from bench.report.output.terminal import show
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
-from tests.bench import damage
-from tests.bench.report.synthetic_study import write_study
+from tests.support import run_damage
+from tests.support.synthetic_study import write_study
 
 MOST_BYTES = 15_000_000
 
@@ -179,7 +179,7 @@ def test_a_damaged_log_is_reported_as_far_as_it_goes(tmp_path: Path, damage: Cal
     """And the rest is said to be missing, by file and row, never filled in."""
     folder = write_run(tmp_path / "run", Plan(frames=60, unanswered=0.0))
     path = folder / "latency.csv"
-    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(run_damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     made = reported(folder)
     assert "never filled in" in told(section(made, "soundness"))
     (problems,) = (table for table in made.tables() if table.name == "problems")
@@ -257,7 +257,7 @@ def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: P
 
     folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0))
     assert answerers(section(reported(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
-    damage.change(folder, damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
+    run_damage.change(folder, run_damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
     found = section(reported(folder), "provenance")
     assert answerers(found).endswith("29 frames; worker-1 (version 2, openvino bf16): 1 frames")
     assert "Several versions of the model answered" in told(found)

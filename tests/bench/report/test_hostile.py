@@ -14,20 +14,20 @@ from bench.load.synthetic_run import Plan, write_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
+from bench.report.data.report_input import open_subject
 from bench.report.data.study_log import run_folders
-from bench.report.data.subject import open_subject
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.output.json_data import plain
 from bench.report.output.page import render
-from tests.bench import damage
-from tests.bench.report.synthetic_study import write_study
+from tests.support import run_damage
+from tests.support.synthetic_study import write_study
 
 
 def row_5(column: str, text: str) -> Callable[[Path], None]:
     """Damages the log in one cell."""
 
     def put(folder: Path) -> None:
-        damage.change(folder, 5, **{column: text})
+        run_damage.change(folder, 5, **{column: text})
 
     return put
 
@@ -167,7 +167,7 @@ def test_the_check_of_a_study_is_of_all_its_runs(tmp_path: Path) -> None:
     runs = run_folders(folder)
     assert len(runs) == 6
     assert CliRunner().invoke(report, [str(folder), "--check"]).exit_code == 0
-    damage.change(runs[3], 5, inferred_ms="soon")
+    run_damage.change(runs[3], 5, inferred_ms="soon")
     ended = CliRunner().invoke(report, [str(folder), "--check"])
     assert ended.exit_code == 1
     assert f"{runs[3]}/latency.csv, row 5, column inferred_ms: 'soon' is no number" in ended.output

@@ -10,7 +10,7 @@ from bench.load.synthetic_run import Plan, write_run
 from bench.report.cli import report
 from bench.report.output import charts
 from shared.runlog.latency_log import LogError
-from tests.bench.report.synthetic_study import write_study
+from tests.support.synthetic_study import write_study
 
 
 def called(*arguments: object) -> Result:

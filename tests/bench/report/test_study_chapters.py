@@ -11,13 +11,13 @@ import pytest
 
 from bench.load.synthetic_run import Plan, write_run
 from bench.logs.run_log import load_run
-from bench.report.chapters.comparisons import offloading, overhead
-from bench.report.chapters.comparisons import study as study_chapters
+from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.chapters.run import bursts, utilization
+from bench.report.chapters.study import bursts, overhead, utilization
+from bench.report.chapters.study import cells as study_chapters
 from bench.report.content import Prose, Section, Table
+from bench.report.data.report_input import Subject
 from bench.report.data.study_log import StudyLog, load_study
-from bench.report.data.subject import Subject
 from bench.report.document import of_study
 from bench.report.output.json_data import plain
 

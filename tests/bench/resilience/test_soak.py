@@ -8,7 +8,7 @@ import pytest
 
 from bench.faults import chaos as chaos_module
 from bench.faults.chaos import Chaos
-from bench.harness.frame_accounting import NO_MASKS, Accounts
+from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from bench.harness.process_log import Life
 from bench.resilience.soak import MOST_PER_HOUR, Plan, Soaked, growth
 
@@ -30,7 +30,7 @@ def test_a_leak_fails_a_soak() -> None:
     assert "vehicle" in leaking.failures[0]
     assert "rss_bytes" in leaking.failures[0]
     assert not flat.failures
-    soaked = Soaked(Plan(HALF_HOUR_S, 1), Accounts(masks_checked=1), (), (flat, leaking), ())
+    soaked = Soaked(Plan(HALF_HOUR_S, 1), FrameAccounts(masks_checked=1), (), (flat, leaking), ())
     assert soaked.failures == leaking.failures
     assert soaked.told()["verdict"] == "FAILS"
 
@@ -58,14 +58,14 @@ def test_a_short_soak_judges_no_slope() -> None:
 
 def test_who_ends_by_itself_fails_a_soak() -> None:
     """A vehicle that gave up and was started again has lost no frame, and yet it must not pass."""
-    seen = Accounts(masks_checked=1)
+    seen = FrameAccounts(masks_checked=1)
     assert Soaked(Plan(HALF_HOUR_S, 1), seen, (), (), ("vehicle-2 ended by itself",)).failures
     assert not Soaked(Plan(HALF_HOUR_S, 1), seen, (), (), ()).failures
 
 
 def test_a_soak_without_a_mask_proves_no_label() -> None:
     """Nobody was answered, so nobody was answered wrongly."""
-    assert Soaked(Plan(HALF_HOUR_S, 1), Accounts(), (), (), ()).failures == [NO_MASKS]
+    assert Soaked(Plan(HALF_HOUR_S, 1), FrameAccounts(), (), (), ()).failures == [NO_MASKS]
 
 
 @dataclass

@@ -14,17 +14,17 @@ from bench.study.execution.gateway_addresses import Doors, are_wanted
 from bench.study.execution.runner import Runner
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.devices import missing
-from bench.study.plan.plan import cells
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import Footage
+from bench.study.plan.study_plan import cells
 from bench.study.plan.variants import ModelMissingError, Variant, Variants
 from bench.study.results.folder import StudyFolder
 from bench.study.results.provenance import begun
 from cloud.models.repository import MODELS_VARIABLE, Repository
-from modelling.quantization.cli import quantize
+from modelling.quantization.quantize_cli import quantize
 from shared.config import ConfigError
-from shared.imaging.image_files import read_picture
-from tests.bench.study.rig import plan_file, plan_of
+from shared.imaging.image_files import read_image_file
+from tests.support.simulated_study import plan_file, plan_of
 
 MODELS = Path(__file__).parents[3] / "models"
 
@@ -163,7 +163,7 @@ def test_mixed_sizes_are_pictures_of_several_sizes_made_once(tmp_path: Path, mon
     """One size would be another scenario."""
     monkeypatch.chdir(tmp_path)
     folder = footage(Footage.MIXED, "64x48", 6)
-    sizes = [read_picture(path).shape[:2] for path in sorted(folder.iterdir())]
+    sizes = [read_image_file(path).shape[:2] for path in sorted(folder.iterdir())]
     assert sizes == [(48, 64), (36, 48), (24, 32), (30, 64), (48, 32), (48, 64)]
     assert footage(Footage.MIXED, "64x48", 6) == folder
     assert footage(Footage.ONE, "64x48", 6) != footage(Footage.DRIVE, "64x48", 6)

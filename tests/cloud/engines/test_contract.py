@@ -18,8 +18,8 @@ from modelling.conversion.conversion import convert
 from shared import registry
 from shared.errors import MissingExtraError
 from shared.hashing import tree_sha256
-from tests.cloud.engines import remote_servers, tiny, tiny_torch
-from tests.cloud.engines.remote_servers import Server
+from tests.support import model_servers, tiny_models, tiny_torch_models
+from tests.support.model_servers import Server
 
 _REQUIRE_TORCH = "SKYLANE_REQUIRE_TORCH"  # Set where PyTorch is installed to be tested.
 
@@ -39,20 +39,20 @@ class Shelf:
         """The model of a task in a format."""
         source = f"{task}-roots" if roots else task
         if not (self.repository.root / source).exists():
-            tiny.write(self.repository.root, task, roots=roots)
+            tiny_models.write(self.repository.root, task, roots=roots)
         if form == "keras":
             return source
         if form == "openvino":
             source = self.name(task, "frozen_graph", roots=roots)
         called = f"{source}-{form}"
         if not (self.repository.root / called).exists() and form in REMOTE_FORMATS:
-            server = remote_servers.serve(self.repository.root, source, form, self.repository.root / f".{called}")
+            server = model_servers.serve(self.repository.root, source, form, self.repository.root / f".{called}")
             self._servers.append(server)
-            remote_servers.write(self.repository.root, source, form, server.address, called)
+            model_servers.write(self.repository.root, source, form, server.address, called)
         elif not (self.repository.root / called).exists() and form == "torchscript":
-            tiny_torch.write(self.repository, source, called)
+            tiny_torch_models.write(self.repository, source, called)
         elif not (self.repository.root / called).exists():
-            convert(self.repository, source, form, tiny.noise(1), called=called)
+            convert(self.repository, source, form, tiny_models.noise(1), called=called)
         return called
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Shelf:
         if task in self._references:
             return self._references[task]
         with self.repository.load(self.name(task, "keras"), engine="tensorflow") as model:
-            answers = [model.infer(picture[np.newaxis]) for picture in tiny.noise(count)]
+            answers = [model.infer(picture[np.newaxis]) for picture in tiny_models.noise(count)]
         together = {head: np.concatenate([answer[head] for answer in answers]) for head in answers[0]}
         return self._references.setdefault(task, together)
 
@@ -91,7 +91,7 @@ def case(request: pytest.FixtureRequest) -> tuple[str, str]:
     return engine, form
 
 
-@pytest.mark.parametrize("task", tiny.TASKS)
+@pytest.mark.parametrize("task", tiny_models.TASKS)
 def test_every_engine_answers_as_tensorflow_does(shelf: Shelf, case: tuple[str, str], task: str) -> None:
     """An engine may be chosen for its speed only if nobody can tell it by its answers, in a batch or alone."""
     engine, form = case
@@ -102,7 +102,7 @@ def test_every_engine_answers_as_tensorflow_does(shelf: Shelf, case: tuple[str, 
         assert model.engine_name == engine
         assert model.device == (model.manifest.remote.address if model.manifest.remote else "cpu")
         for count in (3, 1):
-            found = model.infer(tiny.noise(3)[:count])
+            found = model.infer(tiny_models.noise(3)[:count])
             expected = {head: values[:count] for head, values in wanted.items()}
             assert {head: (each.shape, each.dtype) for head, each in found.items()} == {
                 head: (each.shape, each.dtype) for head, each in expected.items()
@@ -116,7 +116,7 @@ def test_every_engine_answers_as_tensorflow_does(shelf: Shelf, case: tuple[str, 
 def test_an_answer_outlives_the_next_one(shelf: Shelf, case: tuple[str, str]) -> None:
     """Masks are encoded while the next batch is inferred: an engine must not write into what it gave."""
     engine, form = case
-    first, second = tiny.noise(2)[:1], tiny.noise(2)[1:]
+    first, second = tiny_models.noise(2)[:1], tiny_models.noise(2)[1:]
     with shelf.repository.load(shelf.name("segmentation", form), engine=engine) as model:
         answer = model.predict(first)
         before = answer.copy()
@@ -130,10 +130,10 @@ def test_an_engine_may_be_used_by_a_thread_that_did_not_open_it(shelf: Shelf, ca
     engine, form = case
     model = shelf.repository.load(shelf.name("segmentation", form), engine=engine)
     answers: list[np.ndarray] = []
-    thread = threading.Thread(target=lambda: answers.append(model.predict(tiny.noise(1))))
+    thread = threading.Thread(target=lambda: answers.append(model.predict(tiny_models.noise(1))))
     thread.start()
     thread.join()
-    np.testing.assert_array_equal(answers[0], model.predict(tiny.noise(1)))
+    np.testing.assert_array_equal(answers[0], model.predict(tiny_models.noise(1)))
     model.close()
     model.close()
 
@@ -143,8 +143,10 @@ def test_numbers_that_are_none_are_a_failure(shelf: Shelf, case: tuple[str, str]
     engine, form = case
     with shelf.repository.load(shelf.name("tensors", form, roots=True), engine=engine) as model:
         with pytest.raises(InferenceError, match=r"^the model returned NaN"):
-            model.infer(np.zeros((1, tiny.HEIGHT, tiny.WIDTH, 3), np.uint8))
-        assert np.isfinite(model.infer(np.full((1, tiny.HEIGHT, tiny.WIDTH, 3), 255, np.uint8))["means"]).all()
+            model.infer(np.zeros((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3), np.uint8))
+        assert np.isfinite(
+            model.infer(np.full((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3), 255, np.uint8))["means"]
+        ).all()
 
 
 @pytest.mark.parametrize("end", ["input", "output"])

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
 from cloud.engines.engine import EngineError, InferenceError, UnavailableError
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from tests.cloud.engines.remote_servers import await_line
-from tests.cloud.engines.tiny import CLASSES, HEIGHT, WIDTH, noise
+from tests.support.model_servers import await_line
+from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH, noise
 
 CHILD = Path(__file__).with_name("triton_child.py")
 BOOT_S = 60.0

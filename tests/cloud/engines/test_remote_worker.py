@@ -12,82 +12,85 @@ from cloud.models.manifest import REMOTE_FORMATS
 from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
-from tests.cloud.channel import frame
-from tests.cloud.engines import remote_servers, tiny
-from tests.cloud.gateway.rig import open_doors
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
+from tests.support import model_servers, tiny_models
+from tests.support.gateway import open_gateway
+from tests.support.tiny_model import frame
 
 # What a model of raw tensors gives is not told by the Open Inference Protocol's metadata before it was given.
 CASES = [
-    (form, task) for form in REMOTE_FORMATS for task in tiny.TASKS if (form, task) != ("open_inference", "tensors")
+    (form, task)
+    for form in REMOTE_FORMATS
+    for task in tiny_models.TASKS
+    if (form, task) != ("open_inference", "tensors")
 ]
 
 
 @pytest.mark.parametrize(("form", "task"), CASES)
 def test_another_worker_is_a_server_like_any(tmp_path: Path, form: str, task: str) -> None:
     """Its outputs are finished ones, as its engine gave them: nothing is computed twice, and no number changes."""
-    tiny.write(tmp_path, task)
+    tiny_models.write(tmp_path, task)
     repository = Repository(tmp_path)
-    with repository.load(task) as model, open_doors(model) as doors:
-        wanted = model.infer(tiny.noise(3))
+    with repository.load(task) as model, open_gateway(model) as doors:
+        wanted = model.infer(tiny_models.noise(3))
         heads = {head: {"tensor": head, "kind": _finished(head, task)} for head in wanted}
         told = (
             {"output": next(iter(heads.values()))} if task in ("segmentation", "classification") else {"outputs": heads}
         )
-        remote_servers.write(
+        model_servers.write(
             tmp_path,
             task,
             form,
             doors.grpc,
             "remote",
             {"model": task},
-            input={"tensor": "input", "height": tiny.HEIGHT, "width": tiny.WIDTH},
+            input={"tensor": "input", "height": tiny_models.HEIGHT, "width": tiny_models.WIDTH},
             box_format={},
             **told,
         )
         with repository.load("remote") as remote:
-            found = remote.infer(tiny.noise(3))
+            found = remote.infer(tiny_models.noise(3))
     for head, values in wanted.items():
         assert np.array_equal(found[head], values), head
 
 
 def test_a_worker_is_asked_for_bytes(tmp_path: Path) -> None:
     """A list of a mask's numbers takes as long to read as the picture takes to send; a foreign server knows nothing of it."""
-    tiny.write(tmp_path, "segmentation")
-    with remote_servers.serve(tmp_path, "segmentation", "tensorflow_serving", tmp_path / "saved") as server:
-        remote_servers.write(tmp_path, "segmentation", "tensorflow_serving", server.address, "remote")
+    tiny_models.write(tmp_path, "segmentation")
+    with model_servers.serve(tmp_path, "segmentation", "tensorflow_serving", tmp_path / "saved") as server:
+        model_servers.write(tmp_path, "segmentation", "tensorflow_serving", server.address, "remote")
         with Repository(tmp_path).load("remote") as remote:
-            remote.infer(tiny.noise(1))
+            remote.infer(tiny_models.noise(1))
         assert server.asked[-1]["skylane-tensors"] == "content"
 
 
 def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Path) -> None:
     """The worker lives, and nobody has to look after it."""
-    tiny.write(tmp_path, "segmentation")
-    (picture,) = tiny.noise(1)
-    with remote_servers.serve(tmp_path, "segmentation", "open_inference", tmp_path / "saved") as server:
-        remote_servers.write(tmp_path, "segmentation", "open_inference", server.address, "remote")
+    tiny_models.write(tmp_path, "segmentation")
+    (picture,) = tiny_models.noise(1)
+    with model_servers.serve(tmp_path, "segmentation", "open_inference", tmp_path / "saved") as server:
+        model_servers.write(tmp_path, "segmentation", "open_inference", server.address, "remote")
         with (
             Repository(tmp_path).load("remote") as model,
-            open_doors(model) as doors,
+            open_gateway(model) as doors,
             grpc.insecure_channel(doors.grpc) as channel,
         ):
             call: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
 
-            def ask(sequence: int) -> MaskMessage:
+            def ask(sequence: int) -> ResultMessage:
                 message = replace(
                     frame(sequence, "remote"),
                     shape=picture.shape,
                     geometry=plan(Resize.CROP, *picture.shape[:2], *picture.shape[:2]),
                     data=picture.tobytes(),
                 )
-                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
+                return unpack_result(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
 
             before = ask(0)
             server.stop()
             lost = ask(1)
             server.start()
-            remote_servers.await_line(model)
+            model_servers.await_line(model)
             after = ask(2)
     assert (before.status, before.engine) == (Status.ANSWERED, "triton fp32")
     assert (lost.status, lost.reason) == (Status.FAILED, "the model's server cannot be reached")

@@ -6,12 +6,12 @@ import pytest
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from tests.cloud.shelf import WAIT_S, Place, Shelf, open_place
+from tests.support.control import WAIT_S, Place, Shelf, open_worker
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}
 
@@ -22,7 +22,7 @@ def _states(place: Place) -> dict[tuple[str, str], str]:
 
 def test_a_list_tells_what_is_served_and_what_could_be() -> None:
     """An operator chooses from it."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         assert _states(place) == {("tiny", "1"): "current", ("tiny", "2"): "available", ("other", "1"): "available"}
         (entry, _) = place.told(Verb.LIST, "tiny").models
         assert (entry.task, entry.engine, entry.sha256) == ("segmentation", "tensorflow fp32", "ab" * 32)
@@ -30,7 +30,7 @@ def test_a_list_tells_what_is_served_and_what_could_be() -> None:
 
 def test_metadata_and_readiness_can_be_asked_for() -> None:
     """Of what is served, and of what could be loaded."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         assert place.told(Verb.READY).is_ready
         assert place.told(Verb.READY, "tiny").is_ready
         assert not place.told(Verb.READY, "tiny", "2").is_ready
@@ -53,10 +53,10 @@ def bus(request: pytest.FixtureRequest) -> Bus | None:
 
 def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | None) -> None:
     """What was sent before gets the old version or the new one, what is sent after the new one; the old one is freed."""
-    with open_place(Shelf(**TWO), bus=bus) as place:
+    with open_worker(Shelf(**TWO), bus=bus) as place:
         stop = threading.Event()
         sent: list[int] = []
-        got: list[MaskMessage] = []
+        got: list[ResultMessage] = []
 
         def drive() -> None:
             while not stop.is_set():
@@ -84,7 +84,7 @@ def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | Non
 
 def test_a_load_is_in_nobodys_way() -> None:
     """It takes seconds: frames are answered meanwhile, and lists too, which say that it is under way."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         place.shelf.gate.clear()
         nonce = place.ask(Verb.LOAD, "other")
         assert place.shelf.began.wait(WAIT_S)
@@ -97,7 +97,7 @@ def test_a_load_is_in_nobodys_way() -> None:
 
 def test_a_new_model_is_announced_and_answers() -> None:
     """Vehicles learn of it when its frames are taken."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         assert [card.name for card in place.statuses.get(timeout=WAIT_S).cards] == ["tiny"]
         place.told(Verb.LOAD, "other")
         assert [card.name for card in place.statuses.get(timeout=WAIT_S).cards] == ["other", "tiny"]
@@ -107,7 +107,7 @@ def test_a_new_model_is_announced_and_answers() -> None:
 
 def test_a_version_that_is_kept_answers_whoever_names_it() -> None:
     """And the operator can go back to it without loading it again."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         place.told(Verb.LOAD, "tiny", "2", keep=True)
         for version, answered_by in ((None, "2"), ("1", "1"), ("2", "2")):
             place.send(1, version=version)
@@ -121,7 +121,7 @@ def test_a_version_that_is_kept_answers_whoever_names_it() -> None:
 
 def test_a_load_that_fails_leaves_all_as_it_was() -> None:
     """And whoever asked learns why."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         place.shelf.broken.add(("tiny", "2"))
         assert place.told(Verb.LOAD, "tiny", "2").error == "tiny cannot be run"
         assert "no model 'huge'" in place.told(Verb.LOAD, "huge").error
@@ -133,7 +133,7 @@ def test_a_load_that_fails_leaves_all_as_it_was() -> None:
 def test_an_unloaded_model_answers_what_it_holds_then_refuses() -> None:
     """A frame that a vehicle still sends here is told what is served instead."""
     shelf = Shelf(**TWO)
-    with open_place(shelf, (("tiny", "1"), ("other", "1"))) as place:
+    with open_worker(shelf, (("tiny", "1"), ("other", "1"))) as place:
         for sequence in range(30):
             place.send(sequence, "other")
         reply = place.told(Verb.UNLOAD, "other")
@@ -154,7 +154,7 @@ def test_an_unloaded_model_answers_what_it_holds_then_refuses() -> None:
 def test_a_worker_without_a_repository_serves_what_it_was_given() -> None:
     """A bench's worker thinks nothing and has no files."""
     shelf = Shelf(**TWO)
-    with open_place(shelf, with_loader=False) as place:
+    with open_worker(shelf, with_loader=False) as place:
         assert place.told(Verb.LOAD, "tiny", "2").error.startswith("this worker has no repository")
         assert "tiny version 2 is not served here" in place.told(Verb.METADATA, "tiny", "2").error
         assert _states(place) == {("tiny", "1"): "current"}
@@ -168,7 +168,7 @@ def test_a_model_that_may_not_be_served_twice_is_not_loaded() -> None:
     rival = NodeStatus(NodeState.ONLINE, "s8", 1, (shelf.card("other"),))
     with MemoryBus() as bus:
         bus.publish(topics.WORKER_STATUS.of(worker="rival"), pack_status(rival), qos=1, retained=True)
-        with open_place(shelf, bus=bus) as place:
+        with open_worker(shelf, bus=bus) as place:
             assert "worker 'rival' already serves other" in place.told(Verb.LOAD, "other").error
             assert shelf.engines["other", "1"].closed.is_set()
             assert _states(place)["other", "1"] == "available"
@@ -176,7 +176,7 @@ def test_a_model_that_may_not_be_served_twice_is_not_loaded() -> None:
 
 def test_one_version_can_be_unloaded_alone() -> None:
     """Its memory is wanted; frames of the other version must not notice."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         place.told(Verb.LOAD, "tiny", "2", keep=True)
         place.told(Verb.UNLOAD, "tiny", "2")
         place.send(1)
@@ -188,7 +188,7 @@ def test_one_version_can_be_unloaded_alone() -> None:
 def test_a_worker_that_stops_while_it_loads_frees_what_comes_too_late() -> None:
     """And tells whoever waits for it."""
     shelf = Shelf(**TWO)
-    with open_place(shelf) as place:
+    with open_worker(shelf) as place:
         shelf.gate.clear()
         place.ask(Verb.LOAD, "tiny", "2")
         assert shelf.began.wait(WAIT_S)
@@ -228,7 +228,7 @@ def _send(place: Place, verb: str, payload: bytes, properties: Properties | None
 )
 def test_what_may_not_be_asked_is_refused_and_counted(send: Callable[[Place], None], reason: str, error: str) -> None:
     """Traffic unharmed."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         send(place)
         assert place.replies.get(timeout=WAIT_S).error.startswith(error)
         assert place.node.counts[f"control_refused_{reason}"] == 1
@@ -238,7 +238,7 @@ def test_what_may_not_be_asked_is_refused_and_counted(send: Callable[[Place], No
 
 def test_an_operator_who_is_not_on_the_list_gets_nothing_done() -> None:
     """The broker says who may speak at all; the worker may be stricter."""
-    with open_place(Shelf(**TWO), operators=("anna",)) as place:
+    with open_worker(Shelf(**TWO), operators=("anna",)) as place:
         assert place.told(Verb.LOAD, "tiny", "2").error == "operator 'ops' may not control this worker"
         assert not place.shelf.began.is_set()
         assert place.node.counts == {"control_refused_operator": 1}
@@ -246,7 +246,7 @@ def test_an_operator_who_is_not_on_the_list_gets_nothing_done() -> None:
 
 def test_what_cannot_be_read_is_counted() -> None:
     """There is nobody to answer."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         _send(place, "list", b"\xc1")
         _send(place, "list", bytes(1 << 20))
         place.told(Verb.LIST)
@@ -255,7 +255,7 @@ def test_what_cannot_be_read_is_counted() -> None:
 
 def test_an_order_that_the_broker_kept_is_counted_and_not_carried_out() -> None:
     """It would be obeyed again by every worker of that name that starts, long after whoever gave it has gone."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         order = Delivery(
             topics.CONTROL.of(worker="w", verb="load"), pack_request(REQUEST), 0, Properties(), retained=True
         )
@@ -267,7 +267,7 @@ def test_an_order_that_the_broker_kept_is_counted_and_not_carried_out() -> None:
 
 def test_loads_that_pile_up_are_refused() -> None:
     """A queue without an end would be a way to fill the memory."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_worker(Shelf(**TWO)) as place:
         place.shelf.gate.clear()
         place.ask(Verb.LOAD, "other")
         assert place.shelf.began.wait(WAIT_S)
@@ -280,7 +280,7 @@ def test_loads_that_pile_up_are_refused() -> None:
 
 def test_a_worker_may_take_no_control_at_all() -> None:
     """Nobody listens then, and the broker says so to whoever asks."""
-    with open_place(Shelf(**TWO), takes_control=False) as place:
+    with open_worker(Shelf(**TWO), takes_control=False) as place:
         acks: list[Ack] = []
         acknowledged = threading.Event()
 

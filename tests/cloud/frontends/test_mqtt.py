@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud.frontends.mqtt import AnnouncementError, Intake, SecondWorkerError, StoppingError, worker_will
+from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerError, StoppingError, worker_will
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import Lane, Serving
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from shared.mqtt.bus import Delivery, MemoryBus, Properties
 from shared.stages import Stage
-from tests.cloud.channel import frame, model
+from tests.support.tiny_model import frame, model
 
 WAIT_S = 60.0
 FRAME = frame(7)
@@ -42,10 +42,10 @@ class Door:
         self.replier = Replier("w", "cloud/w/s9")
         self.serving = Serving()
         self.serving.place(_lane(admission, self.replier))
-        self.intake = Intake(admission, self.replier, self.serving, worker="w", session="s9", **options)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.intake = MqttFrontend(admission, self.replier, self.serving, worker="w", session="s9", **options)
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         bus.subscribe(
             WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.said.append(unpack_status(delivery.payload))
         )
@@ -65,7 +65,7 @@ class Door:
 def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> Iterator[Door]:
     """A door in use."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = shares
+        bus.supports_shared_subscriptions = shares
         door = Door(bus, admission, **options)
         thread = threading.Thread(target=door.intake.run)
         thread.start()
@@ -73,7 +73,7 @@ def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> I
             door.intake.open(bus)
             yield door
         finally:
-            door.intake.end_refusals()
+            door.intake.close_refusals()
             thread.join(WAIT_S)
             assert not thread.is_alive()
 
@@ -115,7 +115,7 @@ def test_overloaded_frames_take_no_memory() -> None:
     """A flood of large frames must cost answers only."""
     admission = Admission(max_frames=1)
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         door = Door(bus, admission)
         door.intake.open(bus)
         for _ in range(100):
@@ -127,7 +127,7 @@ def test_overloaded_frames_take_no_memory() -> None:
 def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
     """One vehicle can have it keep thousands; each would be given to every worker that starts, before any that is new."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         bus.publish(RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left"), b"x", qos=1, retained=True)
         door = Door(bus, Admission())
         door.intake.open(bus)
@@ -139,7 +139,7 @@ def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
 def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
     """Without end they would be the memory that admission is there to bound; uncounted, a frame would be gone."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         door = Door(bus, Admission(max_frames=1))
         door.intake.open(bus)  # And nobody runs what tells the refusals.
         for _ in range(1 + 1024 + 7):

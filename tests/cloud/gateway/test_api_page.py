@@ -7,15 +7,15 @@ from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
 from tests.bench.report.test_browser import browser
-from tests.cloud.channel import model
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
+from tests.support.tiny_model import model
 
 __all__ = ["browser"]
 
 
 def test_the_page_shows_every_door_and_asks_no_other_server(browser: Browser) -> None:
     """A worker often stands where there is no internet, and a page that calls elsewhere tells who looks at it."""
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors, browser.new_context() as context:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors, browser.new_context() as context:
         page = context.new_page()
         asked: list[str] = []
         wrong: list[str] = []
@@ -34,7 +34,7 @@ def test_where_there_are_tokens_the_page_asks_for_one(tmp_path: Path) -> None:
     """Else nothing could be tried out on it."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"* {'t' * 32}\n", encoding="utf-8")
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
         told = urllib3.request("GET", f"http://{doors.http}/openapi.json").json()
     assert told["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
     assert told["paths"]["/api/detect"]["post"]["security"] == [{"HTTPBearer": []}]

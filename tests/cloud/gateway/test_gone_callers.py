@@ -1,4 +1,4 @@
-"""Callers over gRPC that hang up before they are answered, at each service's door."""
+"""Authenticator over gRPC that hang up before they are answered, at each service's door."""
 
 import threading
 from typing import Any
@@ -10,8 +10,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import WAIT_S, open_doors, watch
+from tests.support.gateway import WAIT_S, open_gateway, watch
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 _PIXELS = bytes(HEIGHT * WIDTH * 3)
 _SHAPE = (1, HEIGHT, WIDTH, 3)
@@ -48,7 +48,7 @@ def test_who_hangs_up_is_no_longer_worked_for(
     gate, gone = threading.Event(), threading.Event()
     handed_in = watch(monkeypatch)
     with (
-        open_doors(model(lambda: _wait(gate)), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
+        open_gateway(model(lambda: _wait(gate)), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
         grpc.insecure_channel(doors.grpc) as channel,
     ):
         try:

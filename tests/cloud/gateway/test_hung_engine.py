@@ -2,7 +2,7 @@ import re
 import subprocess
 import sys
 
-from tests.cloud.gateway.rig import WAIT_S
+from tests.support.gateway import WAIT_S
 
 _WORKER = """
 import threading
@@ -10,8 +10,8 @@ import grpc
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
-from tests.cloud.gateway.rig import WAIT_S, open_doors
+from tests.support.tiny_model import Engine, frame, model
+from tests.support.gateway import WAIT_S, open_gateway
 
 entered = threading.Event()
 
@@ -22,8 +22,8 @@ class Hung(Engine):
         entered.set()
         threading.Event().wait()
 
-gateway = GatewaySettings(grpc="127.0.0.1:0", grace_s=0.1)
-with open_doors(model(engine=Hung()), gateway=gateway, drain_s=0.1) as doors:
+gateway = GatewaySettings(grpc="127.0.0.1:0", shutdown_grace_s=0.1)
+with open_gateway(model(engine=Hung()), gateway=gateway, drain_s=0.1) as doors:
     with grpc.insecure_channel(doors.grpc) as channel:
         asked = channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(1))))
         assert entered.wait(WAIT_S)

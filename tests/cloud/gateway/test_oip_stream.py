@@ -19,9 +19,9 @@ from cloud.engines.tensorflow.library import tf
 from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 triton: Any = import_module("tritonclient.grpc")
 service: Any = import_module("tritonclient.grpc.service_pb2")
@@ -83,7 +83,7 @@ def one_colour(value: int, count: int = 1) -> Any:
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GRPC_ALONE) as doors:
+    with open_gateway(model(), gateway=GRPC_ALONE) as doors:
         yield doors
 
 
@@ -96,7 +96,7 @@ def _held() -> Iterator[tuple[Doors, Callable[[], None], threading.Event]]:
         entered.set()
         go_on.wait(WAIT_S)
 
-    with open_doors(model(act), model(name="free"), gateway=GRPC_ALONE) as doors:
+    with open_gateway(model(act), model(name="free"), gateway=GRPC_ALONE) as doors:
         yield doors, go_on.set, entered
         go_on.set()
 
@@ -107,7 +107,7 @@ def test_a_stream_gets_what_the_direct_call_gives(workshop: Workshop) -> None:
     pictures = np.random.default_rng(5).integers(0, 256, (4, 8, 12, 3), np.uint8)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
         direct = net.predict(pictures)
-        with open_doors(net, gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
+        with open_gateway(net, gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
             for number in range(len(pictures)):
                 stream.send(pictures[number : number + 1], "net", request_id=str(number))
             answers = {each.get_response().id: each.as_numpy("mask") for each in stream.stop()}
@@ -216,7 +216,7 @@ def test_an_answer_that_is_too_large_is_refused_alone(workshop: Workshop, is_str
     pictures = np.zeros((8, 8, 12, 3), np.uint8)
     with (
         workshop.repository.load("net", Placement(device="cpu")) as net,
-        open_doors(net, gateway=settings) as doors,
+        open_gateway(net, gateway=settings) as doors,
         Stream(doors) as stream,
     ):
         if is_streamed:
@@ -241,13 +241,13 @@ def test_a_streams_deadline_is_that_of_its_requests(
 
 def test_a_stream_on_which_nothing_is_said_ends() -> None:
     """A message that comes byte by byte looks the same, and holds memory and a thread."""
-    with open_doors(model(), gateway=replace(GRPC_ALONE, silent_s=0.3)) as doors, Stream(doors) as stream:
+    with open_gateway(model(), gateway=replace(GRPC_ALONE, silent_s=0.3)) as doors, Stream(doors) as stream:
         assert "nothing came for 0.3 s" in stream.refusal()
 
 
 def test_a_worker_that_stops_ends_streams() -> None:
     """Its end must not wait for a client that only listens; a client must know that nothing more will come."""
-    with open_doors(model(), gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
+    with open_gateway(model(), gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
         stream.send(one_colour(1))
         stream.next()
         doors.node.stop()
@@ -258,7 +258,7 @@ def test_a_stream_is_opened_with_a_token(tmp_path: Path) -> None:
     """As every other call."""
     (tmp_path / "tokens").write_text("car 0123456789abcdef\n")
     settings = replace(GRPC_ALONE, tokens=tmp_path / "tokens")
-    with open_doors(model(), gateway=settings) as doors:
+    with open_gateway(model(), gateway=settings) as doors:
         with Stream(doors) as stream:
             assert "UNAUTHENTICATED" in stream.refusal()
         with Stream(doors, headers={"authorization": "Bearer 0123456789abcdef"}) as stream:

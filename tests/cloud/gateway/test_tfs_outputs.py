@@ -18,8 +18,8 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine
 
 predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
@@ -82,7 +82,7 @@ def of_tensors(name: str, heads: Sequence[str], engine: Engine) -> Model:
 def _doors() -> Iterator[Doors]:
     every = of_tensors("every", [f"of_{name}" for name in TYPES], EveryType())
     every.warm_up(1)
-    with open_doors(of_tensors("several", HEADS, Several()), every) as doors:
+    with open_gateway(of_tensors("several", HEADS, Several()), every) as doors:
         yield doors
 
 

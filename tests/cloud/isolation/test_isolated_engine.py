@@ -16,8 +16,8 @@ import pytest
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
 from cloud.isolation.process import ProcessLostError
-from shared.network.address import SECRETS
-from shared.network.env_names import TOKENS
+from shared.network.address import BROKER_PASSWORD_VARIABLES
+from shared.network.env_names import TOKEN_VARIABLES
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
 
@@ -67,7 +67,7 @@ def test_it_answers_what_the_engine_itself_answers(
 
 def test_the_process_sees_nothing_that_lets_anybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is code, and might tell somebody."""
-    for variable in (*SECRETS, *TOKENS):
+    for variable in (*BROKER_PASSWORD_VARIABLES, *TOKEN_VARIABLES):
         monkeypatch.setenv(variable, "a secret")
     monkeypatch.setenv("HARMLESS", "seen")
     opened = _nasty()

@@ -5,8 +5,8 @@ import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, Placement
 from shared.messages.frame import Status
-from tests.cloud.batching_rig import WAIT_S, Line
 from tests.cloud.isolation import nasty
+from tests.support.batching import WAIT_S, Line
 
 
 @pytest.mark.parametrize("number", [nasty.RAISE, nasty.BUG, nasty.HANG, nasty.EXIT])

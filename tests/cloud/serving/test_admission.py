@@ -10,8 +10,8 @@ from bench.harness.fairness import jain
 from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
 from shared import clock
-from shared.messages.frame import MaskMessage, Status
-from shared.messages.frame_header import FrameHead
+from shared.messages.frame import ResultMessage, Status
+from shared.messages.frame_header import FrameHeader
 from shared.stages import Stage
 
 WAIT_S = 60.0
@@ -20,7 +20,7 @@ WAIT_S = 60.0
 def _request(
     size: int = 10, vehicle: str = "car", camera: str = "left", due_ns: int | None = None, budget_ms: int | None = None
 ) -> Request:
-    def answer(message: MaskMessage) -> None:
+    def answer(message: ResultMessage) -> None:
         raise AssertionError(message)
 
     return Request(
@@ -30,8 +30,8 @@ def _request(
         "tiny",
         answer,
         {Stage.RECEIVED: clock.now_ns()},
-        largest_answer=1,
-        head=FrameHead(due_ns=due_ns, budget_ms=budget_ms),
+        max_reply_bytes=1,
+        head=FrameHeader(due_ns=due_ns, budget_ms=budget_ms),
     )
 
 

@@ -4,7 +4,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.messages.frame import Status
 from shared.stages import Stage
-from tests.cloud.batching_rig import WAIT_S, Gated, Line
+from tests.support.batching import WAIT_S, Gated, Line
 
 
 def test_what_waits_is_inferred_together_and_each_gets_its_own_mask() -> None:
@@ -147,7 +147,7 @@ def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
     """The engine's time goes to frames that can still be answered."""
     line = Line(Gated(), max_size=2)
     line.batcher._inference.add(1, 3_600 * 10**9)
-    assert line.batcher.needs_ns >= 3_600 * 10**9
+    assert line.batcher.expected_latency_ns >= 3_600 * 10**9
     line.put(line.request(0, 60_000), line.request(1))
     line.start()
     line.finish()

@@ -5,12 +5,12 @@ import pytest
 from cloud.engines.engine import InferenceError
 from cloud.isolation.process import ProcessLostError
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import STRIKES, HoldOff
+from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from shared import clock
 from shared.messages.frame import Status, pack_frame
 from shared.mqtt.bus import Properties
-from tests.cloud.batching_rig import Gated, Line
 from tests.cloud.frontends.test_mqtt import FRAME, WAIT_S, open_door
+from tests.support.batching import Gated, Line
 
 S = 10**9
 
@@ -34,52 +34,52 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return made
 
 
-def _strike(hold_off: HoldOff, times: int = STRIKES) -> None:
+def _strike(circuit_breaker: CircuitBreaker, times: int = STRIKES) -> None:
     for _ in range(times):
-        hold_off.strike("bad")
+        circuit_breaker.strike("bad")
 
 
 def test_a_vehicle_is_held_off_for_a_growing_while(time: Time) -> None:
     """Five seconds, then twice as long each time; and nobody else is."""
-    hold_off = HoldOff()
-    _strike(hold_off, STRIKES - 1)
-    assert hold_off.reason("bad") is None
+    circuit_breaker = CircuitBreaker()
+    _strike(circuit_breaker, STRIKES - 1)
+    assert circuit_breaker.reason("bad") is None
     for seconds in (5, 10, 20, 40, 80, 160, 300, 300):
-        hold_off.strike("bad")
+        circuit_breaker.strike("bad")
         time.pass_(seconds - 0.1)
-        assert hold_off.reason("bad") is not None
-        assert hold_off.reason("good") is None
+        assert circuit_breaker.reason("bad") is not None
+        assert circuit_breaker.reason("good") is None
         time.pass_(0.2)
-        assert hold_off.reason("bad") is None
+        assert circuit_breaker.reason("bad") is None
 
 
 def test_a_minute_of_peace_and_all_is_forgotten(time: Time) -> None:
     """A vehicle is restarted with another camera; a frame a day that kills an engine is the engine's fault."""
-    hold_off = HoldOff()
-    _strike(hold_off)
+    circuit_breaker = CircuitBreaker()
+    _strike(circuit_breaker)
     time.pass_(5 + 61)
-    _strike(hold_off, STRIKES - 1)
-    assert hold_off.reason("bad") is None
+    _strike(circuit_breaker, STRIKES - 1)
+    assert circuit_breaker.reason("bad") is None
     for _ in range(10):
         time.pass_(61)
-        hold_off.strike("bad")
-        assert hold_off.reason("bad") is None
+        circuit_breaker.strike("bad")
+        assert circuit_breaker.reason("bad") is None
 
 
 def test_what_is_remembered_is_bounded(time: Time) -> None:
     """Names cost nothing."""
-    hold_off = HoldOff()
+    circuit_breaker = CircuitBreaker()
     for number in range(5000):
         time.pass_(0.001)
-        hold_off.strike(f"car-{number}")
-    assert len(hold_off._records) == 1024
+        circuit_breaker.strike(f"car-{number}")
+    assert len(circuit_breaker._records) == 1024
 
 
 @pytest.mark.usefixtures("time")
 def test_frames_that_end_the_process_count_and_those_the_model_fails_on_do_not() -> None:
     """After three of them the engine is asked no more; two attempts each are all that they cost."""
     for error, reasons in ((ProcessLostError("died"), 3), (InferenceError("NaN"), 6)):
-        line = Line(Gated(error=error, poison=(7,)), hold_off=HoldOff())
+        line = Line(Gated(error=error, poison=(7,)), circuit_breaker=CircuitBreaker())
         line.start()
         line.engine.gate.set()
         for _ in range(6):
@@ -96,11 +96,11 @@ def test_frames_that_end_the_process_count_and_those_the_model_fails_on_do_not()
 @pytest.mark.usefixtures("time")
 def test_a_vehicle_that_is_held_off_is_refused_at_the_door() -> None:
     """Its frames take no place in the queue, and it is told why."""
-    hold_off = HoldOff()
+    circuit_breaker = CircuitBreaker()
     for _ in range(STRIKES):
-        hold_off.strike("car")
+        circuit_breaker.strike("car")
     admission = Admission()
-    with open_door(admission, hold_off=hold_off) as door:
+    with open_door(admission, circuit_breaker=circuit_breaker) as door:
         door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
         answer = door.answers.get(timeout=WAIT_S)
         assert answer.status is Status.REJECTED

@@ -24,9 +24,9 @@ from shared import clock
 from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want, pack_frame
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
@@ -57,9 +57,9 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
 class Places:
     """A batcher's places, and what is put into them."""
 
-    def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
+    def __init__(self, out: "queue.SimpleQueue[Request | ResultMessage]") -> None:
         self.put = out.put
-        self.needs_ns = 0
+        self.expected_latency_ns = 0
         self.free = 1
 
     def reserve(self) -> bool:
@@ -77,13 +77,13 @@ class Bench:
 
     def __init__(self) -> None:
         self.admission = Admission()
-        self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
+        self.out: queue.SimpleQueue[Request | ResultMessage] = queue.SimpleQueue()
         self.places = Places(self.out)
         serving = Serving()
         serving.place(Lane(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
-        self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, PictureLimits(max_pixels=1 << 16))
+        self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, ImageLimits(max_pixels=1 << 16))
 
-    def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
+    def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | ResultMessage:
         """What becomes of a payload: a request with its picture, or a refusal."""
         self.admission.offer(self.request(payload, received_ns=received_ns))
         return self.out.get(timeout=WAIT_S)
@@ -97,7 +97,7 @@ class Bench:
             model="tiny",
             answer=self.out.put,
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
-            largest_answer=1 << 20,
+            max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
             head=peek(payload),
         )
@@ -150,9 +150,9 @@ def test_a_mask_may_be_no_larger_than_a_picture_may() -> None:
     """A few pixels that say they were cut from 67 million would have a mask made of as many."""
     huge = replace(_frame(), geometry=plan(Resize.STRETCH, 300, 300, HEIGHT, WIDTH))
     with _bench() as bench:
-        answer = bench.decode(pack_frame(replace(huge, want=Want(size="frame"))))
+        answer = bench.decode(pack_frame(replace(huge, want=RequestOptions(size="frame"))))
         assert isinstance(bench.decode(pack_frame(huge)), Request)  # Of the model's size it is as small as ever.
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.REJECTED
     assert "a mask of 300×300 would have more than 65536 pixels" in answer.reason
 
@@ -192,7 +192,7 @@ def test_a_geometry_of_the_senders_own_invention_is_refused(change: dict[str, in
     whole = msgpack.unpackb(pack_frame(_whole(40, 30)))
     with _bench() as bench:
         refusal = bench.decode(msgpack.packb(whole | {"geometry": whole["geometry"] | change}))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert refusal.status is Status.REJECTED
         assert re.search(reason, refusal.reason), refusal.reason
         assert isinstance(bench.decode(pack_frame(_whole(40, 30))), Request)
@@ -207,7 +207,7 @@ def test_a_whole_frame_is_bounded_before_it_is_decoded() -> None:
     )
     with _bench() as bench:
         refusal = bench.decode(pack_frame(huge))
-    assert isinstance(refusal, MaskMessage)
+    assert isinstance(refusal, ResultMessage)
     assert "at most 65536 pixels" in refusal.reason
 
 
@@ -216,7 +216,7 @@ def test_a_budget_is_counted_from_the_receipt() -> None:
     with _bench() as bench:
         frame = replace(_frame(), budget_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
-        assert isinstance(late, MaskMessage)
+        assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended while it waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
@@ -226,9 +226,9 @@ def test_a_budget_is_counted_from_the_receipt() -> None:
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     """What the worker can do goes to frames that it can answer in time."""
     with _bench() as bench:
-        bench.places.needs_ns = 600 * 10**9
+        bench.places.expected_latency_ns = 600 * 10**9
         late = bench.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
-        assert isinstance(late, MaskMessage)
+        assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")
         assert isinstance(bench.decode(pack_frame(_frame())), Request)
 
@@ -239,12 +239,12 @@ def test_a_model_or_version_that_is_not_served_is_refused() -> None:
         assert isinstance(bench.decode(pack_frame(replace(_frame(), version="1"))), Request)
         for change in ({"version": "2"}, {"version": 7}):
             refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
-            assert isinstance(refusal, MaskMessage)
+            assert isinstance(refusal, ResultMessage)
             assert refusal.status is Status.REJECTED
         behind = msgpack.unpackb(pack_frame(_frame()))
         del behind["version"]
         refusal = bench.decode(msgpack.packb(behind | {"version": "1"}))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert "tell it before" in refusal.reason
 
 
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_rejected_under_the_senders_own_id(change: dict[str
     """And the next frame is served."""
     with _bench() as bench:
         refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert (refusal.status, str(refusal.id)) == (Status.REJECTED, "car/left/s1/7")
         assert isinstance(bench.decode(pack_frame(_frame())), Request)
 
@@ -299,7 +299,7 @@ def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) ->
                 damaged[place:place] = data.draw(st.binary(min_size=1, max_size=4))
     with _bench() as bench:
         found = bench.decode(bytes(damaged))
-        if isinstance(found, MaskMessage):
+        if isinstance(found, ResultMessage):
             assert found.status in (Status.REJECTED, Status.EXPIRED)
             assert found.reason
         else:

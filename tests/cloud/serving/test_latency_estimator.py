@@ -1,6 +1,6 @@
 import pytest
 
-from cloud.serving.latency_estimator import BatchEstimate, Estimate
+from cloud.serving.latency_estimator import BatchLatencyEstimator, Estimate
 from shared import clock
 
 
@@ -26,7 +26,7 @@ def test_what_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_batch_takes_as_long_as_those_of_its_size_and_no_longer_than_others_tell() -> None:
     """A frame alone must not be refused because eight take long, nor eight be begun because one is quick."""
-    estimate = BatchEstimate(8)
+    estimate = BatchLatencyEstimator(8)
     assert estimate.ns(8) == 0
     estimate.add(2, 100)
     assert [estimate.ns(size) for size in (1, 2, 4, 8)] == [100, 100, 200, 400]

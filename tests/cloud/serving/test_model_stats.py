@@ -2,7 +2,7 @@
 
 from cloud.serving.model_stats import Tally
 from cloud.serving.request import Request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
@@ -15,9 +15,9 @@ def request(model: str = "tiny", batch_size: int = 1) -> Request:
     return asked
 
 
-def answer(status: Status = Status.ANSWERED) -> MaskMessage:
+def answer(status: Status = Status.ANSWERED) -> ResultMessage:
     """What its sender is told."""
-    return MaskMessage(FrameId("car", "left", "s1", 0), 1, status, "w", model="tiny", model_version="1")
+    return ResultMessage(FrameId("car", "left", "s1", 0), 1, status, "w", model="tiny", model_version="1")
 
 
 def test_a_batch_of_three_is_one_execution() -> None:

@@ -10,9 +10,9 @@ from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared.imaging import mask_codecs
-from shared.imaging.geometry import UNSEEN, Geometry, Resize, lay_back, plan
+from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status, Want
+from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Classification, Detections, Tensors
 from shared.stages import Stage
@@ -33,17 +33,17 @@ OUTPUTS: dict[Task, Mapping[str, Any]] = {
 
 
 def _answers(
-    *wishes: tuple[Want, Geometry], task: Task = Task.SEGMENTATION, largest_answer: int = 10**6
-) -> list[MaskMessage]:
+    *wishes: tuple[RequestOptions, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
+) -> list[ResultMessage]:
     """What the post-processor answers to frames with these wishes."""
-    answers: list[MaskMessage] = []
+    answers: list[ResultMessage] = []
     postprocessor = Postprocessor(Replier("w", "cloud/w/s9"))
     model: Any = SimpleNamespace(card=card(task), manifest=manifest(task))
     thread = threading.Thread(target=postprocessor.run)
     thread.start()
     for want, geometry in wishes:
         request = Request(
-            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, largest_answer,
+            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, max_reply_bytes,
             message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
         )  # fmt: skip
         postprocessor.put(request, model)
@@ -56,7 +56,7 @@ def _answers(
 @pytest.mark.parametrize("codec", list(mask_codecs.MASK_CODECS))
 def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
     """In every codec, in every pixel."""
-    answers = _answers(*[(Want(codec), plan(Resize.CROP, 80, 120, *SIZE))] * 5)
+    answers = _answers(*[(RequestOptions(codec), plan(Resize.CROP, 80, 120, *SIZE))] * 5)
     assert len(answers) == 5
     for answer in answers:
         assert (answer.status, answer.shape) == (Status.ANSWERED, SIZE)
@@ -68,18 +68,18 @@ def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
 def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
     """What the model never saw is 255."""
     geometry = plan(Resize.CROP, 80, 200, *SIZE)
-    (answer,) = _answers((Want("zstd", "frame"), geometry))
+    (answer,) = _answers((RequestOptions("zstd", "frame"), geometry))
     assert answer.shape == (80, 200)
     mask = mask_codecs.decode(answer.data, "zstd", (80, 200))
-    np.testing.assert_array_equal(mask, lay_back(MASK, geometry, UNSEEN))
+    np.testing.assert_array_equal(mask, to_source(MASK, geometry, UNSEEN))
     assert (mask == UNSEEN).any()
 
 
 def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> None:
     """A wish of one vehicle must not end the thread that answers all."""
-    large = (Want("raw", "frame"), plan(Resize.STRETCH, 500, 500, *SIZE))
-    small = (Want("raw"), plan(Resize.CROP, *SIZE, *SIZE))
-    rejected, answered = _answers(large, small, largest_answer=3000)
+    large = (RequestOptions("raw", "frame"), plan(Resize.STRETCH, 500, 500, *SIZE))
+    small = (RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE))
+    rejected, answered = _answers(large, small, max_reply_bytes=3000)
     assert (rejected.status, answered.status) == (Status.REJECTED, Status.ANSWERED)
     assert "ask for another mask codec or size" in rejected.reason
 
@@ -89,7 +89,7 @@ def test_every_task_is_answered_in_its_own_form() -> None:
     plain = plan(Resize.CROP, *SIZE, *SIZE)
     said = {}
     for task in (Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS):
-        (answer,) = _answers((Want(top_k=1), plain), task=task)
+        (answer,) = _answers((RequestOptions(top_k=1), plain), task=task)
         assert (answer.status, answer.task, answer.shape) == (Status.ANSWERED, task, None)
         said[task] = results.decode(task, answer.data, answer.codec, None)
     assert said[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
@@ -103,7 +103,9 @@ def test_every_task_is_answered_in_its_own_form() -> None:
 
 def test_tensors_larger_than_the_way_back_are_rejected() -> None:
     """Who asked learns what to ask for instead."""
-    (answer,) = _answers((Want("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, largest_answer=100)
+    (answer,) = _answers(
+        (RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, max_reply_bytes=100
+    )
     assert answer.status is Status.REJECTED
     assert "ask for fewer outputs or another codec" in answer.reason
 
@@ -112,7 +114,9 @@ def test_a_tensor_that_cannot_travel_is_rejected(monkeypatch: pytest.MonkeyPatch
     """And the thread that answers all lives on."""
     monkeypatch.setitem(OUTPUTS, Task.TENSORS, {"depth": np.array(["text"]), "flow": np.arange(5)})
     plain = plan(Resize.CROP, *SIZE, *SIZE)
-    refused, answered = _answers((Want(), plain), (Want(outputs=("flow",)), plain), task=Task.TENSORS)
+    refused, answered = _answers(
+        (RequestOptions(), plain), (RequestOptions(outputs=("flow",)), plain), task=Task.TENSORS
+    )
     assert refused.status is Status.REJECTED
     assert "have the model cast it" in refused.reason
     assert answered.status is Status.ANSWERED

@@ -8,7 +8,7 @@ from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
@@ -35,20 +35,20 @@ FRAME = FrameMessage(
     frame_stamp_ns=0,
     data=b"",
     attempt=2,
-    want=Want("rle"),
+    want=RequestOptions("rle"),
     stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
 )
 
 
-def _request(answers: list[MaskMessage], message: FrameMessage | None = FRAME) -> Request:
+def _request(answers: list[ResultMessage], message: FrameMessage | None = FRAME) -> Request:
     return Request(
-        b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 100}, largest_answer=1000, message=message, batch_size=4
+        b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
     )  # fmt: skip
 
 
 def test_an_answer_carries_the_mask_and_all_that_it_came_from() -> None:
     """The geometry and the stamps are echoed; the model's hash says whose word it is."""
-    answers: list[MaskMessage] = []
+    answers: list[ResultMessage] = []
     mask = np.arange(96, dtype=np.uint8).reshape(8, 12)
     replier = Replier("w", "cloud/w/s9")
     replier.result(_request(answers), CARD, mask)
@@ -68,7 +68,7 @@ def test_an_answer_carries_the_mask_and_all_that_it_came_from() -> None:
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
 def test_a_refusal_says_why(status: Status) -> None:
     """In no more than what a message may hold."""
-    answers: list[MaskMessage] = []
+    answers: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
     replier.refuse(_request(answers), status, "because " * 1000)
     (answer,) = answers
@@ -80,7 +80,7 @@ def test_a_refusal_says_why(status: Status) -> None:
 
 def test_a_message_that_could_not_be_read_is_answered_by_its_correlation() -> None:
     """Its stamps are not known, its sender is."""
-    answers: list[MaskMessage] = []
+    answers: list[ResultMessage] = []
     request = _request(answers, None)
     request.correlation = FRAME.id
     Replier("w", "cloud/w/s9").refuse(request, Status.REJECTED, "broken")
@@ -90,7 +90,7 @@ def test_a_message_that_could_not_be_read_is_answered_by_its_correlation() -> No
 
 def test_what_tells_nobody_whose_it_is_is_counted() -> None:
     """It cannot be answered, but it is not silent."""
-    answers: list[MaskMessage] = []
+    answers: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
     replier.refuse(_request(answers, None), Status.REJECTED, "broken")
     assert not answers
@@ -99,8 +99,8 @@ def test_what_tells_nobody_whose_it_is_is_counted() -> None:
 
 def test_a_mask_larger_than_the_way_back_takes_is_not_sent() -> None:
     """The broker would cut the connection, for every vehicle's frames."""
-    answers: list[MaskMessage] = []
-    request = _request(answers, replace(FRAME, want=Want("raw")))
+    answers: list[ResultMessage] = []
+    request = _request(answers, replace(FRAME, want=RequestOptions("raw")))
     with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes, more than the 1000 that the way back takes"):
         Replier("w", "cloud/w/s9").result(request, CARD, np.zeros((40, 40), np.uint8))
     assert not answers

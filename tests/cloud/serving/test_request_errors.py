@@ -21,11 +21,11 @@ from shared.encoding.protobuf_wire import pack
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.control import ControlRequest, Verb, pack_request, unpack_reply
-from shared.messages.frame import Status, pack_frame, unpack_mask
+from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from shared.mqtt.bus import Delivery, Properties
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 PIXELS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
 INFERENCE = {"instances": PIXELS[None].tolist()}
@@ -49,7 +49,7 @@ def raise_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(name="doors")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         yield doors
 
 
@@ -73,7 +73,7 @@ def published(doors: Doors) -> Callable[[int], Status]:
         sent = frame(sequence)
         topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
         doors.bus.publish(topic, pack_frame(sent), qos=1, properties=Properties(correlation=str(sent.id).encode()))
-        answer = unpack_mask(answers.get(timeout=WAIT_S).payload)
+        answer = unpack_result(answers.get(timeout=WAIT_S).payload)
         assert answer.id == sent.id
         return answer.status
 
@@ -87,13 +87,13 @@ def published(doors: Doors) -> Callable[[int], Status]:
         ("cloud.serving.decoding.unpack_frame", "decoding"),
         ("shared.imaging.image_codecs.decode", "decoding"),
         ("shared.messages.results.encode", "postprocessing"),
-        ("cloud.frontends.mqtt.pack_mask", "postprocessing"),
+        ("cloud.frontends.mqtt.pack_result", "postprocessing"),
     ],
 )
 def test_a_stage_that_raises_fails_one_frame(
     doors: Doors, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Intake, message reader, decoder, encoder and packer: the frame is `failed`, and the log has the traceback."""
+    """MqttFrontend, message reader, decoder, encoder and packer: the frame is `failed`, and the log has the traceback."""
     module, _, name = target.rpartition(".")
     monkeypatch.setattr(target, raise_once(getattr(__import__(module, fromlist=[name]), name)))
     send = published(doors)
@@ -121,7 +121,7 @@ def test_an_engine_that_raises_fails_one_frame() -> None:
         if next(failures, False):
             raise ArtificialError("artificial")
 
-    with open_doors(model(act)) as doors:
+    with open_gateway(model(act)) as doors:
         send = published(doors)
         assert [send(sequence) for sequence in range(2)] == [Status.FAILED, Status.ANSWERED]
         assert errors_by_stage(doors) == {"inference": 2}

@@ -8,7 +8,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.served_models import Lane, Serving
 from shared.encoding.msgpack_reader import MessageError
 from shared.runtime.threads import ThreadGroup
-from tests.cloud.channel import Engine, model
+from tests.support.tiny_model import Engine, model
 
 
 def _lane(name: str = "tiny", version: str = "1", engine: Engine | None = None, *, owns_model: bool = True) -> Lane:

@@ -6,7 +6,7 @@ from cloud.models.manifest import Manifest
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
 
@@ -45,7 +45,7 @@ def card(task: Task) -> ModelCard:
     )  # fmt: skip
 
 
-def message(want: Want = Want(), geometry: Geometry | None = None) -> FrameMessage:  # noqa: B008  Frozen.
+def message(want: RequestOptions = RequestOptions(), geometry: Geometry | None = None) -> FrameMessage:  # noqa: B008  Frozen.
     """A frame of the model's size, or resized as `geometry` says."""
     return FrameMessage(
         id=FrameId("car", "left", "s1", 7),

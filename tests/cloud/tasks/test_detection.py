@@ -66,7 +66,7 @@ def test_boxes_lie_on_the_original_frame(resize: Resize) -> None:
     made = plan(resize, 200, 500, HEIGHT, WIDTH)
     corners = np.array([[10, 12, 30, 25], [-5, 15, 9, 70]])
     got = _found(corners, [[0.9, 0, 0], [0, 0.8, 0]], made)
-    np.testing.assert_array_equal(got.boxes, boxes.lay_back(corners, made))
+    np.testing.assert_array_equal(got.boxes, boxes.to_source(corners, made))
     assert (got.boxes[:, 2:] <= (500, 200)).all()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cloud.tasks.tensors import result
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import Task
 from shared.messages.results import Tensors
 from tests.cloud.tasks.parts import manifest, message
@@ -17,7 +17,7 @@ OUTPUTS: dict[str, Any] = {"depth": np.arange(6, dtype=np.float16).reshape(2, 3)
 )
 def test_what_was_asked_for_is_told(wanted: tuple[str, ...], told: list[str]) -> None:
     """All, where nothing was; each as the model gave it."""
-    got = result(OUTPUTS, message(Want(outputs=wanted)), manifest(Task.TENSORS))
+    got = result(OUTPUTS, message(RequestOptions(outputs=wanted)), manifest(Task.TENSORS))
     assert isinstance(got, Tensors)
     assert list(got.values) == told
     for name, array in got.values.items():

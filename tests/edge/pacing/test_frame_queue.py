@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from edge.pacing.frame_queue import Slot
-from edge.reliability.ledger import Journey, Ledger
+from edge.pacing.frame_queue import FrameQueue
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared.imaging.frames import Frame
 from shared.runlog.latency_log import LogWriter
 
-Due = Callable[..., tuple[Journey, Frame]]
+Due = Callable[..., tuple[FrameRecord, Frame]]
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def due(tmp_path: Path, frame: Callable[..., Frame]) -> Iterator[Due]:
 
 def test_the_newest_frame_of_a_camera_pushes_the_older_one_out(due: Due) -> None:
     """And no other camera's; the one that was due first is taken first."""
-    slot = Slot()
+    slot = FrameQueue()
     offered = [due(index, camera) for index, camera in enumerate(("/l", "/r", "/l"))]
     assert [slot.put(*item) for item in offered] == [None, None, offered[0][0]]
     assert slot.take() == offered[1]
@@ -32,7 +32,7 @@ def test_the_newest_frame_of_a_camera_pushes_the_older_one_out(due: Due) -> None
 
 def test_a_deeper_slot_gives_up_the_oldest_of_the_camera_that_is_full(due: Due) -> None:
     """What waits is taken in the order in which it was due, whichever camera it came from."""
-    slot = Slot(2)
+    slot = FrameQueue(2)
     offered = [due(index, camera) for index, camera in enumerate(("/l", "/l", "/r", "/l", "/l", "/r"))]
     pushed_out = [slot.put(*item) for item in offered]
     assert pushed_out == [None, None, None, offered[0][0], offered[1][0], None]
@@ -42,7 +42,7 @@ def test_a_deeper_slot_gives_up_the_oldest_of_the_camera_that_is_full(due: Due) 
 
 def test_a_frame_taken_makes_room(due: Due) -> None:
     """A slot that counted what has left it would give frames up for nothing."""
-    slot = Slot(2)
+    slot = FrameQueue(2)
     for index in range(10):
         offered = due(index)
         assert slot.put(*offered) is None
@@ -51,7 +51,7 @@ def test_a_frame_taken_makes_room(due: Due) -> None:
 
 def test_what_waits_when_nobody_will_take_it_is_handed_back(due: Due) -> None:
     """So that it gets its row."""
-    slot = Slot(3)
+    slot = FrameQueue(3)
     journeys = [due(index, camera) for index, camera in enumerate(("/l", "/r", "/l"))]
     for item in journeys:
         slot.put(*item)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from edge.pacing.arrivals import Arrivals, poisson_ns
-from edge.pacing.frame_queue import Slot
+from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -100,10 +100,12 @@ def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
     assert str(ahead.fault) == "truncated"
 
 
-def _paced(source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None) -> list[Journey]:
+def _paced(
+    source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None
+) -> list[FrameRecord]:
     """Every frame that a taker as quick as can be gets from a paced source."""
     stop = stop or threading.Event()
-    slot = Slot()
+    slot = FrameQueue()
     ahead = ReadAhead(source, schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
@@ -165,7 +167,7 @@ def test_lateness_moves_no_due_time(ledger: Ledger, frame: Make, monkeypatch: py
             yield frame(index)
             now_ns[0] += 3600 * 10**9
 
-    slot = Slot(5)
+    slot = FrameQueue(5)
     schedule = Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
     Pacer(late(), slot, ledger, schedule, threading.Event()).run()
     due = [journey.times[Stage.DUE] for journey in slot.drain()]
@@ -181,7 +183,7 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
     ledger: Ledger, frame: Make, tmp_path: Path, read_ahead: int
 ) -> None:
     """Its latency counts from that one instant; nothing of it is given up; a part of one ends the source."""
-    stop, slot = threading.Event(), Slot()
+    stop, slot = threading.Event(), FrameQueue()
     schedule = Schedule(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
     frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken picture")
@@ -191,7 +193,7 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
     for thread in threads:
         thread.start()
     ended_ns = []
-    held: list[Journey] = []
+    held: list[FrameRecord] = []
     while (item := slot.take()) is not None:
         held.append(item[0])
         if item[0].frame_index in (3, 7, 9):  # The last of a burst: only now do its frames end.
@@ -239,7 +241,7 @@ def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> Non
 def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: Schedule) -> None:
     """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
     stop = threading.Event()
-    slot = Slot()
+    slot = FrameQueue()
     frames = [frame(0), frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)

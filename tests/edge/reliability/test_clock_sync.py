@@ -12,7 +12,7 @@ from cloud.frontends.clock_responder import Echoes
 from cloud.serving.request_errors import RequestErrors
 from edge.reliability.clock_sync import Probes
 from edge.reliability.worker_clocks import Clocks
-from edge.transports.mqtt.clock_prober import MqttProber
+from edge.transports.mqtt.clock_prober import MqttClockProber
 from shared import clock
 from shared.clock import Exchange, Offset
 from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
@@ -137,10 +137,10 @@ def test_what_is_never_answered_is_forgotten(clocks: Clocks) -> None:
 
 
 @contextmanager
-def probing(bus: Bus, clocks: Clocks, *online: tuple[str, str]) -> Iterator[MqttProber]:
+def probing(bus: Bus, clocks: Clocks, *online: tuple[str, str]) -> Iterator[MqttClockProber]:
     """The thread, asking these workers."""
     stop = threading.Event()
-    prober = MqttProber(bus, vehicle="car", session="s1", online=lambda: online)
+    prober = MqttClockProber(bus, vehicle="car", session="s1", online=lambda: online)
     thread = threading.Thread(target=prober.run, args=(clocks, stop))
     thread.start()
     try:
@@ -189,7 +189,7 @@ def test_after_a_reconnect_a_burst_is_sent_again(clocks: Clocks) -> None:
 def test_a_flood_of_echoes_stays_bounded(clocks: Clocks) -> None:
     """And what it costs is counted."""
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         bus.subscribe(ECHOES.filter(vehicle="car"), 0, lambda delivery: prober._returned(clocks, delivery))
         done = threading.Event()
         for _ in range(1000):
@@ -204,7 +204,7 @@ def test_an_echo_too_large_to_be_one_is_not_held(clocks: Clocks) -> None:
     """A queue full of the largest messages that a broker takes would be all the memory there is."""
     topic = ECHOES.of(vehicle="car", worker="w")
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         prober._returned(clocks, Delivery(topic, bytes(513), received_ns=1))
         prober._returned(clocks, Delivery(topic, bytes(512), received_ns=1))
     assert prober._prober._echoes.qsize() == 1
@@ -222,7 +222,7 @@ def test_the_thread_leaves_its_topic_behind(clocks: Clocks) -> None:
 def test_an_echo_by_a_topic_that_names_no_worker_is_counted(clocks: Clocks) -> None:
     """A subscription's wildcard takes in what no name may be."""
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         prober._returned(clocks, Delivery("skylane/v1/echoes/car/a b", b"", received_ns=1))
     assert not prober._prober._echoes.qsize()
     assert clocks.ignored == {"topic": 1}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import Clocks
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
@@ -46,7 +46,7 @@ def book(tmp_path: Path) -> Iterator[Book]:
         yield made
 
 
-def _finish(ledger: Ledger, journey: Journey, message: MaskMessage) -> Outcome:
+def _finish(ledger: Ledger, journey: FrameRecord, message: ResultMessage) -> Outcome:
     assert ledger.accept(message) is journey
     journey.times[Stage.RETURNED] = journey.times[Stage.SENT] + 5_000_000
     journey.times[Stage.MASK_DECODED] = journey.times[Stage.RETURNED] + 1000
@@ -313,7 +313,7 @@ def test_everything_is_accounted_for_whoever_closes_it_first(
     assert Counter(row["outcome"] for row in rows) == {key.value: n for key, n in tally.outcomes.items()}
 
 
-def _receive(ledger: Ledger, message: MaskMessage) -> None:
+def _receive(ledger: Ledger, message: ResultMessage) -> None:
     journey = ledger.accept(message)
     if journey:
         journey.times[Stage.RETURNED] = journey.times[Stage.MASK_DECODED] = clock.now_ns()

@@ -4,7 +4,7 @@ import pytest
 
 from edge.reliability.liveness import Silence
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange
 
@@ -17,14 +17,14 @@ class Scene:
     """Workers, a broker, and a clock that stands until it is moved."""
 
     now_ns: int = 1000 * S
-    heard_ns: int = 1000 * S
+    last_received_ns: int = 1000 * S
     asked: int = 0
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: WorkerStats = field(default_factory=WorkerStats)
     clocks: Clocks = field(default_factory=Clocks)
 
     def __post_init__(self) -> None:
         """Both workers have just echoed."""
-        self.silence = Silence(self.pulse, self.clocks, heard_ns=lambda: self.heard_ns, ask=self.ask)
+        self.silence = Silence(self.pulse, self.clocks, last_received_ns=lambda: self.last_received_ns, ask=self.ask)
         for name, session in WORKERS:
             self.echo(name, session)
 
@@ -42,7 +42,7 @@ class Scene:
         """Whether all are silent, so much later."""
         self.now_ns += round(seconds * S)
         if hears:
-            self.heard_ns = self.now_ns
+            self.last_received_ns = self.now_ns
         return self.silence.is_total(WORKERS)
 
 

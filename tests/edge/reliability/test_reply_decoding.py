@@ -5,24 +5,24 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.reliability.reply_decoding import decoded
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
-Answer = Callable[..., MaskMessage]
+Answer = Callable[..., ResultMessage]
 
 
 @pytest.fixture
-def journey(send: Callable[[Journey], Journey]) -> Journey:
+def journey(send: Callable[[FrameRecord], FrameRecord]) -> FrameRecord:
     """A frame of 16×30 pixels, sent to a model of 8×12."""
-    begun = Journey(FrameId("car", "left", "s1", 0), "/left", 0, 0, 0, 0, {Stage.DUE: clock.now_ns()}, None)
+    begun = FrameRecord(FrameId("car", "left", "s1", 0), "/left", 0, 0, 0, 0, {Stage.DUE: clock.now_ns()}, None)
     begun.geometry = plan(Resize.CROP, 16, 30, 8, 12)
     return send(begun)
 
@@ -41,13 +41,13 @@ RESULTS: dict[Task, Result] = {
 }
 
 
-def _answered(answer: Answer, journey: Journey, task: Task, result: Result) -> MaskMessage:
+def _answered(answer: Answer, journey: FrameRecord, task: Task, result: Result) -> ResultMessage:
     shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
     return answer(journey, task=task, shape=shape, data=results.encode(result, "zstd"))
 
 
 @pytest.mark.parametrize("task", Task)
-def test_the_result_of_every_task_is_read(journey: Journey, answer: Answer, task: Task) -> None:
+def test_the_result_of_every_task_is_read(journey: FrameRecord, answer: Answer, task: Task) -> None:
     """Exactly as the worker packed it."""
     sent = RESULTS[task]
     read, fault = decoded(_answered(answer, journey, task, sent), journey, task)
@@ -57,7 +57,7 @@ def test_the_result_of_every_task_is_read(journey: Journey, answer: Answer, task
 
 
 @pytest.mark.parametrize("task", Task)
-def test_a_result_of_another_task_is_a_failure(journey: Journey, answer: Answer, task: Task) -> None:
+def test_a_result_of_another_task_is_a_failure(journey: FrameRecord, answer: Answer, task: Task) -> None:
     """Sinks are chosen by the card; who asked for boxes cannot use a mask."""
     other = Task.DETECTION if task is Task.SEGMENTATION else Task.SEGMENTATION
     read, fault = decoded(_answered(answer, journey, other, RESULTS[other]), journey, task)
@@ -66,7 +66,7 @@ def test_a_result_of_another_task_is_a_failure(journey: Journey, answer: Answer,
 
 
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 31, 5), (0, 0, 5, 17), (0, -3, 5, 5)])
-def test_a_box_over_the_frames_edge_is_a_failure(journey: Journey, answer: Answer, box: tuple[int, ...]) -> None:
+def test_a_box_over_the_frames_edge_is_a_failure(journey: FrameRecord, answer: Answer, box: tuple[int, ...]) -> None:
     """Whoever cuts it out of the frame would read beyond it."""
     read, fault = decoded(_answered(answer, journey, Task.DETECTION, _detections(box)), journey, Task.DETECTION)
     assert read is None
@@ -75,7 +75,7 @@ def test_a_box_over_the_frames_edge_is_a_failure(journey: Journey, answer: Answe
 
 @pytest.mark.parametrize("task", Task)
 @pytest.mark.parametrize("changes", [{"data": b"\x81\x00"}, {"codec": "jpeg"}, {"data": b""}])
-def test_damaged_data_is_a_failure(journey: Journey, answer: Answer, task: Task, changes: dict[str, Any]) -> None:
+def test_damaged_data_is_a_failure(journey: FrameRecord, answer: Answer, task: Task, changes: dict[str, Any]) -> None:
     """Told as one, with what it was to be."""
     message = replace(_answered(answer, journey, task, RESULTS[task]), **changes)
     read, fault = decoded(message, journey, task)
@@ -84,6 +84,6 @@ def test_damaged_data_is_a_failure(journey: Journey, answer: Answer, task: Task,
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ANSWERED])
-def test_a_refusal_has_no_result_and_no_fault(journey: Journey, answer: Answer, status: Status) -> None:
+def test_a_refusal_has_no_result_and_no_fault(journey: FrameRecord, answer: Answer, status: Status) -> None:
     """Its reason is the worker's."""
     assert decoded(answer(journey, status), journey, Task.DETECTION) == (None, "")

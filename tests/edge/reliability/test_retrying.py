@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey, Ledger
-from edge.reliability.retry_policy import Suspicions
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from edge.sender import Sender, Window
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.clock import Exchange
-from shared.messages.frame import MaskMessage, Status, unpack_frame
+from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import FRAMES, RETRIES, WORKER_STATUS
@@ -34,7 +34,7 @@ class Vehicle:
     def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard) -> None:
         self.folder, self.card, self.bus = folder, card, bus
         self.log = LogWriter(folder)
-        self.pulse, self.clocks, self.stop = Pulse(), Clocks(), threading.Event()
+        self.pulse, self.clocks, self.stop = WorkerStats(), Clocks(), threading.Event()
         window = Window(4, self.stop)
         self.ledger = Ledger(
             self.log, vehicle="car", session="s1", model="tiny", deadline_ms=60_000.0, pulse=self.pulse,
@@ -42,7 +42,7 @@ class Vehicle:
         )  # fmt: skip
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
         self.sender = Sender(self.transport, self.ledger, window, node="edge/car/s1", keeps=True)
-        self.suspicions = Suspicions(self.pulse, window=4)
+        self.suspicions = RetryPolicy(self.pulse, window=4)
         self.retrier = Retrier(self.transport, self.ledger, self.suspicions, self.pulse, self.clocks)
         self.taken: list[Delivery] = []
         self.arrived = threading.Semaphore(0)
@@ -65,7 +65,7 @@ class Vehicle:
         self.bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
         assert done.wait(WAIT_S)
 
-    def send(self, frame: Any) -> Journey:
+    def send(self, frame: Any) -> FrameRecord:
         """Bring a frame from due to published."""
         journey = self.ledger.begin(frame, clock.now_ns())
         journey.times[Stage.TAKEN] = clock.now_ns()
@@ -85,7 +85,7 @@ class Vehicle:
             thread.join(WAIT_S)
         return self.taken[-1]
 
-    def answer(self, delivery: Delivery, answer: Make, journey: Journey, **changes: Any) -> None:
+    def answer(self, delivery: Delivery, answer: Make, journey: FrameRecord, **changes: Any) -> None:
         """A worker's answer to what was delivered to it comes in."""
         message = unpack_frame(delivery.payload)
         at_ns = message.stamps[-1].at_ns
@@ -93,7 +93,7 @@ class Vehicle:
         fields = {"attempt": message.attempt, "stamps": message.stamps + cloud, "worker": "b", **changes}
         self.take(answer(journey, **fields))
 
-    def take(self, message: MaskMessage) -> None:
+    def take(self, message: ResultMessage) -> None:
         """As the receiver does."""
         journey = self.ledger.accept(message)
         if journey:

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
-from edge.upload.client import NodeLostError
-from edge.upload.grpc_client import SendSettings
-from edge.upload.http_client import HttpCaller
+from edge.upload.client import WorkerLostError
+from edge.upload.grpc_client import UploadSettings
+from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
-from tests.cloud.channel import HEIGHT, WIDTH, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 
 @pytest.fixture(name="folder")
@@ -49,7 +49,7 @@ def where(doors: Doors, transport: str) -> str:
 def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folder: Path, tmp_path: Path) -> None:
     """One that is damaged must not end a run of thousands, nor be overlooked."""
     lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
-    with open_doors(model(), worker="one") as one, open_doors(model(), worker="two") as two:
+    with open_gateway(model(), worker="one") as one, open_gateway(model(), worker="two") as two:
         nodes = f"{where(one, transport)},{where(two, transport)}"
         done = sent(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
         assert done.exit_code == 1, done.output
@@ -70,7 +70,7 @@ def test_a_disk_that_takes_no_answer_ends_the_run_with_the_flag_to_mend(
     lines: str, output: str | None, folder: Path, tmp_path: Path
 ) -> None:
     """Not with a traceback, in the middle of a folder of thousands."""
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         more = () if output is None else ("--output", output)
         done = sent(folder, tmp_path / lines, "--nodes", doors.grpc, *more)
     assert isinstance(done.exception, UnwritableError), done.exception
@@ -85,7 +85,7 @@ def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folde
     """And is named."""
     for name in ("cut.png", "no.jpg"):
         (folder / name).unlink()
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
         done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
@@ -97,7 +97,7 @@ def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
     transport: str, folder: Path, tmp_path: Path
 ) -> None:
     """A minute may be right for a node that starts, and not for a run of six pictures that others have answered."""
-    with open_doors(model()) as doors, ThreadPoolExecutor(1) as thread:
+    with open_gateway(model()) as doors, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "3600")
         done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
     assert "6 answered" in done.output
@@ -116,19 +116,19 @@ def test_a_node_that_comes_late_is_taken_in(transport: str, folder: Path, tmp_pa
 
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
-    with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
+    with open_gateway(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "3600", "--places", "1")
         done = thread.submit(sent, folder, lines, *nodes, "--transport", transport)
         assert begun.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
-        with open_doors(model(come.set), worker="late", gateway=gateway):
+        with open_gateway(model(come.set), worker="late", gateway=gateway):
             assert "6 answered" in done.result(WAIT_S).output
     assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, where(early, transport)}
 
 
 def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path) -> None:
     """The reason is the node's."""
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         done = sent(folder, tmp_path / "lines.jsonl", "--nodes", doors.http, "--transport", "http", "--model", "huge")
     assert done.exit_code == NOTHING_ANSWERED
     assert "huge" in done.output
@@ -150,7 +150,7 @@ def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, 
             pass
 
     lines = tmp_path / "lines.jsonl"
-    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+    with open_gateway(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         nodes = f"127.0.0.1:{server.server_port},{doors.http}"
@@ -180,11 +180,14 @@ def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    settings = SendSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
+    settings = UploadSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
     with ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        with closing(HttpCaller(f"127.0.0.1:{server.server_port}", settings)) as caller, pytest.raises(NodeLostError):
+        with (
+            closing(HttpUploadClient(f"127.0.0.1:{server.server_port}", settings)) as caller,
+            pytest.raises(WorkerLostError),
+        ):
             caller.ask(folder / "0.png")
         over.set()
         server.shutdown()
@@ -199,7 +202,7 @@ def test_a_token_is_sent_by_its_name(
     token, tokens = "t" * 32, tmp_path / "tokens"
     tokens.write_text(f"car-1 {token}\n")
     monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
-    with open_doors(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as doors:
+    with open_gateway(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as doors:
         way = ("--nodes", where(doors, transport), "--transport", transport)
         own, others = sent(folder, tmp_path / "own", *way, "--vehicle", "car-1"), sent(folder, tmp_path / "send", *way)
     assert "6 answered" in own.output

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.factory import open_transport
 from edge.transports.transport import Transport
 
@@ -21,7 +21,7 @@ Open = Callable[..., Transport]
 @pytest.fixture(name="reach")
 def _reach() -> Iterator[Open]:
     """Opens transports to addresses; a bug on one of their threads fails the test."""
-    hooks = Hooks()
+    hooks = TransportEvents()
     with ExitStack() as stack:
 
         def reach(transport: str, *addresses: str, vehicle: str = "car", model: str = "tiny", **more: Any) -> Transport:

@@ -12,7 +12,7 @@ from shared import clock
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from tests.cloud.channel import CARD
+from tests.support.tiny_model import CARD
 
 grpc: Any = import_module("grpc")
 

@@ -16,13 +16,13 @@ from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.transport import Reply, Transport
 from shared import clock
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
@@ -32,7 +32,7 @@ def door(doors: Doors, name: str) -> str:
     return doors.grpc if name.endswith("grpc") else doors.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskMessage]:
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, ResultMessage]:
     """Send a frame and wait for what becomes of it."""
     unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
     transport.send(message, transport.pack(message), unreached.put)
@@ -42,7 +42,7 @@ def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskM
     return reply, reply.read()
 
 
-def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage | None:
+def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage | None:
     """Send a frame; its answer, or None where there is none soon."""
     transport.send(message, transport.pack(message), lambda _: None)
     try:
@@ -56,13 +56,13 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage |
 @every_transport
 def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open) -> None:
     """What MQTT brings, by any other door: the same row follows from it."""
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         transport = reach(name, door(doors, name))
         assert transport.wait_for_card(WAIT_S).name == "tiny"
         assert transport.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), want=Want("zstd"))
+            message = replace(frame(sequence), stamps=(sent,), want=RequestOptions("zstd"))
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
@@ -81,7 +81,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
     ("changes", "status", "reason"),
     [
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"want": Want("jpeg")}, Status.REJECTED, "codec"),
+        ({"want": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
         ({"budget_ms": 0}, Status.EXPIRED, "budget"),
     ],
@@ -96,7 +96,7 @@ def test_a_frame_that_is_refused_says_why(
     reason: str,
 ) -> None:
     """The worker's own words, whatever protocol carries them."""
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
         while (answer := answer_in_time(transport, replace(frame(1), **changes))) is None:
@@ -116,7 +116,7 @@ def test_an_engine_that_fails_fails_its_frame(name: str, reach: Open) -> None:
         if broken.is_set():
             raise InferenceError("no memory")
 
-    with open_doors(model(act)) as doors:
+    with open_gateway(model(act)) as doors:
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
         _, failed = answer_to(transport, frame(1))
@@ -130,7 +130,7 @@ def test_an_engine_that_fails_fails_its_frame(name: str, reach: Open) -> None:
 def test_a_worker_that_is_full_overloads(name: str, reach: Open) -> None:
     """More are sent than wait there: some are told so at once, and every one has its end."""
     go_on = threading.Event()
-    with open_doors(model(lambda: _wait(go_on)), max_frames=1) as doors:
+    with open_gateway(model(lambda: _wait(go_on)), max_frames=1) as doors:
         transport = reach(name, door(doors, name), window=16)
         transport.wait_for_card(WAIT_S)
         for sequence in range(16):
@@ -150,7 +150,7 @@ def test_a_worker_that_is_full_overloads(name: str, reach: Open) -> None:
 def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -> None:
     """Uplink and downlink can be told apart on every transport."""
     clocks, stop = Clocks(), threading.Event()
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
@@ -170,7 +170,7 @@ def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(
 ) -> None:
     """Who is there is followed, and logged; the frames that nobody gets are told to be so."""
     settings = None
-    with open_doors(model()) as doors:
+    with open_gateway(model()) as doors:
         address = door(doors, name)
         settings = GatewaySettings(grpc=doors.grpc, http=doors.http)
         transport = reach(name, address)
@@ -180,7 +180,7 @@ def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(
     transport.send(message, transport.pack(message), unreached.put)
     assert unreached.get(timeout=WAIT_S) == "no_worker"
     assert not transport.wait_until_served(0.0)
-    with open_doors(model(), gateway=settings):
+    with open_gateway(model(), gateway=settings):
         assert transport.wait_until_served(WAIT_S)
         _, answer = answer_to(transport, message)
         assert answer.status is Status.ANSWERED
@@ -200,7 +200,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens)
-    with open_doors(model(), gateway=gateway) as doors:
+    with open_gateway(model(), gateway=gateway) as doors:
         with pytest.raises(NoWorkerError, match="no token"):
             reach(name, door(doors, name)).wait_for_card(3600.0)
         monkeypatch.setenv("SKYLANE_WORKER_TOKEN", "0123456789abcdef")
@@ -214,12 +214,12 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
 @every_transport
 def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_path: Path) -> None:
     """Frames are pictures of streets: nobody on the way may read them."""
-    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    authority, other = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
     )
-    with open_doors(model(), gateway=gateway) as doors:
+    with open_gateway(model(), gateway=gateway) as doors:
         transport = reach(name, door(doors, name), worker_tls_ca=authority.certificate_file)
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
@@ -237,9 +237,9 @@ def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_
 def test_an_address_without_a_worker_that_serves_is_told_apart(name: str, reach: Open) -> None:
     """One that was there and was not needed is none of them, and one that had frames is not either."""
     with (
-        open_doors(model(), worker="one") as used,
-        open_doors(model(), worker="idle") as idle,
-        open_doors(model(name="other"), worker="two") as other,
+        open_gateway(model(), worker="one") as used,
+        open_gateway(model(), worker="idle") as idle,
+        open_gateway(model(name="other"), worker="two") as other,
     ):
         addresses = [door(each, name) for each in (used, idle, other)]
         transport = reach(name, *addresses, "127.0.0.1:1")
@@ -256,7 +256,7 @@ def test_frames_go_to_the_least_busy_worker(reach: Open) -> None:
     """One that is slow gets fewer; turn by turn it would hold every other frame up."""
     go_on = threading.Event()
     slow = model(lambda: _wait(go_on))
-    with open_doors(slow, worker="slow") as held, open_doors(model(), worker="quick") as free:
+    with open_gateway(slow, worker="slow") as held, open_gateway(model(), worker="quick") as free:
         transport = reach("grpc", held.grpc, free.grpc)
         while len(transport.online()) < 2:
             transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
@@ -276,7 +276,7 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(WAIT_S)
 
 
-def _next(transport: Transport) -> MaskMessage:
+def _next(transport: Transport) -> ResultMessage:
     reply = transport.replies.get(timeout=WAIT_S)
     assert reply is not None
     return reply.read()

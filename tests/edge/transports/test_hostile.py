@@ -14,31 +14,33 @@ from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.channel import Line, LineError, Outcome, Silent
+from edge.transports.channel import ChannelError, Line, Outcome, Silent
 from edge.transports.credentials import Security
-from edge.transports.grpc.channel import GrpcLine
-from edge.transports.http.channel import HttpLine
+from edge.transports.grpc.channel import GrpcChannel
+from edge.transports.http.channel import HttpChannel
 from edge.transports.http.connection_pool import connections
-from edge.transports.protocols.skylane import Native
-from edge.transports.protocols.tensorflow_serving import RestPredict
-from edge.transports.transport import Parcel, Transport
+from edge.transports.protocols.skylane import SkylaneAdapter
+from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
+from edge.transports.transport import EncodedRequest, Transport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
-from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.topics import FrameId
 from shared.network.endpoint import Endpoint
-from tests.cloud.channel import HEIGHT, WIDTH, frame
 from tests.edge.transports.conftest import WAIT_S, Open, await_problem
 from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server
+from tests.support.tiny_model import HEIGHT, WIDTH, frame
 
-ANSWER = MaskMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
-MASK = base64.urlsafe_b64encode(pack_mask(ANSWER)).decode().rstrip("=")
-FOREIGN = base64.urlsafe_b64encode(pack_mask(replace(ANSWER, id=FrameId("bus", "left", "s1", 7)))).decode().rstrip("=")
+ANSWER = ResultMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
+MASK = base64.urlsafe_b64encode(pack_result(ANSWER)).decode().rstrip("=")
+FOREIGN = (
+    base64.urlsafe_b64encode(pack_result(replace(ANSWER, id=FrameId("bus", "left", "s1", 7)))).decode().rstrip("=")
+)
 REST = ("oip-rest", "tfs-rest")
 GRPC = ("grpc", "oip-grpc", "tfs-grpc")
 
 
-def outcome(transport: Transport) -> MaskMessage | str:
+def outcome(transport: Transport) -> ResultMessage | str:
     """What becomes of a frame: its answer, or why it reached nobody."""
     transport.wait_for_card(WAIT_S)
     unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -82,7 +84,7 @@ def test_an_http_server_that_speaks_nonsense_fails_the_frame(
     """Each has its outcome and its reason, and none more memory than the largest answer."""
     with http_server(lambda _: said) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is status, answer.reason
     assert reason in answer.reason
     assert answer.id == frame(1).id
@@ -124,9 +126,9 @@ def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
     """Each piece is in time, and no body grows: the call would hold its thread and its place for ever."""
     over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     with http_server(lambda _: said) as address:
-        line = HttpLine(Endpoint.parse(address), RestPredict("tiny"), Security(), "car", most_calls=1)
+        line = HttpChannel(Endpoint.parse(address), TfServingRestAdapter("tiny"), Security(), "car", most_calls=1)
         with closing(line):
-            line.call(Parcel((b"",)), None, 0.3, over.put)
+            line.call(EncodedRequest((b"",)), None, 0.3, over.put)
             assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
 
 
@@ -161,7 +163,7 @@ def test_a_grpc_server_that_speaks_nonsense_fails_the_frame(name: str, reach: Op
     """It is no worker of ours, or one whose memory is broken."""
     with grpc_server(lambda *_: body) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert (answer.status, reason in answer.reason) == (Status.FAILED, True), answer.reason
 
 
@@ -185,7 +187,7 @@ def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Sta
 
     with grpc_server(refuse) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 
 
@@ -194,7 +196,7 @@ def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compressi
     """It would be all the memory there is; compressed, it comes in kilobytes."""
     with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20)), compression=compression) as address:
         answer = outcome(reach("grpc", address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.FAILED
     assert answer.reason.startswith("too_large: ")
 
@@ -202,9 +204,9 @@ def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compressi
 def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
     """A worker that mixes calls up must not have its masks taken for another frame's, nor the frame be lost to it."""
     foreign = replace(ANSWER, id=FrameId("car", "left", "s1", 7), data=bytes(HEIGHT * WIDTH))
-    with grpc_server(lambda *_: pack(pack_mask(foreign))) as address:
+    with grpc_server(lambda *_: pack(pack_result(foreign))) as address:
         answer = outcome(reach("grpc", address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.FAILED
     assert "car/left/s1/7" in answer.reason
 
@@ -242,13 +244,13 @@ def test_a_closed_line_says_so_to_whoever_is_just_about_to_ask(kind: str) -> Non
     """A vehicle that leaves while a thread of it turns to a worker must not end with that thread's traceback."""
     where, security = Endpoint("127.0.0.1", 1), Security()
     line: Line = (
-        GrpcLine(where, Native(), security, "car")
+        GrpcChannel(where, SkylaneAdapter(), security, "car")
         if kind == "grpc"
-        else HttpLine(where, RestPredict("tiny"), security, "car", most_calls=1)
+        else HttpChannel(where, TfServingRestAdapter("tiny"), security, "car", most_calls=1)
     )
     line.close()
-    with pytest.raises(LineError, match="closed"):
+    with pytest.raises(ChannelError, match="closed"):
         next(iter(line.statuses(threading.Event())))
-    with pytest.raises(LineError, match="closed"):
+    with pytest.raises(ChannelError, match="closed"):
         line.echo(b"")
     line.probe(b"", lambda *_: pytest.fail("nobody was there to echo it"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.upload.client import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.upload.client import Caller, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
 from edge.upload.dispatcher import Ended, Spread
 
 WAIT_S = 60.0
@@ -56,7 +56,7 @@ def test_what_a_dead_node_had_is_anothers() -> None:
 
     def die(_: Path) -> None:
         dead.set()
-        raise NodeLostError("hung up")
+        raise WorkerLostError("hung up")
 
     made, ended = spread({"dead": lambda: Node(die), "other": lambda: Node(lambda _: _wait(dead))})
     assert {each.node for each in ended if each.told} == {"other"}
@@ -69,7 +69,7 @@ def test_a_picture_that_is_refused_is_not_sent_again() -> None:
 
     def refuse(picture: Path) -> None:
         if picture == PICTURES[3]:
-            raise NodeRefusedError("rejected: too small")
+            raise ImageRefusedError("rejected: too small")
 
     _, ended = spread({"one": lambda: Node(refuse), "two": lambda: Node(refuse)})
     assert [(each.picture, each.fault) for each in ended if each.told is None] == [(PICTURES[3], "rejected: too small")]
@@ -81,7 +81,7 @@ def test_where_no_node_is_left_the_rest_is_told_so(poisoned: int) -> None:
 
     def die(picture: Path) -> None:
         if picture == PICTURES[0]:
-            raise NodeLostError("crashed")
+            raise WorkerLostError("crashed")
 
     _, ended = spread({f"node-{number}": lambda: Node(die) for number in range(poisoned)})
     faults = {each.picture: each.fault for each in ended if each.told is None}
@@ -92,7 +92,7 @@ def test_a_node_that_never_answers_is_lost_at_once() -> None:
     """The others do its work."""
 
     def never() -> Caller:
-        raise NodeLostError("refused")
+        raise WorkerLostError("refused")
 
     made, ended = spread({"never": never, "other": Node})
     assert {each.node for each in ended} == {"other"}
@@ -105,7 +105,7 @@ def test_a_busy_node_is_asked_again() -> None:
 
     def act(_: Path) -> None:
         if next(turned_away, None) is not None:
-            raise NodeBusyError("overloaded")
+            raise WorkerBusyError("overloaded")
 
     made, ended = spread({"busy": lambda: Node(act)})
     assert all(each.told for each in ended)
@@ -116,7 +116,7 @@ def test_a_node_that_is_busy_for_good_is_lost() -> None:
     """The run must end."""
 
     def act(_: Path) -> None:
-        raise NodeBusyError("overloaded")
+        raise WorkerBusyError("overloaded")
 
     made, ended = spread({"busy": lambda: Node(act)})
     assert made.lost == {"busy": "overloaded"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row, outcomes, read_rows
+from shared.runlog.lost_rows import LOST_NAME
 from shared.runlog.repair import repair
-from shared.runlog.reserved_rows import LOST_NAME
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 
 MAX_BYTES = 1 << 13

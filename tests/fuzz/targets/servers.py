@@ -15,13 +15,13 @@ from cloud.engines.remote.channel import RemoteError, parsed
 from edge.transports.channel import Returned
 from edge.transports.frame_metadata import MASK_HEADER, MASK_KEY, RESULT
 from edge.transports.protocols import open_inference, tensorflow_serving
-from edge.transports.protocols.skylane import Native
+from edge.transports.protocols.skylane import SkylaneAdapter
 from shared.encoding.open_inference_tensors import from_contents, from_raw
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
 from shared.encoding.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.errors import SkylaneError
-from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.model_card import Task
 from shared.messages.tensors import TensorsError
 from shared.messages.topics import FrameId
@@ -29,8 +29,8 @@ from shared.messages.topics import FrameId
 MAX_BYTES = 1 << 13
 
 _NUMBERS = np.arange(6, dtype=np.float32).reshape(1, 6)
-_MASK = pack_mask(
-    MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task=Task.SEGMENTATION, shape=(1, 2))
+_MASK = pack_result(
+    ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task=Task.SEGMENTATION, shape=(1, 2))
 )
 _METADATA: Mapping[str, str | bytes] = {MASK_KEY: _MASK}
 _HEADER = base64.urlsafe_b64encode(_MASK).decode().rstrip("=")
@@ -45,7 +45,7 @@ class _Reader(NamedTuple):
 def _rest_infer(data: bytes) -> object:
     """The first byte tells how long the JSON is."""
     beside = {MASK_HEADER: _HEADER, open_inference.LENGTH_HEADER: str(data[0] if data else 0)}
-    return open_inference.RestInfer("net").read(Returned(data[1:], beside, 0))
+    return open_inference.OipRestAdapter("net").read(Returned(data[1:], beside, 0))
 
 
 def _rest_infer_seeds() -> Iterator[bytes]:
@@ -103,12 +103,14 @@ def _rest_predict_seeds() -> Iterator[bytes]:
 
 
 _READERS = (
-    _Reader(lambda data: Native().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
-    _Reader(lambda data: open_inference.GrpcInfer().read(Returned(data, _METADATA, 0)), _infer_answer_seeds),
-    _Reader(lambda data: tensorflow_serving.GrpcPredict().read(Returned(data, _METADATA, 0)), _predict_answer_seeds),
+    _Reader(lambda data: SkylaneAdapter().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
+    _Reader(lambda data: open_inference.OipGrpcAdapter().read(Returned(data, _METADATA, 0)), _infer_answer_seeds),
+    _Reader(
+        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(Returned(data, _METADATA, 0)), _predict_answer_seeds
+    ),
     _Reader(_rest_infer, _rest_infer_seeds),
     _Reader(
-        lambda data: tensorflow_serving.RestPredict("net").read(Returned(data, {MASK_HEADER: _HEADER}, 0)),
+        lambda data: tensorflow_serving.TfServingRestAdapter("net").read(Returned(data, {MASK_HEADER: _HEADER}, 0)),
         _rest_predict_seeds,
     ),
     _Reader(_triton, _triton_seeds),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.study.plan.plan import Plan
+from bench.study.plan.study_plan import Plan
 from cloud.config import CloudConfig
 from cloud.models.manifest import Manifest
 from edge.config import EdgeConfig

@@ -27,7 +27,7 @@ from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
-from shared.imaging.image_codecs import IMAGE_CODECS, PictureLimits
+from shared.imaging.image_codecs import IMAGE_CODECS, ImageLimits
 from shared.imaging.labels import Labels
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import results, tensors, topics
@@ -45,13 +45,13 @@ from shared.messages.control import (
 )
 from shared.messages.frame import (
     FrameMessage,
-    MaskMessage,
+    RequestOptions,
+    ResultMessage,
     Status,
-    Want,
     pack_frame,
-    pack_mask,
+    pack_result,
     unpack_frame,
-    unpack_mask,
+    unpack_result,
 )
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard, Task
@@ -77,7 +77,7 @@ CARD = ModelCard(
     Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255))),
     trained=True,
 )
-_LIMITS = PictureLimits(max_pixels=1 << 16, max_bytes=1 << 20)
+_LIMITS = ImageLimits(max_pixels=1 << 16, max_bytes=1 << 20)
 _PICTURE = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
 
@@ -97,15 +97,15 @@ class _Unbatched:
         assert request.message is not None
         plan = request.message.geometry
         if plan.source_height * plan.source_width <= _LIMITS.max_pixels:
-            laid = geometry.lay_back(request.picture[..., 0], plan, geometry.UNSEEN)
+            laid = geometry.to_source(request.picture[..., 0], plan, geometry.UNSEEN)
             assert laid.shape == (plan.source_height, plan.source_width)
         self.pictures += 1
 
 
-def _answer(message: MaskMessage) -> None:
+def _answer(message: ResultMessage) -> None:
     """Whatever a worker answers must be readable by the vehicle, and fit beside a mask."""
-    payload = pack_mask(message)
-    assert unpack_mask(payload) == message
+    payload = pack_result(message)
+    assert unpack_result(payload) == message
     assert len(payload) < 1 << 16, "an answer without a result takes more than the room kept for it"
 
 
@@ -123,7 +123,7 @@ def _frame(payload: bytes) -> None:
         model=CARD.name,
         answer=_answer,
         times={Stage.RECEIVED: clock.now_ns()},
-        largest_answer=1 << 20,
+        max_reply_bytes=1 << 20,
         correlation=ID,
         head=peek(payload),
     )
@@ -138,10 +138,10 @@ def _frame(payload: bytes) -> None:
 def _mask(payload: bytes) -> None:
     """As a vehicle takes it: message, result, and a mask laid back onto its frame."""
     try:
-        message = unpack_mask(payload)
+        message = unpack_result(payload)
     except MessageError:
         return
-    assert unpack_mask(pack_mask(message)) == message
+    assert unpack_result(pack_result(message)) == message
     shape = message.shape
     if message.task is Task.SEGMENTATION and shape not in ((HEIGHT, WIDTH), (16, 24)):
         return  # Refused by the vehicle before it is decoded.
@@ -150,7 +150,7 @@ def _mask(payload: bytes) -> None:
     except SkylaneError:
         return
     if isinstance(result, np.ndarray) and result.shape == (HEIGHT, WIDTH):
-        assert geometry.lay_back(result, PLAN, geometry.UNSEEN).shape == (16, 24)
+        assert geometry.to_source(result, PLAN, geometry.UNSEEN).shape == (16, 24)
 
 
 def _status(payload: bytes) -> None:
@@ -224,7 +224,7 @@ def _frame_of(codec: str, layout: Layout) -> FrameMessage:
         data=bytes(image_codecs.encode(pixels, layout, codec, 50)),
         budget_ms=100,
         version="1",
-        want=Want(top_k=2),
+        want=RequestOptions(top_k=2),
         stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
     )
 
@@ -245,8 +245,8 @@ def _mask_seeds() -> Iterator[bytes]:
 
 
 def _mask_of(task: Task, codec: str, data: Buffer) -> bytes:
-    return pack_mask(
-        MaskMessage(
+    return pack_result(
+        ResultMessage(
             ID,
             1,
             Status.ANSWERED,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from modelling.evaluation.average_precision import BoxCount, average_precision
+from modelling.evaluation.average_precision import BoxMatcher, average_precision
 from shared.messages.results import Detections
 
 THINGS = np.array([[0, 0, 20, 20], [40, 0, 60, 20]], np.float32)
@@ -20,9 +20,9 @@ def found(boxes: list[list[float]], scores: list[float], class_ids: list[int] | 
     )
 
 
-def counted(detections: Detections, true: np.ndarray = THINGS, smallest: float = 6) -> BoxCount:
+def counted(detections: Detections, true: np.ndarray = THINGS, smallest: float = 6) -> BoxMatcher:
     """One frame whose things are all of class 0."""
-    count = BoxCount(2, smallest)
+    count = BoxMatcher(2, smallest)
     count.add(detections, true, np.zeros(len(true), np.intp))
     return count
 

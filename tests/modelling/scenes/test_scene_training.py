@@ -11,7 +11,7 @@ from modelling.building import shipped_weights
 from modelling.recipes import Output, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.training.scenes.training import COURSES, Report, learn
+from modelling.training.scenes.scene_training import COURSES, Report, learn
 from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.weights import Weights, read_weights, unfold
 from rosbag_tools.drive.scene import WEATHERS

@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from shared.broker import broker as broker_module
 from shared.broker.broker import Broker, PortInUseError
-from shared.broker.certificate_authority import AUTHORITY_DAYS, Authority
+from shared.broker.certificate_authority import AUTHORITY_DAYS, CertificateAuthority
 from shared.broker.mosquitto import BrokerError, first_listener
 from shared.errors import MissingExtraError
 from shared.network.address import Address
@@ -131,7 +131,7 @@ def test_is_open_to_the_network_when_asked() -> None:
 @pytest.mark.mosquitto
 def test_a_secured_broker_may_be_open_to_the_network(tmp_path: Path) -> None:
     """It lets in certificates alone: there is nothing to ask for twice."""
-    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
     with Broker.start(host="0.0.0.0", secured=tmp_path) as broker:
         assert broker.url == f"mqtts://127.0.0.1:{broker.listener.port}"
 
@@ -140,7 +140,7 @@ def test_a_secured_broker_may_be_open_to_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["ca.crt", "crl.pem", "server.crt", "server.key"])
 def test_a_secured_broker_names_the_file_it_lacks(tmp_path: Path, missing: str) -> None:
     """Mosquitto's own words would name OpenSSL's functions."""
-    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
     (tmp_path / missing).unlink()
     with pytest.raises(BrokerError, match=rf"has no {missing}: make it with 'skylane broker certs .* --broker HOST'"):
         Broker.start(secured=tmp_path)
@@ -152,7 +152,7 @@ def test_a_secured_broker_names_the_file_it_lacks(tmp_path: Path, missing: str) 
 def test_a_secured_broker_that_root_starts_is_not_root(tmp_path: Path, owner: str, user: str) -> None:
     """What other machines reach should not be root because whoever started it is; the folder need not be open to it."""
     certs = tmp_path / "certs"
-    Authority(certs).broker(["127.0.0.1"], 1)
+    CertificateAuthority(certs).broker(["127.0.0.1"], 1)
     certs.chmod(0o700)
     shutil.chown(certs / "server.key", owner)
     with Broker.start(secured=certs) as broker:
@@ -177,11 +177,11 @@ def test_a_secured_broker_that_root_starts_is_not_root(tmp_path: Path, owner: st
     ],
 )
 def test_what_has_expired_is_told_before_the_broker_starts(
-    tmp_path: Path, expire: Callable[[Authority], object], problem: str
+    tmp_path: Path, expire: Callable[[CertificateAuthority], object], problem: str
 ) -> None:
     """It would start, and refuse everybody who comes, each in the words of TLS."""
-    Authority(tmp_path).broker(["127.0.0.1"], 90)
-    expire(Authority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)))
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 90)
+    expire(CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)))
     with pytest.raises(ExpiredError, match=problem):
         Broker.start(secured=tmp_path)
 
@@ -189,7 +189,7 @@ def test_what_has_expired_is_told_before_the_broker_starts(
 @pytest.mark.mosquitto
 def test_an_expired_authority_is_told_before_the_broker_starts(tmp_path: Path) -> None:
     """The same for what signed all of it."""
-    Authority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS + 1)).broker(["127.0.0.1"], 90)
+    CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS + 1)).broker(["127.0.0.1"], 90)
     with pytest.raises(ExpiredError, match=r"ca\.crt expired on .*: make another authority in a new folder"):
         Broker.start(secured=tmp_path)
 
@@ -198,7 +198,7 @@ def test_an_expired_authority_is_told_before_the_broker_starts(tmp_path: Path) -
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_key_whose_owner_has_no_name_here_is_told(tmp_path: Path) -> None:
     """Certificates that came from another machine belong to a number; Mosquitto wants a name."""
-    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
     os.chown(tmp_path / "server.key", 54321, -1)
     with pytest.raises(BrokerError, match=r"server\.key belongs to user 54321, who has no name .*'chown mosquitto "):
         Broker.start(secured=tmp_path)
@@ -207,7 +207,7 @@ def test_a_key_whose_owner_has_no_name_here_is_told(tmp_path: Path) -> None:
 @pytest.mark.mosquitto
 def test_a_file_that_the_broker_cannot_use_is_named(tmp_path: Path) -> None:
     """The last line of its log names a function of OpenSSL."""
-    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
     (tmp_path / "ca.crt").write_text("x")
     with pytest.raises(BrokerError, match=r"Error: Unable to load CA certificates.*ca\.crt.* / .*OpenSSL Error\[0\]"):
         Broker.start(secured=tmp_path)

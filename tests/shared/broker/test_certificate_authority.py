@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from shared.broker.certificate_authority import AUTHORITY_DAYS, Authority, AuthorityError, Issued, Role
+from shared.broker.certificate_authority import AUTHORITY_DAYS, AuthorityError, CertificateAuthority, Issued, Role
 from shared.errors import SkylaneError
 
 
@@ -18,7 +18,7 @@ def read(file: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(file.read_bytes())
 
 
-def revoked(authority: Authority) -> set[int]:
+def revoked(authority: CertificateAuthority) -> set[int]:
     """The serial numbers on the authority's list."""
     return {each.serial_number for each in x509.load_pem_x509_crl(authority.revoked_file.read_bytes())}
 
@@ -30,23 +30,25 @@ def common_name(issued: Issued) -> str:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path: Path) -> CertificateAuthority:
     """A new authority."""
-    return Authority(tmp_path / "certs")
+    return CertificateAuthority(tmp_path / "certs")
 
 
 @pytest.mark.parametrize(
     ("role", "name", "expected"),
     [(Role.VEHICLE, "car-1", "car-1"), (Role.WORKER, "gpu-1", "worker"), (Role.OPERATOR, "anna", "operator")],
 )
-def test_the_common_name_is_what_the_roles_go_by(authority: Authority, role: Role, name: str, expected: str) -> None:
+def test_the_common_name_is_what_the_roles_go_by(
+    authority: CertificateAuthority, role: Role, name: str, expected: str
+) -> None:
     """A worker's file has its own name, for `--certs`; the broker knows it by its role."""
     issued = authority.node(role, name, 90)
     assert issued.file == authority.folder / f"{name}.crt"
     assert common_name(issued) == expected
 
 
-def test_a_certificate_serves_one_use_and_signs_nothing(authority: Authority) -> None:
+def test_a_certificate_serves_one_use_and_signs_nothing(authority: CertificateAuthority) -> None:
     """A vehicle's key in a thief's hands must neither pass for the broker nor sign another vehicle."""
     for issued, use in (
         (authority.broker(["b"], 90), ExtendedKeyUsageOID.SERVER_AUTH),
@@ -64,7 +66,7 @@ def test_keys_are_nobody_elses_to_read(tmp_path: Path) -> None:
     """Whatever the user's umask: a key that others read is no secret any more."""
     old = os.umask(0)
     try:
-        authority = Authority(tmp_path / "certs")
+        authority = CertificateAuthority(tmp_path / "certs")
         authority.node(Role.VEHICLE, "car-1", 90)
     finally:
         os.umask(old)
@@ -74,7 +76,7 @@ def test_keys_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert stat.S_IMODE((authority.folder / "authority").stat().st_mode) == 0o700
 
 
-def test_openssl_takes_the_chain(authority: Authority) -> None:
+def test_openssl_takes_the_chain(authority: CertificateAuthority) -> None:
     """What Python and Mosquitto verify with, in its strict mode."""
     issued = authority.node(Role.VEHICLE, "car-1", 90)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate_file))
@@ -83,11 +85,11 @@ def test_openssl_takes_the_chain(authority: Authority) -> None:
     assert len(context.get_ca_certs()) == 1
 
 
-def test_what_is_there_is_kept_and_again_makes_it_new(authority: Authority) -> None:
+def test_what_is_there_is_kept_and_again_makes_it_new(authority: CertificateAuthority) -> None:
     """Run twice, the command must not lock out the cars that carry the first certificates."""
     first = authority.node(Role.VEHICLE, "car-1", 90)
     content = first.file.read_bytes()
-    again = Authority(authority.folder)
+    again = CertificateAuthority(authority.folder)
     assert not again.is_new
     assert not again.node(Role.VEHICLE, "car-1", 90).is_new
     assert first.file.read_bytes() == content
@@ -96,7 +98,7 @@ def test_what_is_there_is_kept_and_again_makes_it_new(authority: Authority) -> N
     assert again.node(Role.VEHICLE, "car-1", 90).is_new is False  # Key and certificate belong together.
 
 
-def test_the_broker_is_known_by_every_name_and_address(authority: Authority) -> None:
+def test_the_broker_is_known_by_every_name_and_address(authority: CertificateAuthority) -> None:
     """A client compares what it connects to with these, and with nothing else."""
     issued = authority.broker(["Broker.example.org", "192.0.2.10", "::1"], 90)
     names = read(issued.file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -107,28 +109,28 @@ def test_the_broker_is_known_by_every_name_and_address(authority: Authority) -> 
 
 
 @pytest.mark.parametrize("host", ["mqtts://broker", "broker:8883", "", "a b", "*.example.org", "-x", "x" * 64])
-def test_a_broker_that_is_no_host_is_refused(authority: Authority, host: str) -> None:
+def test_a_broker_that_is_no_host_is_refused(authority: CertificateAuthority, host: str) -> None:
     """A certificate for what nobody connects to would fail at the first connection, far from here."""
     with pytest.raises(AuthorityError, match="is no host: give a name or an address alone"):
         authority.broker([host], 90)
 
 
 @pytest.mark.parametrize("name", ["worker", "operator", "server", "ca", "crl"])
-def test_a_vehicle_cannot_have_the_name_of_a_role_or_a_file(authority: Authority, name: str) -> None:
+def test_a_vehicle_cannot_have_the_name_of_a_role_or_a_file(authority: CertificateAuthority, name: str) -> None:
     """A vehicle called `worker` would be one."""
     with pytest.raises(AuthorityError, match="is not allowed: the broker knows another by that name"):
         authority.node(Role.VEHICLE, name, 90)
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "../x", "", "a b", "x" * 65, "car~1"])
-def test_a_name_that_a_topic_or_a_pattern_would_read_is_refused(authority: Authority, name: str) -> None:
+def test_a_name_that_a_topic_or_a_pattern_would_read_is_refused(authority: CertificateAuthority, name: str) -> None:
     """The broker puts the common name into the patterns of its ACL as it is."""
     for role in (Role.VEHICLE, Role.WORKER, Role.OPERATOR):
         with pytest.raises(SkylaneError, match="A-Z a-z 0-9"):
             authority.node(role, name, 90)
 
 
-def test_one_name_is_one_node(authority: Authority) -> None:
+def test_one_name_is_one_node(authority: CertificateAuthority) -> None:
     """A worker's certificate handed to a vehicle because the files are called alike would open every door."""
     authority.node(Role.WORKER, "a", 90)
     with pytest.raises(AuthorityError, match=r"is the certificate of skylane:worker/a: choose another name"):
@@ -138,8 +140,8 @@ def test_one_name_is_one_node(authority: Authority) -> None:
 def test_an_expired_certificate_is_told_and_again_renews_it(tmp_path: Path) -> None:
     """Kept in silence, it would be handed out."""
     long_ago = datetime.now(UTC) - timedelta(days=100)
-    Authority(tmp_path, now=long_ago).node(Role.VEHICLE, "car-1", 90)
-    authority = Authority(tmp_path)
+    CertificateAuthority(tmp_path, now=long_ago).node(Role.VEHICLE, "car-1", 90)
+    authority = CertificateAuthority(tmp_path)
     with pytest.raises(AuthorityError, match=r"car-1\.crt expired on .*: renew it with --again"):
         authority.node(Role.VEHICLE, "car-1", 90)
     assert authority.node(Role.VEHICLE, "car-1", 90, again=True).is_new
@@ -147,13 +149,13 @@ def test_an_expired_certificate_is_told_and_again_renews_it(tmp_path: Path) -> N
 
 def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
     """It would be believed by nobody from that day on, and would say otherwise."""
-    old = Authority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS - 10))
-    assert Authority(tmp_path).node(Role.VEHICLE, "car-1", 90).expires <= old.expires
+    old = CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS - 10))
+    assert CertificateAuthority(tmp_path).node(Role.VEHICLE, "car-1", 90).expires <= old.expires
     with pytest.raises(AuthorityError, match=r"expired on .*: make another in a new folder"):
-        Authority(tmp_path, now=old.expires + timedelta(days=1))
+        CertificateAuthority(tmp_path, now=old.expires + timedelta(days=1))
 
 
-def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: Authority) -> None:
+def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: CertificateAuthority) -> None:
     """A car that was stolen may carry any of them."""
     other = read(authority.node(Role.VEHICLE, "car-10", 90).file)  # Its name begins alike.
     serials = {read(authority.node(Role.VEHICLE, "car-1", 90, again=True).file).serial_number for _ in range(2)}
@@ -162,17 +164,17 @@ def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: Authority) ->
     assert revoked(authority) == serials
     assert not (authority.folder / "car-1.key").exists()
     new = authority.node(Role.VEHICLE, "car-1", 90)
-    Authority(authority.folder).revoke("car-10")
+    CertificateAuthority(authority.folder).revoke("car-10")
     assert revoked(authority) == serials | {other.serial_number}  # The list grows, and loses nothing.
     assert read(new.file).serial_number not in revoked(authority)
 
 
-def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: Authority) -> None:
+def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: CertificateAuthority) -> None:
     """An empty one in its place would let in the car that was stolen, and nobody would see it."""
     serial = read(authority.node(Role.VEHICLE, "car-1", 90).file).serial_number
     authority.revoke("car-1")
     authority.revoked_file.unlink()
-    again = Authority(authority.folder)
+    again = CertificateAuthority(authority.folder)
     assert revoked(again) == {serial}
     again.revoked_file.write_text("x")
     again.node(Role.VEHICLE, "car-2", 90)
@@ -180,7 +182,7 @@ def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: Authority) 
     assert serial in revoked(again)
 
 
-def test_a_damaged_list_is_told_before_anything_is_revoked(authority: Authority) -> None:
+def test_a_damaged_list_is_told_before_anything_is_revoked(authority: CertificateAuthority) -> None:
     """The error must name the file, and the car must not pass for revoked."""
     issued = authority.node(Role.VEHICLE, "car-1", 90)
     kept = authority.folder / "authority" / "crl.pem"
@@ -195,7 +197,9 @@ def test_a_damaged_list_is_told_before_anything_is_revoked(authority: Authority)
     "damage",
     [lambda file: file.unlink(), lambda file: file.write_text("x"), lambda file: file.with_suffix(".key").unlink()],
 )
-def test_what_is_damaged_is_made_again_where_asked(authority: Authority, damage: Callable[[Path], object]) -> None:
+def test_what_is_damaged_is_made_again_where_asked(
+    authority: CertificateAuthority, damage: Callable[[Path], object]
+) -> None:
     """The error says --again: it must be a way out."""
     damage(authority.node(Role.VEHICLE, "car-1", 90).file)
     with pytest.raises(AuthorityError, match="bring it back, or make it --again"):
@@ -204,7 +208,7 @@ def test_what_is_damaged_is_made_again_where_asked(authority: Authority, damage:
 
 
 @pytest.mark.parametrize("name", ["car-9", "*", "server", "ca"])
-def test_only_a_name_that_was_signed_can_be_revoked(authority: Authority, name: str) -> None:
+def test_only_a_name_that_was_signed_can_be_revoked(authority: CertificateAuthority, name: str) -> None:
     """A slip of the pen must not pass for a car that is locked out."""
     authority.broker(["b"], 90)
     authority.node(Role.VEHICLE, "car-1", 90)
@@ -224,19 +228,19 @@ def test_only_a_name_that_was_signed_can_be_revoked(authority: Authority, name: 
     ],
 )
 def test_damage_is_told_and_nothing_is_made_over_it(
-    authority: Authority, damage: Callable[[Path], object], problem: str
+    authority: CertificateAuthority, damage: Callable[[Path], object], problem: str
 ) -> None:
     """A second authority over the first one's files would lock every node out."""
     for name in ("car-1", "car-2"):
         authority.node(Role.VEHICLE, name, 90)
     damage(authority.folder)
     with pytest.raises(AuthorityError, match=problem):
-        Authority(authority.folder).node(Role.VEHICLE, "car-1", 90)
+        CertificateAuthority(authority.folder).node(Role.VEHICLE, "car-1", 90)
 
 
-def test_another_authoritys_certificate_is_not_kept(authority: Authority, tmp_path: Path) -> None:
+def test_another_authoritys_certificate_is_not_kept(authority: CertificateAuthority, tmp_path: Path) -> None:
     """It lies there by a mistake, and the broker would refuse it."""
-    other = Authority(tmp_path / "other")
+    other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 90)
     for suffix in ("crt", "key"):
         (other.folder / f"car-1.{suffix}").replace(authority.folder / f"car-1.{suffix}")
@@ -248,4 +252,4 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     """In one line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(AuthorityError, match=r"cannot be made .*: choose another"):
-        Authority(tmp_path / "file" / "certs")
+        CertificateAuthority(tmp_path / "file" / "certs")

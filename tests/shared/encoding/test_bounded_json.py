@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.encoding.bounded_json import ForeignJsonError, parse
+from shared.encoding.bounded_json import JsonError, parse
 
 
 def test_what_is_within_the_bounds_is_read() -> None:
@@ -23,5 +23,5 @@ def test_what_is_within_the_bounds_is_read() -> None:
 )
 def test_what_would_take_the_memory_is_not(text: bytes, told: str) -> None:
     """Sixty megabytes of empty lists took 1.6 gigabytes of a vehicle's."""
-    with pytest.raises(ForeignJsonError, match=told):
+    with pytest.raises(JsonError, match=told):
         parse(text, 64, is_ascii=True)

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.bounded_protobuf import MAX_FIELDS, MAX_LIST_BYTES, MessageBytesError, parse
+from shared.encoding.bounded_protobuf import MAX_FIELDS, MAX_LIST_BYTES, ProtobufError, parse
 from shared.encoding.protobuf import COMPILED, message_class
 
 REQUEST = message_class("inference.ModelInferRequest")
@@ -33,7 +33,7 @@ def test_any_bytes_are_read_as_the_library_reads_them_or_refused(data: bytes) ->
     """A stranger's bytes end in no other error than ours."""
     try:
         read = parse(REQUEST, data)
-    except MessageBytesError:
+    except ProtobufError:
         return
     assert read == REQUEST.FromString(data)
 
@@ -56,7 +56,7 @@ def test_any_bytes_are_read_as_the_library_reads_them_or_refused(data: bytes) ->
 )
 def test_what_is_no_message_is_refused_with_the_reason(data: bytes, problem: str) -> None:
     """Each way to be broken is told, and two bytes a field are not followed for ever."""
-    with pytest.raises(MessageBytesError, match=problem):
+    with pytest.raises(ProtobufError, match=problem):
         parse(REQUEST, data)
 
 
@@ -64,7 +64,7 @@ def test_lists_of_whole_numbers_are_bounded_all_together() -> None:
     """A byte of one takes eight here."""
     half = CONTENTS(uint_contents=bytes(MAX_LIST_BYTES // 2)).SerializeToString()
     assert len(parse(CONTENTS, half + half).uint_contents) == MAX_LIST_BYTES
-    with pytest.raises(MessageBytesError, match="lists of whole numbers"):
+    with pytest.raises(ProtobufError, match="lists of whole numbers"):
         parse(CONTENTS, half + half + CONTENTS(int_contents=[1, 2]).SerializeToString())
 
 
@@ -89,5 +89,5 @@ def test_what_the_library_refuses_is_refused() -> None:
     data = b"\x0a\x01\xff"  # No UTF-8.
     with pytest.raises(DecodeError):
         REQUEST.FromString(data)
-    with pytest.raises(MessageBytesError):
+    with pytest.raises(ProtobufError):
         parse(REQUEST, data)

@@ -9,10 +9,17 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
+from shared.encoding.compression import (
+    Buffer,
+    CompressionError,
+    compress_lz4,
+    compress_zstd,
+    decompress_lz4,
+    decompress_zstd,
+)
 
-PAIRS = [(fold_zstd, unfold_zstd), (fold_lz4, unfold_lz4)]
-UNFOLDERS = [unfold_zstd, unfold_lz4]
+PAIRS = [(compress_zstd, decompress_zstd), (compress_lz4, decompress_lz4)]
+UNFOLDERS = [decompress_zstd, decompress_lz4]
 Fold = Callable[[Buffer], bytes]
 Unfold = Callable[[bytes, int], bytes]
 
@@ -32,7 +39,7 @@ def test_what_was_folded_unfolds_to_itself(fold: Fold, unfold: Unfold, data: byt
 
 def test_a_zstd_stream_without_its_size_unfolds() -> None:
     """Other languages' encoders stream, and then do not know it."""
-    assert unfold_zstd(zstd_without_size(b"pixels" * 50), 300) == b"pixels" * 50
+    assert decompress_zstd(zstd_without_size(b"pixels" * 50), 300) == b"pixels" * 50
 
 
 @pytest.mark.parametrize(("fold", "unfold"), PAIRS)
@@ -46,9 +53,9 @@ def test_another_size_than_announced_is_refused(fold: Fold, unfold: Unfold, size
 @pytest.mark.parametrize(
     ("unfold", "bomb"),
     [
-        (unfold_lz4, lz4.block.compress(bytes(100_000_000), store_size=False)),
-        (unfold_zstd, zstd.compress(bytes(100_000_000))),
-        (unfold_zstd, zstd_without_size(bytes(100_000_000))),
+        (decompress_lz4, lz4.block.compress(bytes(100_000_000), store_size=False)),
+        (decompress_zstd, zstd.compress(bytes(100_000_000))),
+        (decompress_zstd, zstd_without_size(bytes(100_000_000))),
     ],
     ids=["lz4", "zstd", "zstd stream"],
 )
@@ -67,7 +74,7 @@ def test_a_bomb_takes_no_memory(unfold: Unfold, bomb: bytes) -> None:
 def test_bytes_behind_a_frame_are_refused() -> None:
     """A second frame behind the first is nothing that we wrote."""
     with pytest.raises(CompressionError, match="unused"):
-        unfold_zstd(fold_zstd(b"pixels") + b"more", 6)
+        decompress_zstd(compress_zstd(b"pixels") + b"more", 6)
 
 
 @pytest.mark.parametrize("unfold", UNFOLDERS)

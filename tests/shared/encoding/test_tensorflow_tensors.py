@@ -7,7 +7,7 @@ import pytest
 
 from cloud.engines.tensorflow.library import tf
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import STRING, add_typed, dtype_name, from_tensor_proto, to_tensor_proto
+from shared.encoding.tensorflow_tensors import STRING, dtype_name, extend_values, from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import DTYPES, TensorsError
 
 SPOKEN = (*DTYPES, "bool")
@@ -24,7 +24,7 @@ def typed(given: Any) -> Any:
     for side in given.shape:
         written.tensor_shape.dim.add(size=side)
     counts: list[int] = []
-    add_typed(written, given, counts.append)
+    extend_values(written, given, counts.append)
     assert sum(counts) == given.size
     return type(tf.make_tensor_proto(0)).FromString(written.SerializeToString())
 

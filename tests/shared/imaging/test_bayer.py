@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from shared.errors import UnknownNameError
-from shared.imaging.bayer import DEMOSAICS, DemosaicError, to_colour
+from shared.imaging.bayer import DEMOSAIC_METHODS, DemosaicError, to_colour
 from shared.imaging.frames import Layout, Pixels
 
 BAYER_LAYOUTS = [layout for layout in Layout if layout.is_bayer]
 COLOUR_LAYOUTS = [Layout.RGB8, Layout.BGR8]
 CASES = [
     (method, layout)
-    for method in DEMOSAICS
+    for method in DEMOSAIC_METHODS
     for layout in BAYER_LAYOUTS
     if (method, layout.dtype.itemsize) != ("vng", 2)
 ]
-INTERPOLATING = [method for method in DEMOSAICS if method != "binning"]
+INTERPOLATING = [method for method in DEMOSAIC_METHODS if method != "binning"]
 
 Picture = npt.NDArray[np.uint8]
 
@@ -178,7 +178,7 @@ def test_vng_refuses_16_bit_and_says_why(layout: Layout) -> None:
         to_colour(np.zeros((8, 8), np.uint16), layout, Layout.RGB8, "vng")
 
 
-@pytest.mark.parametrize("method", DEMOSAICS)
+@pytest.mark.parametrize("method", DEMOSAIC_METHODS)
 @pytest.mark.parametrize("shape", [(7, 8), (8, 7), (0, 8)])
 def test_an_odd_side_is_refused(method: str, shape: tuple[int, int]) -> None:
     """Half a cell has no colour, and guessing one would shift every other."""

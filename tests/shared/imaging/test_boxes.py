@@ -31,8 +31,8 @@ def test_a_box_goes_back_to_where_its_pixels_go(made: geometry.Geometry, shares:
     x1, y1, x2, y2 = box[0].clip(0).astype(int)
     mask = np.zeros((made.target_height, made.target_width), np.uint8)
     mask[y1:y2, x1:x2] = 1
-    seen = geometry.lay_back(mask, made, 255)
-    laid = boxes.lay_back(box, made)[0].astype(np.float64)
+    seen = geometry.to_source(mask, made, 255)
+    laid = boxes.to_source(box, made)[0].astype(np.float64)
     columns, rows = np.arange(made.source_width) + 0.5, np.arange(made.source_height) + 0.5
     for axis, centres, low, high in ((0, columns, laid[0], laid[2]), (1, rows, laid[1], laid[3])):
         inside = (centres > low + 1e-3) & (centres < high - 1e-3)
@@ -47,7 +47,7 @@ def test_a_box_goes_back_to_where_its_pixels_go(made: geometry.Geometry, shares:
 def test_there_and_back_is_the_same_box(made: geometry.Geometry, shares: tuple[float, ...]) -> None:
     """What a viewer draws on the model's picture is what the model said of it."""
     box = _box(shares, made.source_width, made.source_height)
-    back = boxes.lay_back(boxes.apply(box, made), made)
+    back = boxes.to_source(boxes.apply(box, made), made)
     limit = [made.source_width, made.source_height] * 2
     np.testing.assert_allclose(back, np.clip(box, 0, limit), atol=1e-2)
 
@@ -55,7 +55,7 @@ def test_there_and_back_is_the_same_box(made: geometry.Geometry, shares: tuple[f
 @given(GEOMETRIES, SHARES)
 def test_no_box_reaches_over_the_frame(made: geometry.Geometry, shares: tuple[float, ...]) -> None:
     """Whoever cuts it out of the frame need not look; the vehicle refuses one that does."""
-    laid = boxes.lay_back(_box(shares, made.target_width, made.target_height) * 3, made)
+    laid = boxes.to_source(_box(shares, made.target_width, made.target_height) * 3, made)
     assert laid.dtype == np.float32
     assert (laid >= 0).all()
     assert (laid <= [made.source_width, made.source_height] * 2).all()
@@ -76,5 +76,5 @@ def test_a_bright_thing_is_where_its_box_says(resize: Resize, *, binned: bool) -
     found = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]])
     expected = np.array([[240, 200, 400, 280]])
     a_pixel = max(made.crop_width / made.paste_width, made.crop_height / made.paste_height)
-    np.testing.assert_allclose(boxes.lay_back(found, made), expected, atol=1.01 * a_pixel)
+    np.testing.assert_allclose(boxes.to_source(found, made), expected, atol=1.01 * a_pixel)
     np.testing.assert_allclose(boxes.apply(expected, made), found, atol=1.01)

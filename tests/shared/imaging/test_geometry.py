@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from shared.imaging.geometry import Geometry, GeometryError, Resize, apply, check, lay_back, plan
+from shared.imaging.geometry import Geometry, GeometryError, Resize, apply, check, plan, to_source
 from shared.imaging.opencv import MAX_PIXELS, cv2
 
 NO_CLASS = 11
@@ -33,7 +33,7 @@ def test_a_mask_lands_where_its_picture_was(
     geometry = plan(resize, *source, *target)
     resized = apply(labels, geometry)
     assert resized.shape == target
-    laid = lay_back(np.where(resized > 100, 200, 0).astype(np.uint8), geometry, NO_CLASS)
+    laid = to_source(np.where(resized > 100, 200, 0).astype(np.uint8), geometry, NO_CLASS)
     assert laid.shape == source
     seen = np.zeros(source, bool)
     seen[
@@ -61,7 +61,7 @@ def test_whole_factors_are_exact(resize: Resize, target: tuple[int, int], factor
     mask = np.random.default_rng(seed).integers(0, 12, target, dtype=np.uint8)
     picture = np.repeat(np.repeat(mask, factor, axis=0), factor, axis=1)
     assert (apply(picture, geometry) == mask).all()
-    assert (lay_back(mask, geometry, NO_CLASS) == picture).all()
+    assert (to_source(mask, geometry, NO_CLASS) == picture).all()
 
 
 @given(resize=resizes, source=st.tuples(sides, sides), target=st.tuples(sides, sides))
@@ -118,7 +118,7 @@ def test_a_picture_of_the_target_size_is_taken_as_it_is() -> None:
     picture = np.zeros((64, 96, 3), np.uint8)
     mask = np.zeros((64, 96), np.uint8)
     assert apply(picture, geometry) is picture
-    assert lay_back(mask, geometry, NO_CLASS) is mask
+    assert to_source(mask, geometry, NO_CLASS) is mask
 
 
 @given(resize=resizes, half=st.tuples(st.integers(8, 80), st.integers(8, 80)), target=st.tuples(sides, sides))
@@ -147,7 +147,7 @@ def test_a_picture_of_another_size_is_refused() -> None:
 def test_a_mask_of_another_size_is_refused() -> None:
     """It comes from the wire."""
     with pytest.raises(GeometryError, match="mask is 10×10"):
-        lay_back(np.zeros((10, 10), np.uint8), plan(Resize.CROP, 1216, 1936, 608, 968), NO_CLASS)
+        to_source(np.zeros((10, 10), np.uint8), plan(Resize.CROP, 1216, 1936, 608, 968), NO_CLASS)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 5, 5), (5, 5, 0, 5), (5, -1, 5, 5), (5, 70000, 5, 5), (65535, 65535, 5, 5)])

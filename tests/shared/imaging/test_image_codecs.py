@@ -11,10 +11,10 @@ from hypothesis.extra import numpy as hnp
 from shared.errors import UnknownNameError
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_codecs import IMAGE_CODECS, ImageCodecError, PictureLimits, decode, encode, picture_size
+from shared.imaging.image_codecs import IMAGE_CODECS, ImageCodecError, ImageLimits, decode, encode, image_size
 from shared.imaging.opencv import cv2
 
-LIMITS = PictureLimits()
+LIMITS = ImageLimits()
 LOSSLESS = [codec for codec in IMAGE_CODECS if codec != "jpeg"]
 JPEG_LAYOUTS = [Layout.RGB8, Layout.BGR8, Layout.MONO8]
 
@@ -145,10 +145,10 @@ def test_a_picture_is_never_turned_by_its_metadata() -> None:
 
 def test_the_size_of_a_picture_is_read_from_its_header() -> None:
     """The reader of bags announces what a compressed image holds before it is decoded."""
-    assert picture_size(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 85)) == (48, 64, 3)
-    assert picture_size(encode(smooth(Layout.MONO8), Layout.MONO8, "png", 85)) == (48, 64, 1)
+    assert image_size(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 85)) == (48, 64, 3)
+    assert image_size(encode(smooth(Layout.MONO8), Layout.MONO8, "png", 85)) == (48, 64, 1)
     with pytest.raises(ImageCodecError, match="send a JPEG or a PNG"):
-        picture_size(b"BM....")
+        image_size(b"BM....")
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
@@ -214,9 +214,9 @@ def test_limits_hold() -> None:
     """A worker sets its own."""
     data = encode(loud(Layout.BGR8), Layout.BGR8, "raw", 85)
     with pytest.raises(ImageCodecError, match="at most 79 pixels"):
-        decode(data, "raw", Layout.BGR8, (8, 10, 3), PictureLimits(max_pixels=79), Layout.BGR8)
+        decode(data, "raw", Layout.BGR8, (8, 10, 3), ImageLimits(max_pixels=79), Layout.BGR8)
     with pytest.raises(ImageCodecError, match="more than 239"):
-        decode(data, "raw", Layout.BGR8, (8, 10, 3), PictureLimits(max_bytes=239), Layout.BGR8)
+        decode(data, "raw", Layout.BGR8, (8, 10, 3), ImageLimits(max_bytes=239), Layout.BGR8)
 
 
 def zstd_without_size(data: bytes) -> bytes:

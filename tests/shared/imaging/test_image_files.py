@@ -3,22 +3,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.imaging.image_codecs import PictureLimits
-from shared.imaging.image_files import PictureFileError, read_picture, stamp_untrained, write_png
+from shared.imaging.image_codecs import ImageLimits
+from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained, write_png
 
 
 def test_a_picture_written_and_read_keeps_its_pixels_and_colour_order(tmp_path: Path) -> None:
     """Red stays red: OpenCV's files are BGR."""
     picture = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
     write_png(tmp_path / "made" / "picture.png", picture)
-    np.testing.assert_array_equal(read_picture(tmp_path / "made" / "picture.png"), picture)
+    np.testing.assert_array_equal(read_image_file(tmp_path / "made" / "picture.png"), picture)
 
 
 def test_class_ids_are_written_as_they_are(tmp_path: Path) -> None:
     """A mask's PNG is read by programs: its numbers are the class ids."""
     mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
     write_png(tmp_path / "mask.png", mask)
-    np.testing.assert_array_equal(read_picture(tmp_path / "mask.png")[..., 0], mask)
+    np.testing.assert_array_equal(read_image_file(tmp_path / "mask.png")[..., 0], mask)
 
 
 @pytest.mark.parametrize(
@@ -29,26 +29,26 @@ def test_a_cut_picture_is_refused(tmp_path: Path, cut: slice, problem: str) -> N
     path = tmp_path / "picture.png"
     write_png(path, np.zeros((20, 20, 3), np.uint8))
     path.write_bytes(path.read_bytes()[cut])
-    with pytest.raises(PictureFileError, match=problem):
-        read_picture(path)
+    with pytest.raises(ImageFileError, match=problem):
+        read_image_file(path)
 
 
 def test_a_picture_over_the_limits_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     """A small file can unfold into gigabytes."""
     path = tmp_path / "picture.png"
     write_png(path, np.zeros((20, 20, 3), np.uint8))
-    with pytest.raises(PictureFileError, match="is 20×20, more than 399 pixels"):
-        read_picture(path, PictureLimits(max_pixels=399))
-    with pytest.raises(PictureFileError, match="is larger than 10 bytes"):
-        read_picture(path, PictureLimits(max_bytes=10))
+    with pytest.raises(ImageFileError, match="is 20×20, more than 399 pixels"):
+        read_image_file(path, ImageLimits(max_pixels=399))
+    with pytest.raises(ImageFileError, match="is larger than 10 bytes"):
+        read_image_file(path, ImageLimits(max_bytes=10))
 
 
 def test_a_missing_file_and_a_place_that_cannot_be_written_are_told(tmp_path: Path) -> None:
     """The path in the line is the one that was given."""
-    with pytest.raises(PictureFileError, match=r"absent\.png: cannot be read \(No such file"):
-        read_picture(tmp_path / "absent.png")
+    with pytest.raises(ImageFileError, match=r"absent\.png: cannot be read \(No such file"):
+        read_image_file(tmp_path / "absent.png")
     (tmp_path / "file").write_text("")
-    with pytest.raises(PictureFileError, match="cannot be written"):
+    with pytest.raises(ImageFileError, match="cannot be written"):
         write_png(tmp_path / "file" / "x.png", np.zeros((2, 2), np.uint8))
 
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from shared.imaging.image_header import (
     MAX_CHUNKS,
-    MAX_FILL,
+    MAX_FILL_BYTES,
     MAX_SCANS,
     MAX_SEGMENTS,
-    PictureHeader,
-    PictureHeaderError,
+    ImageHeader,
+    ImageHeaderError,
     read_header,
 )
 from shared.imaging.opencv import cv2
@@ -30,16 +30,16 @@ PROGRESSIVE = (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
 @pytest.mark.parametrize(
     ("data", "header"),
     [
-        (picture(".jpg", (12, 34, 3)), PictureHeader("jpeg", 12, 34, 3, 8)),
-        (picture(".jpg", (12, 34)), PictureHeader("jpeg", 12, 34, 1, 8)),
-        (picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE), PictureHeader("jpeg", 12, 34, 3, 8)),
-        (picture(".png", (12, 34, 3)), PictureHeader("png", 12, 34, 3, 8)),
-        (picture(".png", (12, 34, 4)), PictureHeader("png", 12, 34, 4, 8)),
-        (picture(".png", (12, 34)), PictureHeader("png", 12, 34, 1, 8)),
-        (picture(".png", (12, 34), np.uint16), PictureHeader("png", 12, 34, 1, 16)),
+        (picture(".jpg", (12, 34, 3)), ImageHeader("jpeg", 12, 34, 3, 8)),
+        (picture(".jpg", (12, 34)), ImageHeader("jpeg", 12, 34, 1, 8)),
+        (picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE), ImageHeader("jpeg", 12, 34, 3, 8)),
+        (picture(".png", (12, 34, 3)), ImageHeader("png", 12, 34, 3, 8)),
+        (picture(".png", (12, 34, 4)), ImageHeader("png", 12, 34, 4, 8)),
+        (picture(".png", (12, 34)), ImageHeader("png", 12, 34, 1, 8)),
+        (picture(".png", (12, 34), np.uint16), ImageHeader("png", 12, 34, 1, 16)),
     ],
 )
-def test_the_header_tells_what_was_encoded(data: bytes, header: PictureHeader) -> None:
+def test_the_header_tells_what_was_encoded(data: bytes, header: ImageHeader) -> None:
     """What it tells is compared with what was announced, before memory is taken."""
     assert read_header(data) == header
 
@@ -50,7 +50,7 @@ def test_metadata_before_the_frame_header_is_walked_over() -> None:
     thumbnail = picture(".jpg", (4, 5, 3))
     segment = b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail
     fill = b"\xff\xff\xff"
-    assert read_header(jpeg[:2] + segment + fill + jpeg[2:]) == PictureHeader("jpeg", 12, 34, 3, 8)
+    assert read_header(jpeg[:2] + segment + fill + jpeg[2:]) == ImageHeader("jpeg", 12, 34, 3, 8)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_metadata_before_the_frame_header_is_walked_over() -> None:
         (b"\xff\xd8\xff\xda\x00\x0b\x08\x00\x05\x00\x05\x01", "no frame header"),
         (b"\xff\xd8\xff\xe0\x00\x00\x08\x00\x05\x00\x05\x01", "no frame header"),
         (b"\xff\xd8" + b"\xff\xe0\x00\x02" * (MAX_SEGMENTS + 1), "segments"),
-        (b"\xff\xd8" + b"\xff" * (MAX_FILL + 2) + b"\xc0\x00\x0b\x08\x00\x01\x00\x01\x01", "fill bytes"),
+        (b"\xff\xd8" + b"\xff" * (MAX_FILL_BYTES + 2) + b"\xc0\x00\x0b\x08\x00\x01\x00\x01\x01", "fill bytes"),
     ],
 )
 def test_what_is_no_picture_of_ours_is_refused_with_its_reason(data: bytes, reason: str) -> None:
     """Each is a way to make a decoder run or allocate for nothing."""
-    with pytest.raises(PictureHeaderError, match=reason):
+    with pytest.raises(ImageHeaderError, match=reason):
         read_header(data)
 
 
@@ -82,7 +82,7 @@ def test_a_progressive_scan_bomb_is_refused() -> None:
     """A few bytes a scan make a decoder pass over millions of pixels each time."""
     jpeg = picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE)
     scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
-    with pytest.raises(PictureHeaderError, match="scans"):
+    with pytest.raises(ImageHeaderError, match="scans"):
         read_header(jpeg[:-2] + scan * MAX_SCANS + jpeg[-2:])
 
 
@@ -100,7 +100,7 @@ def test_a_baseline_picture_in_many_scans_is_refused() -> None:
     jpeg = cv2.imencode(".jpg", np.zeros((64, 96, 3), np.uint8))[1].tobytes()
     at = jpeg.rindex(b"\xff\xda")
     scan = b"\xff\xda\x00\x08\x01" + jpeg[at + 5 : at + 7] + jpeg[at + 11 : -2]
-    with pytest.raises(PictureHeaderError, match="65 scans"):
+    with pytest.raises(ImageHeaderError, match="65 scans"):
         read_header(jpeg[:at] + scan * (MAX_SCANS + 1) + jpeg[-2:])
 
 
@@ -114,7 +114,7 @@ def test_scans_hidden_behind_what_has_no_length_are_counted(before: bytes) -> No
     scan = b"\xff\xda\x00\x08\x01" + jpeg[at + 5 : at + 7] + jpeg[at + 11 : -2]
     hidden = before + scan * (MAX_SCANS + 1)
     whole = jpeg[:at] + hidden + bytes(0xFFDA - len(hidden) + 2) + jpeg[at:]
-    with pytest.raises(PictureHeaderError, match="scans, more than 64"):
+    with pytest.raises(ImageHeaderError, match="scans, more than 64"):
         read_header(whole)
 
 
@@ -123,7 +123,7 @@ def test_a_size_hidden_behind_what_has_no_length_is_not_passed_over(marker: byte
     """A decoder finds it, and takes memory for that one."""
     small, large = (cv2.imencode(".jpg", np.zeros((side, side, 3), np.uint8))[1].tobytes() for side in (16, 2000))
     skipped = marker + b"\xff\xe0" + large[2:][: 0xFFE0 - 2]
-    with pytest.raises(PictureHeaderError, match=r"has a marker 0x|no frame header"):
+    with pytest.raises(ImageHeaderError, match=r"has a marker 0x|no frame header"):
         read_header(small[:2] + skipped + bytes(0xFFE0 + 2 - len(skipped)) + small[2:])
 
 
@@ -152,7 +152,7 @@ PNG = picture(".png", (12, 34))
 )
 def test_a_chunk_that_is_not_there_is_refused_before_memory_is_taken_for_it(data: bytes, reason: str) -> None:
     """OpenCV took 4.2 GB and half a minute for a PNG of a hundred bytes: fuzzing found it."""
-    with pytest.raises(PictureHeaderError, match=reason):
+    with pytest.raises(ImageHeaderError, match=reason):
         read_header(data)
 
 
@@ -168,6 +168,6 @@ def test_any_bytes_are_read_or_refused(data: bytes, lead: bytes) -> None:
     """Nothing but our own error may leave a parser of hostile bytes."""
     try:
         header = read_header(lead + data)
-    except PictureHeaderError:
+    except ImageHeaderError:
         return
     assert min(header.height, header.width) > 0

@@ -20,7 +20,7 @@ from shared.messages.control import (
     unpack_reply,
     unpack_request,
 )
-from tests.cloud.channel import CARD
+from tests.support.tiny_model import CARD
 
 REQUEST = ControlRequest("operator", "n1", Verb.LOAD, "road-small", "2", keep=True)
 

@@ -18,13 +18,13 @@ from shared.messages.frame import (
     MAX_FRAME_STAMPS,
     MAX_SIDE,
     FrameMessage,
-    MaskMessage,
+    RequestOptions,
+    ResultMessage,
     Status,
-    Want,
     pack_frame,
-    pack_mask,
+    pack_result,
     unpack_frame,
-    unpack_mask,
+    unpack_result,
 )
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
@@ -61,7 +61,7 @@ FRAME = FrameMessage(
     budget_ms=100,
     stamps=(Stamp("due", "edge/car/s1", 1),),
 )
-MASK = MaskMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
+MASK = ResultMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
 
 
 @st.composite
@@ -79,7 +79,7 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         attempt=draw(st.integers(1, 100)),
         budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
         version=draw(st.none() | NAMES),
-        want=Want(
+        want=RequestOptions(
             draw(PRINTABLE),
             draw(st.sampled_from(["model", "frame"])),
             draw(st.none() | st.integers(1, 256)),
@@ -97,7 +97,7 @@ def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
 
 @given(
     st.builds(
-        MaskMessage,
+        ResultMessage,
         id=IDS,
         attempt=st.integers(1, 100),
         status=st.sampled_from(Status),
@@ -112,9 +112,9 @@ def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
         stamps=STAMPS.map(tuple),
     )
 )
-def test_an_answer_survives_the_wire(message: MaskMessage) -> None:
+def test_an_answer_survives_the_wire(message: ResultMessage) -> None:
     """One field mixed up and the log tells of another frame."""
-    assert unpack_mask(pack_mask(message)) == message
+    assert unpack_result(pack_result(message)) == message
 
 
 def test_a_classifier_of_a_thousand_classes_is_announced_and_a_mask_of_as_many_refused() -> None:
@@ -218,7 +218,7 @@ def test_an_id_that_is_none_belongs_to_nobody(frame_id: object, version: int) ->
 def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, words: str) -> None:
     """The library tells of a value in the value's own words, and of its place behind them."""
     unpack, fields = (
-        (unpack_mask, pack_mask(MASK)) if place in ("status", "task") else (unpack_frame, pack_frame(FRAME))
+        (unpack_result, pack_result(MASK)) if place in ("status", "task") else (unpack_frame, pack_frame(FRAME))
     )
     change = {"want": {"size": words}} if place == "size" else {place: words}
     with pytest.raises(MessageError, match=f"{place}.* belongs here, not ") as caught:
@@ -241,7 +241,7 @@ def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str
 
 def test_another_library_reads_what_we_write() -> None:
     """Clients in other languages have readers of their own."""
-    for packed in (pack_frame(FRAME), pack_mask(MASK)):
+    for packed in (pack_frame(FRAME), pack_result(MASK)):
         assert msgspec.msgpack.decode(packed) == msgpack.unpackb(packed)
         assert msgspec.msgpack.encode(msgpack.unpackb(packed)) == packed
 
@@ -274,11 +274,11 @@ def test_unknown_keys_and_stages_are_no_error() -> None:
 
 def test_an_answer_without_its_mask_is_refused() -> None:
     """`answered` promises one; of another task it promises none."""
-    fields = msgpack.unpackb(pack_mask(MASK)) | {"shape": None}
+    fields = msgpack.unpackb(pack_result(MASK)) | {"shape": None}
     with pytest.raises(MessageError, match="an answered frame has a mask"):
-        unpack_mask(msgpack.packb(fields))
+        unpack_result(msgpack.packb(fields))
     for task in set(Task) - {Task.SEGMENTATION}:
-        assert unpack_mask(msgpack.packb(fields | {"task": task})).task is task
+        assert unpack_result(msgpack.packb(fields | {"task": task})).task is task
 
 
 def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_for_it() -> None:
@@ -288,8 +288,8 @@ def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_fo
     answer = msgspec.structs.replace(
         MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9])
     )
-    assert unpack_mask(pack_mask(answer)).stamps == answer.stamps
-    assert len(pack_mask(answer)) < 1 << 16
+    assert unpack_result(pack_result(answer)).stamps == answer.stamps
+    assert len(pack_result(answer)) < 1 << 16
 
 
 def test_a_status_that_is_too_large_is_refused() -> None:
@@ -314,7 +314,7 @@ def test_a_damaged_message_is_refused_or_read_and_nothing_else(data: st.DataObje
         st.sampled_from(
             [
                 (pack_frame(FRAME), unpack_frame),
-                (pack_mask(MASK), unpack_mask),
+                (pack_result(MASK), unpack_result),
                 (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
             ]
         )
@@ -397,6 +397,8 @@ def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
 
 def test_no_text_of_a_message_steers_a_terminal() -> None:
     """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
-    answer = MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
-    assert unpack_mask(pack_mask(answer)).reason == "a [2Jb  c"
-    assert unpack_frame(pack_frame(msgspec.structs.replace(FRAME, want=Want("a\x1b")))).want == Want("a ")
+    answer = ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
+    assert unpack_result(pack_result(answer)).reason == "a [2Jb  c"
+    assert unpack_frame(
+        pack_frame(msgspec.structs.replace(FRAME, want=RequestOptions("a\x1b")))
+    ).want == RequestOptions("a ")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, pack_frame
-from shared.messages.frame_header import NO_HEAD, FrameHead, peek
+from shared.messages.frame_header import EMPTY_HEADER, FrameHeader, peek
 from shared.messages.topics import FrameId
 from shared.stages import Stamp
 
@@ -24,7 +24,7 @@ FRAME = FrameMessage(
     budget_ms=500,
     stamps=(Stamp("due", "edge/car/s1", 10**18), Stamp("taken", "edge/car/s1", 10**18 + 1)),
 )
-HEAD = FrameHead(due_ns=10**18, budget_ms=500, version="3", attempt=2)
+HEAD = FrameHeader(due_ns=10**18, budget_ms=500, version="3", attempt=2)
 
 
 def test_a_head_is_read_before_the_picture() -> None:
@@ -52,7 +52,7 @@ def test_keys_behind_the_picture_are_not_looked_for() -> None:
     """Looking for them would cost reading the picture."""
     fields = msgpack.unpackb(pack_frame(FRAME))
     payload = msgpack.packb({"data": fields.pop("data"), **fields})
-    assert peek(payload) == NO_HEAD
+    assert peek(payload) == EMPTY_HEADER
 
 
 @pytest.mark.parametrize("nesting", [b"\x91", b"\x81\xa1a"])
@@ -60,7 +60,7 @@ def test_keys_behind_the_picture_are_not_looked_for() -> None:
 def test_no_nesting_is_too_deep(place: bytes, nesting: bytes) -> None:
     """It runs on the worker's network thread: a vehicle that could make it raise would end the worker."""
     for depth in (500, 1000, 1023, 1300):
-        assert peek(place + nesting * depth + b"\xc0\xc0") == NO_HEAD
+        assert peek(place + nesting * depth + b"\xc0\xc0") == EMPTY_HEADER
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: pack_frame(FRAME)[:300] + tail))

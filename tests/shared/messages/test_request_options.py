@@ -1,25 +1,25 @@
 import pytest
 
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import Task
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from tests.cloud.tasks.parts import card
 
 
 def test_an_output_that_is_not_there_is_refused_with_those_that_are() -> None:
     """Before anything is decoded or inferred for it."""
     with pytest.raises(MessageError, match="has no output speed, colour: ask for depth, flow"):
-        check_want(Want(outputs=("depth", "speed", "colour")), card(Task.TENSORS))
-    check_want(Want(outputs=("flow",)), card(Task.TENSORS))
+        check_request_options(RequestOptions(outputs=("depth", "speed", "colour")), card(Task.TENSORS))
+    check_request_options(RequestOptions(outputs=("flow",)), card(Task.TENSORS))
 
 
 @pytest.mark.parametrize("task", [Task.SEGMENTATION, Task.CLASSIFICATION, Task.DETECTION])
 def test_other_tasks_have_no_outputs_to_choose(task: Task) -> None:
     """Who asks for some would wait for them."""
     with pytest.raises(MessageError, match="a model of raw tensors alone has some to choose from"):
-        check_want(Want(outputs=("mask",)), card(task))
-    check_want(Want(), card(task))
+        check_request_options(RequestOptions(outputs=("mask",)), card(task))
+    check_request_options(RequestOptions(), card(task))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_other_tasks_have_no_outputs_to_choose(task: Task) -> None:
 def test_a_codec_of_another_task_is_refused(task: Task, codec: str, reason: str) -> None:
     """A box is no picture."""
     with pytest.raises(MessageError, match=reason):
-        check_want(Want(codec), card(task))
+        check_request_options(RequestOptions(codec), card(task))
 
 
 @pytest.mark.parametrize(
@@ -47,5 +47,5 @@ def test_a_codec_of_another_task_is_refused(task: Task, codec: str, reason: str)
 def test_more_classes_than_there_are_cannot_be_told(task: Task, top_k: int, reason: str) -> None:
     """Who asks for them has another model in mind."""
     with pytest.raises(MessageError, match=reason):
-        check_want(Want(top_k=top_k), card(task))
-    check_want(Want(top_k=1), card(Task.CLASSIFICATION))
+        check_request_options(RequestOptions(top_k=top_k), card(task))
+    check_request_options(RequestOptions(top_k=1), card(Task.CLASSIFICATION))

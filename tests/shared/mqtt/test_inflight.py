@@ -1,5 +1,5 @@
 from shared.mqtt.bus import Ack
-from shared.mqtt.inflight import MOST_WAITING_BYTES, Unacknowledged
+from shared.mqtt.inflight import MAX_INFLIGHT_BYTES, InflightMessages
 
 TAKEN = Ack(accepted=True, no_subscriber=False)
 
@@ -15,9 +15,9 @@ class Message:
         return self.is_written
 
 
-def _waiting(most: int = 2) -> tuple[Unacknowledged, list[int]]:
+def _waiting(most: int = 2) -> tuple[InflightMessages, list[int]]:
     counts: list[int] = []
-    return Unacknowledged(most, counts.append), counts
+    return InflightMessages(most, counts.append), counts
 
 
 def _ignore(_: Ack) -> None:
@@ -42,8 +42,8 @@ def test_no_more_wait_than_may_and_each_acknowledgement_makes_room() -> None:
 def test_their_bytes_are_bounded_but_one_may_always_wait() -> None:
     """A thousand small messages and a few of many megabytes are bounded by one rule."""
     waiting, _ = _waiting(most=100)
-    assert waiting.admit(MOST_WAITING_BYTES + 1, always=False)
-    waiting.add(1, _ignore, MOST_WAITING_BYTES + 1)
+    assert waiting.admit(MAX_INFLIGHT_BYTES + 1, always=False)
+    waiting.add(1, _ignore, MAX_INFLIGHT_BYTES + 1)
     assert not waiting.admit(1, always=False)
     waiting.acknowledge(1, TAKEN)
     assert waiting.admit(1, always=False)
@@ -75,8 +75,8 @@ def test_what_is_not_acknowledged_at_all_is_bounded_by_what_is_still_to_be_writt
     waiting, _ = _waiting()
     first, second = Message(), Message()
     for message in (first, second):
-        assert waiting.has_room_to_write(MOST_WAITING_BYTES // 2)
-        waiting.write(message, MOST_WAITING_BYTES // 2)
+        assert waiting.has_room_to_write(MAX_INFLIGHT_BYTES // 2)
+        waiting.write(message, MAX_INFLIGHT_BYTES // 2)
     assert not waiting.has_room_to_write(1)
     first.is_written = True
     assert waiting.has_room_to_write(1)
@@ -93,5 +93,5 @@ class Lost:
 def test_what_went_with_its_connection_takes_no_room_and_fails_nobody() -> None:
     """A probe that found no connection ended the vehicle at the next one: the broker had restarted meanwhile."""
     waiting, _ = _waiting()
-    waiting.write(Lost(), MOST_WAITING_BYTES)
+    waiting.write(Lost(), MAX_INFLIGHT_BYTES)
     assert waiting.has_room_to_write(1)

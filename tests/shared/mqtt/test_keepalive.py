@@ -1,6 +1,6 @@
 import pytest
 
-from shared.mqtt.keepalive import LinkWatch
+from shared.mqtt.keepalive import LinkMonitor
 
 S = 1_000_000_000
 TIMEOUT_S = 15
@@ -11,7 +11,7 @@ class Link:
 
     def __init__(self) -> None:
         self.now_ns = 7 * S
-        self.watch = LinkWatch(TIMEOUT_S, connect_patience_s=5)
+        self.watch = LinkMonitor(TIMEOUT_S, connect_patience_s=5)
         self.watch.opened(self.now_ns)
         self.watch.accepted()
 

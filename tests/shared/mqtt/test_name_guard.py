@@ -12,7 +12,7 @@ from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import VEHICLE_STATUS
 from shared.mqtt.bus import Ack, Delivery, MemoryBus
-from shared.mqtt.name_guard import IdentityError, NameClaim, NameTakenError, client_id
+from shared.mqtt.name_guard import IdentityError, NameGuard, NameTakenError, client_id
 
 WAIT_S = 60.0
 TOPIC = VEHICLE_STATUS.of(vehicle="car-1")
@@ -30,7 +30,7 @@ class Node:
 
     def __post_init__(self) -> None:
         """Claim the name as one that has been there for `age_ms`."""
-        self.claim = NameClaim("vehicle", "car-1", self.session, announce=self.announce, give_up=self.gave_up.append)
+        self.claim = NameGuard("vehicle", "car-1", self.session, announce=self.announce, give_up=self.gave_up.append)
         self.claim._since_ns -= self.age_ms * 10**6
 
     def announce(self) -> None:

@@ -22,7 +22,7 @@ from shared.mqtt.bus import Ack, Delivery, Properties, Will
 from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import WatchedClient
-from shared.mqtt.times import MqttTimes
+from shared.mqtt.settings import MqttSettings
 from shared.network.address import Address, Certificates
 
 WAIT_S = 60.0
@@ -55,7 +55,7 @@ def test_a_message_arrives_with_all_that_mqtt_5_says_beside_it(mosquitto_url: st
     inbox = Inbox()
     sent = Properties("application/x", f"{topic}/back", b"\x00id", 60)
     with _bus(mosquitto_url) as bus:
-        assert bus.shares_subscriptions
+        assert bus.supports_shared_subscriptions
         bus.subscribe(f"{topic}/+", 1, inbox.put)
         bus.publish(f"{topic}/a", b"\x00\xff" * 500_000, qos=1, properties=sent)
         received = inbox.next()
@@ -142,7 +142,7 @@ def test_a_handler_that_raises_costs_one_message(
 
 
 def test_a_broker_killed_and_started_again_finds_its_clients(mosquitto_broker: Broker, topic: str) -> None:
-    """Acknowledged or not, nothing of it is on a disk: subscriptions must come again, and what was said meanwhile."""
+    """AckHandler or not, nothing of it is on a disk: subscriptions must come again, and what was said meanwhile."""
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     inbox = Inbox()
     port = mosquitto_broker.listener.port
@@ -221,7 +221,7 @@ def test_a_broker_that_takes_us_no_more_is_told_with_its_words(tmp_path: Path) -
     """A password that was changed under a node that runs looks like a broker that is gone."""
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     with _broker(tmp_path, "allow_anonymous true") as broker:
-        bus = _bus(broker.url, times=MqttTimes(away_s=0.0), on_waiting=told.put)
+        bus = _bus(broker.url, times=MqttSettings(away_s=0.0), on_waiting=told.put)
     with bus, _broker(tmp_path, "allow_anonymous false", port=broker.listener.port):
         bus._client.cut()
         said = [told.get(timeout=WAIT_S)]
@@ -252,13 +252,13 @@ def test_a_broker_that_is_away_for_a_moment_leaves_two_lines(tmp_path: Path, cap
 def test_the_largest_payload_is_the_brokers(tmp_path: Path) -> None:
     """A packet over its limit makes QoS 1 reconnect for ever: it must be refused before."""
     with _broker(tmp_path, "allow_anonymous true", "max_packet_size 100000") as broker, _bus(broker.url) as bus:
-        assert bus.largest_payload == 100000 - 2048
+        assert bus.max_payload_bytes == 100000 - 2048
         inbox = Inbox()
         topic = "t" * 500
         bus.subscribe(topic, 1, inbox.put)
         properties = Properties("c" * 60, "r" * 500, b"i" * 250, 60)
-        bus.publish(topic, bytes(bus.largest_payload), qos=1, properties=properties)
-        assert len(inbox.next().payload) == bus.largest_payload
+        bus.publish(topic, bytes(bus.max_payload_bytes), qos=1, properties=properties)
+        assert len(inbox.next().payload) == bus.max_payload_bytes
         assert bus.reconnects == 0
 
 
@@ -267,7 +267,7 @@ def test_the_embedded_broker_is_spoken_to_in_mqtt_3(embedded_url: str, topic: st
     inbox = Inbox()
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
     with _bus(embedded_url, will=Will(topic, b"gone")) as bus:  # A will is what it cannot read in MQTT 5.
-        assert not bus.shares_subscriptions
+        assert not bus.supports_shared_subscriptions
         bus.publish(f"{topic}/kept", b"kept", qos=1, retained=True, acknowledged=acks.put)
         assert acks.get(timeout=WAIT_S) == Ack(accepted=True, no_subscriber=False)
         bus.subscribe(f"{topic}/+", 1, inbox.put)
@@ -342,8 +342,8 @@ def test_a_broker_that_is_slow_to_answer_is_spoken_to_in_mqtt_5(
 
     monkeypatch.setattr(WatchedClient, "open", go_on_with_the_second_try)
     os.kill(mosquitto_broker.pid, signal.SIGSTOP)
-    with _bus(mosquitto_broker.url, times=MqttTimes(answer_s=1.0)) as bus:
-        assert bus.shares_subscriptions
+    with _bus(mosquitto_broker.url, times=MqttSettings(answer_s=1.0)) as bus:
+        assert bus.supports_shared_subscriptions
         assert bus.reconnects == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
-from shared.mqtt.keepalive import LinkWatch
+from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.paho_client import WatchedClient
 from shared.mqtt.publish_packet import Publication
 
@@ -21,7 +21,7 @@ class Conversation:
 
     def __init__(self, protocol: MQTTProtocolVersion) -> None:
         self.received: queue.SimpleQueue[Publication] = queue.SimpleQueue()
-        self.watch = LinkWatch(15.0, 5.0)
+        self.watch = LinkMonitor(15.0, 5.0)
         self.client = WatchedClient(
             "test",
             protocol,
@@ -109,10 +109,10 @@ def test_the_network_thread_tells_of_its_turns_and_of_what_it_hears() -> None:
     try:
         talk.say(publication(0, b"", b"\0"))
         talk.received.get(timeout=WAIT_S)
-        heard_ns, turned_ns = talk.watch.heard_ns, talk.client.turned_ns
+        last_received_ns, turned_ns = talk.watch.last_received_ns, talk.client.turned_ns
         talk.say(publication(0, b"", b"\0"))
         talk.received.get(timeout=WAIT_S)
-        assert talk.watch.heard_ns > heard_ns
+        assert talk.watch.last_received_ns > last_received_ns
         assert talk.client.turned_ns > turned_ns
     finally:
         talk.close()

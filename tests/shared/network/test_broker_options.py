@@ -102,4 +102,4 @@ def test_a_file_that_the_folder_lacks_is_named(certs: Path, missing: str) -> Non
 def test_the_narrowest_link_reaches_the_bus(mosquitto_url: str) -> None:
     """A bound that stayed on the way would let a frame through that never arrives."""
     with Connection(mosquitto_url, min_bandwidth_mbps=1).open("test-narrow", None) as bus:
-        assert bus.largest_payload == 1_500_000
+        assert bus.max_payload_bytes == 1_500_000

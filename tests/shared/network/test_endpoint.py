@@ -76,8 +76,9 @@ def test_any_text_is_an_endpoint_that_reads_back_or_told_in_short(text: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("host", "is_here"), [("localhost", True), ("127.0.0.5", True), ("::1", True), ("10.0.0.7", False), ("host", False)]
+    ("host", "is_local"),
+    [("localhost", True), ("127.0.0.5", True), ("::1", True), ("10.0.0.7", False), ("host", False)],
 )
-def test_what_is_of_this_machine_is_told_without_asking_for_a_name(host: str, *, is_here: bool) -> None:
+def test_what_is_of_this_machine_is_told_without_asking_for_a_name(host: str, *, is_local: bool) -> None:
     """A token may be sent there in the clear; to a name that somebody else answers for it may not."""
-    assert Endpoint(host, 80).is_here is is_here
+    assert Endpoint(host, 80).is_local is is_local

@@ -4,7 +4,7 @@ import csv
 import time
 from pathlib import Path
 
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 
 OWN = "vehicle/car"
 SECOND_NS = 1_000_000_000
@@ -17,7 +17,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def wait_for_samples(sampler: Sampler, count: int) -> None:
+def wait_for_samples(sampler: ResourceSampler, count: int) -> None:
     """Wait until there are so many."""
     until_s = time.monotonic() + WAIT_S
     while sampler.samples < count:

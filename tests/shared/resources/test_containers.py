@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 from tests.shared.resources.samples import rows, wait_for_samples
 
 
@@ -55,7 +55,7 @@ def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeyp
         thread.start()
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
         try:
-            with Sampler(path, {}, containers=("skylane-cloud-1", "skylane-edge-1"), interval_s=0.2) as sampler:
+            with ResourceSampler(path, {}, containers=("skylane-cloud-1", "skylane-edge-1"), interval_s=0.2) as sampler:
                 wait_for_samples(sampler, 3)
         finally:
             server.shutdown()
@@ -76,11 +76,11 @@ def test_without_an_engine_the_reason_is_told_once(tmp_path: Path, monkeypatch: 
     """A missing engine is not worth a run."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr("shared.resources.containers._SOCKET", tmp_path / "docker.sock")
-    with Sampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
+    with ResourceSampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
         pass
     engine = f"there is no Docker engine at {tmp_path / 'docker.sock'}, and DOCKER_HOST names no other"
     assert sampler.remarks == [f"containers are not sampled: {engine}"]
     monkeypatch.setitem(sys.modules, "docker", None)
-    with Sampler(tmp_path / "b.csv", {}, containers=("x",)) as sampler:
+    with ResourceSampler(tmp_path / "b.csv", {}, containers=("x",)) as sampler:
         pass
     assert sampler.remarks == ["containers are not sampled: docker is not installed: pip install 'skylane[bench]'"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.resources.sampler import MACHINE, Sampler
+from shared.resources.sampler import MACHINE, ResourceSampler
 from tests.shared.resources.samples import rows
 
 
@@ -49,7 +49,7 @@ def test_gpus_are_sampled_where_there_are_any(tmp_path: Path, monkeypatch: pytes
     ended: list[bool] = []
     monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlShutdown=lambda: ended.append(True)))
     path = tmp_path / "resources.csv"
-    with Sampler(path, {}, interval_s=3600):
+    with ResourceSampler(path, {}, interval_s=3600):
         pass
     figures = {
         row["node"]: (row["gpu_percent"], row["gpu_memory_bytes"], row["gpu_power_w"], row["rss_bytes"])
@@ -69,7 +69,7 @@ def test_a_machine_without_a_gpu_samples_none(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setitem(sys.modules, "pynvml", None if missing == "library" else _nvml(nvmlInit=no_driver))
     path = tmp_path / "resources.csv"
-    with Sampler(path, {}) as sampler:
+    with ResourceSampler(path, {}) as sampler:
         pass
     assert {row["node"] for row in rows(path)} == {MACHINE}
     assert not sampler.remarks

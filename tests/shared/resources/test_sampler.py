@@ -16,9 +16,9 @@ import pytest
 
 from shared import clock
 from shared.resources.processes import MachineUsage, ProcessUsage
-from shared.resources.sampler import COLUMNS, MACHINE, ResourcesError, Sampler
+from shared.resources.sampler import COLUMNS, MACHINE, ResourceSampler, ResourcesError
 from shared.resources.tcp_bytes import TcpCount, TcpTable
-from shared.resources.usage import CpuShare, GoneError
+from shared.resources.usage import CpuShare, ProbeGoneError
 from tests.full_disk import disk_of
 from tests.shared.resources.samples import OWN, SECOND_NS, WAIT_S, rows, wait_for_samples
 
@@ -67,9 +67,9 @@ def test_a_process_that_ended_is_gone_even_before_it_is_reaped() -> None:
         usage.look(clock.now_ns())
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(GoneError):
+        with pytest.raises(ProbeGoneError):
             usage.look(clock.now_ns())
-    with pytest.raises(GoneError):
+    with pytest.raises(ProbeGoneError):
         ProcessUsage(process.pid, TcpTable())
 
 
@@ -140,7 +140,7 @@ def test_a_kernel_that_tells_nothing_leaves_the_bytes_empty(monkeypatch: pytest.
 def test_every_look_writes_a_row_a_node(tmp_path: Path) -> None:
     """From the first, as the block begins, to the last, as it ends; a process that joins later is sampled from then on."""
     path = tmp_path / "resources.csv"
-    with sleeper() as process, Sampler(path, {OWN: os.getpid()}, interval_s=0.05) as sampler:
+    with sleeper() as process, ResourceSampler(path, {OWN: os.getpid()}, interval_s=0.05) as sampler:
         wait_for_samples(sampler, 2)
         sampler.watch("worker/late", process.pid)
         wait_for_samples(sampler, 4)
@@ -163,7 +163,7 @@ def test_every_look_writes_a_row_a_node(tmp_path: Path) -> None:
 
 def test_it_ends_at_once(tmp_path: Path) -> None:
     """A run must not wait a minute for the next sample."""
-    with Sampler(tmp_path / "resources.csv", {}, interval_s=3600) as sampler:
+    with ResourceSampler(tmp_path / "resources.csv", {}, interval_s=3600) as sampler:
         pass
     assert sampler.samples == 2
 
@@ -174,7 +174,7 @@ def test_what_ends_or_never_was_is_told_and_the_others_go_on(tmp_path: Path) -> 
     with sleeper() as process:
         gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
         nodes = {"worker/w": process.pid, "broker": int(gone.stdout), OWN: os.getpid()}
-        with Sampler(path, nodes, interval_s=0.02) as sampler:
+        with ResourceSampler(path, nodes, interval_s=0.02) as sampler:
             process.kill()
             process.wait()
             wait_for_samples(sampler, sampler.samples + 3)
@@ -189,7 +189,7 @@ def test_what_ends_or_never_was_is_told_and_the_others_go_on(tmp_path: Path) -> 
 def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None:
     """The run goes on; whole rows stay; the account says why there are no more."""
     path = tmp_path / "resources.csv"
-    with disk_of(1000), Sampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
+    with disk_of(1000), ResourceSampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
         while sampler.fault is None:
             time.sleep(0.01)
     assert path.read_bytes().endswith(b"\n")
@@ -202,7 +202,7 @@ def test_a_disk_that_is_full_from_the_first_leaves_no_rows_without_a_head(tmp_pa
     """There may be room for a row where there is none for the head: nobody could read such a file."""
     path = tmp_path / "resources.csv"
     with disk_of(len(",".join(COLUMNS)) - 1):
-        sampler = Sampler(path, {}, interval_s=0.005).__enter__()
+        sampler = ResourceSampler(path, {}, interval_s=0.005).__enter__()
     sampler.__exit__()
     assert sampler.fault
     assert path.read_bytes() == b""
@@ -216,7 +216,7 @@ def test_a_look_that_finds_no_file_to_open_hurts_nothing(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(MachineUsage, "look", look)
     path = tmp_path / "resources.csv"
-    with Sampler(path, {OWN: os.getpid()}) as sampler:
+    with ResourceSampler(path, {OWN: os.getpid()}) as sampler:
         pass
     assert {row["node"] for row in rows(path)} == {OWN}
     assert any("machine is sampled no longer" in line for line in sampler.told())
@@ -226,16 +226,19 @@ def test_a_file_that_is_there_or_cannot_be_made_is_refused(tmp_path: Path) -> No
     """What another run sampled is not overwritten."""
     path = tmp_path / "resources.csv"
     path.write_text("mine")
-    with pytest.raises(ResourcesError, match="is there already: choose another file"), Sampler(path, {}):
+    with pytest.raises(ResourcesError, match="is there already: choose another file"), ResourceSampler(path, {}):
         pass
     assert path.read_text() == "mine"
-    with pytest.raises(ResourcesError, match="No such file or directory"), Sampler(tmp_path / "no" / "where.csv", {}):
+    with (
+        pytest.raises(ResourcesError, match="No such file or directory"),
+        ResourceSampler(tmp_path / "no" / "where.csv", {}),
+    ):
         pass
 
 
 def test_a_bug_in_a_look_is_raised_and_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not foreseen must be seen."""
-    sampler = Sampler(tmp_path / "a.csv", {}, interval_s=0.01).__enter__()
+    sampler = ResourceSampler(tmp_path / "a.csv", {}, interval_s=0.01).__enter__()
     monkeypatch.setattr(MachineUsage, "look", lambda *_: 1 / 0)
     sampler._ended.wait(WAIT_S)
     with pytest.raises(ZeroDivisionError):

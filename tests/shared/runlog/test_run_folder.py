@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shared.runlog.latency_log import LogError, LogWriter
-from shared.runlog.run_folder import contents, free_folder, removed_unless_begun, run_folder
+from shared.runlog.run_folder import contents, discard_unless_started, free_folder, run_folder
 
 
 def test_a_run_is_named_by_its_time_and_then_its_vehicle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_a_run_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:
     (old / "notes.txt").write_text("mine")
     for folder in (new, old):
         before = contents(folder)
-        with LogWriter(folder), removed_unless_begun(folder, before):
+        with LogWriter(folder), discard_unless_started(folder, before):
             (folder / "masks").mkdir()
             (folder / "masks" / "1.png").write_bytes(b"")
     assert not new.exists()
@@ -32,7 +32,7 @@ def test_a_run_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_began_keeps_its_folder(tmp_path: Path) -> None:
     """However it ends."""
-    with LogWriter(tmp_path), removed_unless_begun(tmp_path, contents(tmp_path)) as begin:
+    with LogWriter(tmp_path), discard_unless_started(tmp_path, contents(tmp_path)) as begin:
         begin()
     assert (tmp_path / "latency.csv").exists()
 

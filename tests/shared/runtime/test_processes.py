@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from shared.runtime.processes import interrupted_when_asked_to_end
+from shared.runtime.processes import interrupt_on_termination
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -20,7 +20,7 @@ def test_who_is_asked_to_end_is_interrupted_once_and_ends_in_peace(number: signa
             signal.raise_signal(number)
             ended.append(True)
 
-    with pytest.raises(KeyboardInterrupt), interrupted_when_asked_to_end():
+    with pytest.raises(KeyboardInterrupt), interrupt_on_termination():
         asked_twice()
     assert ended
     assert signal.getsignal(number) is before

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from shared.errors import SkylaneError
-from shared.runtime.threads import Handover, ThreadGroup, step_back
+from shared.runtime.threads import BoundedQueue, ThreadGroup, lower_priority
 
 WAIT_S = 60.0
 
@@ -56,7 +56,7 @@ def test_a_fault_speaks_before_the_thread_that_it_keeps_waiting() -> None:
 
 def test_a_handover_hands_on_in_order_until_it_is_closed() -> None:
     """Frames of a camera stay in order on their way through a node."""
-    handover: Handover[int] = Handover(2)
+    handover: BoundedQueue[int] = BoundedQueue(2)
     got: list[int] = []
 
     def read() -> None:
@@ -75,7 +75,7 @@ def test_a_handover_hands_on_in_order_until_it_is_closed() -> None:
 
 def test_a_handover_whose_reader_died_keeps_nobody_waiting() -> None:
     """Otherwise one bug in the engine's thread would hang the node that ought to end with its traceback."""
-    handover: Handover[int] = Handover(1)
+    handover: BoundedQueue[int] = BoundedQueue(1)
 
     def read() -> None:
         with handover.reader() as get:
@@ -100,7 +100,7 @@ def test_a_handover_whose_reader_died_keeps_nobody_waiting() -> None:
 
 def test_a_full_handover_refuses_an_offer_at_once() -> None:
     """The network thread must never wait."""
-    handover: Handover[int] = Handover(1)
+    handover: BoundedQueue[int] = BoundedQueue(1)
     assert handover.offer(1)
     assert not handover.offer(2)
     with handover.reader() as get:
@@ -113,7 +113,7 @@ def test_a_thread_steps_back_without_taking_the_others_along() -> None:
     """What is measured keeps its priority."""
     group = ThreadGroup(lambda: None)
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    group.start("sinks", step_back)
+    group.start("sinks", lower_priority)
     group.join(WAIT_S)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 

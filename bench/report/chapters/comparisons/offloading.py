@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
-from bench.report.chapters.comparisons.estimates import SEED
+from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
 from bench.report.data.study_log import Cell, StudyLog
 from bench.report.output.number_format import milliseconds, number

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 
 from bench.logs.run_log import RunLog
-from bench.report.chapters.comparisons.estimates import SEED
 from bench.report.chapters.run.distribution import cumulative
+from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, joined, numbers, texts
 from bench.report.data.answered_frames import answered, column
 from bench.report.output.number_format import interval, milliseconds, probability
 from bench.report.output.stage_styles import STAGES, TOTAL, bar
 from bench.statistics.comparison import Comparison, Sample, compare
 from bench.statistics.description import describe
-from bench.statistics.runs import LEAST_RUNS
+from bench.statistics.run_test import LEAST_RUNS
 from shared.runlog.latency_table import PARTS
 from shared.runlog.percentiles import NOTE
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.baselines.mqtt.images import fitted, in_colour, read
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.imaging.frames import Layout
 

@@ -6,17 +6,17 @@ import pytest
 from bench.baselines.mqtt.images import read
 from bench.baselines.serving.clients import CLIENTS, GrpcClient, LapTimer, in_lists, served_ms
 from bench.baselines.serving.vehicle import ServingVehicle
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
-from tests.cloud.gateway.rig import open_doors
 from tests.pipeline.rig import HEIGHT, WIDTH, noise
+from tests.support.gateway import open_gateway
 
 
 @pytest.mark.parametrize("way", ["rest", "grpc"])
 def test_lists_come_back_as_the_models_own_mask(way: str, models: Path, bag: Path) -> None:
     """The baseline must be answered as Skylane is: what it does slowly, it does rightly."""
     picture = noise(5, (HEIGHT, WIDTH, 3))
-    with Repository(models).load("tiny") as model, open_doors(model) as doors:
+    with Repository(models).load("tiny") as model, open_gateway(model) as doors:
         truth = model.predict(picture[None])[0]
         client = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "tiny", "mask")
         timer = LapTimer()

@@ -5,19 +5,19 @@ import pytest
 
 from bench.baselines.serving.clients import SCORES, GrpcClient, LapTimer
 from bench.baselines.serving.plain_serving_model import as_it_lies
-from bench.performance.overhead import BenchError
+from bench.load.playback import BenchError
 from cloud.models.repository import Repository
-from tests.cloud.engines import tiny
-from tests.cloud.gateway.rig import open_doors
+from tests.support import tiny_models
+from tests.support.gateway import open_gateway
 
 
 def test_scores_that_come_back_as_lists_give_the_same_mask(tmp_path: Path) -> None:
     """What the first system's clients did slowly they did rightly: only then is it the time of the same thing."""
-    name = tiny.write(tmp_path, "segmentation")
-    picture = tiny.noise(1)[0]
+    name = tiny_models.write(tmp_path, "segmentation")
+    picture = tiny_models.noise(1)[0]
     with Repository(tmp_path).load(name) as whole:
         truth = whole.predict(picture[None])[0]
-    with Repository(as_it_lies(tmp_path, name, tmp_path / "bare")).load(name) as model, open_doors(model) as doors:
+    with Repository(as_it_lies(tmp_path, name, tmp_path / "bare")).load(name) as model, open_gateway(model) as doors:
         client = GrpcClient(doors.grpc, name, SCORES)
         timer = LapTimer()
         assert np.array_equal(client.predict(picture, timer).mask, truth)

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.load.playback import Plan
 from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
-from bench.performance.overhead import Plan
 from cloud.models.repository import default_root
 from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
@@ -14,7 +14,7 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.opencv import cv2
 
 MODEL, CLASSIFIER = "road-small", "road-weather"
@@ -69,7 +69,7 @@ def test_a_picture_of_another_size_is_stretched_as_the_worker_stretches_it(size:
     noise = np.random.default_rng(7).integers(0, 256, (height, width, 3), np.uint8)
     picture = np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
     data = bytes(image_codecs.encode(picture, Layout.RGB8, "jpeg", 85))
-    sent = image_codecs.decode(data, "jpeg", Layout.RGB8, picture.shape, PictureLimits(), Layout.RGB8)
+    sent = image_codecs.decode(data, "jpeg", Layout.RGB8, picture.shape, ImageLimits(), Layout.RGB8)
     stretched = geometry.apply(sent, geometry.plan(Resize.STRETCH, height, width, 40, 50))
     assert np.array_equal(picture_of(data, (40, 50, 3)), stretched)
 

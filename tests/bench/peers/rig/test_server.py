@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.harness.ports import free_port
+from bench.harness.environment import free_port
 from bench.peers.clients.client import HttpClient, PeerError, check_ready
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job

@@ -6,7 +6,7 @@ import pytest
 from bench.peers.rig.skylane import answer_of
 from bench.peers.rig.workload import Job
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Classification
 from shared.stages import Stage, Stamp
@@ -21,7 +21,7 @@ def test_the_best_classes_are_held_against_the_direct_calls(job: Job, told: tupl
     stamps = tuple(
         Stamp(stage.value, "cloud/w/s", at_ns) for stage, at_ns in ((Stage.BATCHED, 5), (Stage.INFERRED, 12))
     )
-    message = MaskMessage(
+    message = ResultMessage(
         id=job.frame.id,
         attempt=1,
         status=Status.ANSWERED,

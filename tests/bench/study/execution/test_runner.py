@@ -5,17 +5,17 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
+from bench.study.execution.cell_run import Result
 from bench.study.execution.runner import Runner
-from bench.study.execution.runs import Result
 from bench.study.execution.session import Session
 from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.order import turns
-from bench.study.plan.plan import Plan, cells
+from bench.study.plan.run_order import turns
+from bench.study.plan.study_plan import Plan, cells
 from bench.study.results.folder import StudyError, StudyFolder
 from bench.study.results.provenance import begun
 from bench.study.results.tables import RUNS, write_frames, write_runs
 from shared.runlog.latency_log import COLUMNS, Outcome
-from tests.bench.study.rig import BrokenError, Sessions, Silent, plan_file, plan_of
+from tests.support.simulated_study import BrokenError, Sessions, Silent, plan_file, plan_of
 
 _AXES = {"format": ["frozen_graph", "saved_model"], "vehicles": [1, 2]}
 

@@ -7,7 +7,7 @@ from bench.study.execution.fleet import RunError
 from bench.study.plan.scenarios import CapacitySettings, Length, MultiStream, Offline, Rules, Server, SingleStream
 from bench.study.results.measurement import figures, measure, usage
 from bench.study.results.validity import judge
-from tests.bench.study.rig import ORIGIN_NS, write_run
+from tests.support.simulated_study import ORIGIN_NS, write_run
 
 
 def test_what_goes_before_is_warm_up_and_counts_nowhere_but_in_the_outcomes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement, Precision
-from cloud.engines.openvino.graph import read_whole, rewritten
+from cloud.engines.openvino.graph import read_end_to_end, rewritten
 from cloud.engines.openvino.library import core, ops, ov
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
@@ -298,7 +298,7 @@ def test_the_shipped_model_answers_as_with_tensorflow_and_has_no_phases_left() -
     ):
         assert np.mean(ours.predict(picture) == tensorflow.predict(picture)) > 0.9999
     manifest = repository.manifest("road-small")
-    whole = read_whole(core(), repository.file("road-small"), manifest)
+    whole = read_end_to_end(core(), repository.file("road-small"), manifest)
     kinds = {node.get_type_name() for node in rewritten(whole, 1).get_ordered_ops()}
     assert not {"SpaceToBatch", "BatchToSpace", "Tile"} & kinds
 

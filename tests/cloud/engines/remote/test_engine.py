@@ -13,20 +13,20 @@ from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model
 from cloud.models.repository import Repository, RepositoryError
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
-from tests.cloud.engines import remote_servers, tiny
-from tests.cloud.engines.remote_servers import MODEL, SERVERS, Server, grpc
+from tests.support import model_servers, tiny_models
+from tests.support.model_servers import MODEL, SERVERS, Server, grpc
 
 ENGINES = {"open_inference": "triton", "tensorflow_serving": "tf_serving"}
-PICTURES = tiny.noise(3)
+PICTURES = tiny_models.noise(3)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
 def _served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Server]]:
     root = tmp_path_factory.mktemp("served")
-    tiny.write(root, "segmentation")
-    with remote_servers.serve(root, "segmentation", request.param, root / "saved") as server:
+    tiny_models.write(root, "segmentation")
+    with model_servers.serve(root, "segmentation", request.param, root / "saved") as server:
         yield request.param, server
 
 
@@ -47,13 +47,13 @@ def server(_served: tuple[str, Server]) -> Iterator[Server]:
 def load(server: Server, tmp_path: Path) -> Iterator[Callable[..., Model]]:
     """Opens the server's model; `remote` are keys of that section, the others are laid over the manifest."""
     opened: list[Model] = []
-    tiny.write(tmp_path, "segmentation")
+    tiny_models.write(tmp_path, "segmentation")
 
     def call(remote: dict[str, Any] | None = None, **changes: Any) -> Model:
         name = f"remote-{len(list(tmp_path.iterdir()))}"
         form = server.form  # type: ignore[attr-defined]  # Told beside the server.
         told = {"timeout_ms": 60_000, "connect_timeout_s": 60, **(remote or {})}
-        remote_servers.write(tmp_path, "segmentation", form, server.address, name, told, **changes)
+        model_servers.write(tmp_path, "segmentation", form, server.address, name, told, **changes)
         opened.append(Repository(tmp_path).load(name))
         return opened[-1]
 
@@ -110,7 +110,7 @@ def test_a_server_that_comes_back_with_something_else_is_not_believed(
     server.start()
     with pytest.raises(UnavailableError, match="load it again"):
         _until_it_answers(model)
-    assert load().predict(PICTURES).shape == (3, tiny.HEIGHT, tiny.WIDTH)
+    assert load().predict(PICTURES).shape == (3, tiny_models.HEIGHT, tiny_models.WIDTH)
 
 
 def test_another_version_amid_answers_is_noticed(server: Server, load: Callable[..., Model]) -> None:
@@ -171,8 +171,8 @@ def test_an_answer_that_is_too_large_is_not_taken(
 
 def test_a_refusal_of_one_picture_is_no_loss_of_the_server(load: Callable[..., Model]) -> None:
     """The batcher then tries each picture alone, as with any engine: only what is refused is lost."""
-    model = load(input={**tiny.INPUT, "scale": 999.0, "mean": None, "std": None})
-    fatal = np.ones((1, tiny.HEIGHT, tiny.WIDTH, 3), np.uint8)
+    model = load(input={**tiny_models.INPUT, "scale": 999.0, "mean": None, "std": None})
+    fatal = np.ones((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3), np.uint8)
     with pytest.raises(InferenceError, match="INVALID_ARGUMENT: this picture is not for me") as caught:
         model.predict(fatal)
     assert not isinstance(caught.value, UnavailableError)
@@ -190,7 +190,7 @@ def test_tls_and_a_token_come_by_the_environment(
     server: Server, load: Callable[..., Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token in a manifest would end up in a repository; on a bare line anybody could read it."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with pytest.raises(EngineError, match="would travel in the clear"):
@@ -222,8 +222,8 @@ def test_tls_and_a_token_come_by_the_environment(
 )
 def test_a_manifest_that_is_none_is_told(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     """Before anybody is called."""
-    tiny.write(tmp_path, "segmentation")
-    remote_servers.write(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
+    tiny_models.write(tmp_path, "segmentation")
+    model_servers.write(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
     with pytest.raises((ConfigError, RepositoryError), match=told):
         Repository(tmp_path).load("m")
 

@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import DeviceError, InferenceError, Placement, Precision
-from cloud.engines.tensorflow.graph_rewriting import freed, joined_early
+from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers, freed
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import check_precision, tf
 from cloud.models.warmup_images import pictures
@@ -45,7 +45,7 @@ def _answers(graph: Any, shown: npt.NDArray[np.uint8]) -> Any:
 def test_a_widening_layer_is_moved_behind_the_join_and_no_label_changes() -> None:
     """It is where the shipped graph spends bytes for nothing; the labels are what must not pay."""
     graph = _phases(widen=16)
-    moved = joined_early(graph, ["prediction:0"])
+    moved = defer_widening_layers(graph, ["prediction:0"])
     (join,) = [node for node in moved.node if node.op == "BatchToSpaceND"]
     assert join.input[0].startswith("SpaceToBatchND")
     shown = pictures(_HEIGHT, _WIDTH, 1)
@@ -63,13 +63,13 @@ def test_a_widening_layer_is_moved_behind_the_join_and_no_label_changes() -> Non
 def test_what_cannot_be_moved_stays(graph: Any) -> None:
     """A rewriting that is not sound is worse than none."""
     made = graph()
-    assert joined_early(made, ["prediction:0"]) == made
+    assert defer_widening_layers(made, ["prediction:0"]) == made
 
 
 def test_the_shipped_graph_is_rewritten_and_gives_the_same_labels() -> None:
     """The figures of this rewriting are of this graph."""
     graph = read_graph(_REPOSITORY / "models" / "road-small" / "model.pb")
-    moved = joined_early(graph, ["prediction:0"])
+    moved = defer_widening_layers(graph, ["prediction:0"])
     assert moved != graph
     shown = pictures(608, 968, 1)
     np.testing.assert_array_equal(_answers(moved, shown), _answers(graph, shown))

@@ -23,8 +23,8 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
-from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
 WAIT_S = 60.0
 
@@ -49,7 +49,7 @@ def _gate() -> _Gate:
 
 @pytest.fixture(name="doors")
 def _doors(gate: _Gate) -> Iterator[Doors]:
-    with open_doors(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0"), max_frames=4) as doors:
+    with open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0"), max_frames=4) as doors:
         yield doors
 
 
@@ -63,7 +63,7 @@ def _pixels(count: int) -> npt.NDArray[np.uint8]:
 
 
 def _call(inputs: dict[str, Any], **more: Any) -> Call:
-    settings = {"door": "test", "caller": "car", "model": "tiny", "largest_answer": 1 << 20, **more}
+    settings = {"door": "test", "caller": "car", "model": "tiny", "max_reply_bytes": 1 << 20, **more}
     return Call(inputs=inputs, received_ns=clock.now_ns(), **settings)
 
 
@@ -146,7 +146,7 @@ def test_every_answer_tells_the_workers_stages(door: Door) -> None:
         ({INPUT: _pixels(1)}, {"model": "large"}, Kind.NOT_FOUND, "large is not served here: ask for tiny version 1"),
         ({INPUT: _pixels(1)}, {"version": "9"}, Kind.NOT_FOUND, "tiny version 9"),
         ({INPUT: _pixels(1)}, {"outputs": ("boxes",)}, Kind.INVALID, "no output boxes: ask for mask"),
-        ({INPUT: _pixels(1)}, {"largest_answer": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
+        ({INPUT: _pixels(1)}, {"max_reply_bytes": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
         ({INPUT: _pixels(1)}, {"budget_ms": 0}, Kind.LATE, "budget"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, Kind.INVALID, "2 pictures come with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, Kind.FORBIDDEN, "the frame is car's"),
@@ -238,7 +238,7 @@ def test_an_answer_is_told_to_be_of_the_version_that_gave_it(
         decoded.release()
 
     monkeypatch.setattr(Batcher, "put", put_and_tell)
-    with open_doors(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with open_gateway(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         gate.opened.clear()
         node, door = doors.node, doors.node.door
         first = ask(door, _call({INPUT: _pixels(1)}))
@@ -274,7 +274,7 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     assert door.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not door.status.cards
     with pytest.raises(RefusedError, match="unloaded") as refused:
-        door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20)
+        door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert refused.value.kind is Kind.NOT_FOUND
     gate.opened.set()
     unloading.join(WAIT_S)
@@ -290,7 +290,7 @@ def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(doors: Doors, g
     statuses: list[Status] = []
 
     def stream() -> None:
-        futures = [door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20) for _ in range(16)]
+        futures = [door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20) for _ in range(16)]
         gate.opened.set()
         statuses.extend(future.result(WAIT_S).message.status for future in futures)
         told.set()
@@ -313,7 +313,7 @@ def test_pictures_whose_answers_are_too_large_together_are_refused(door: Door, o
     """Each alone is within the bound: of a model of large outputs sixty-four such answers would take gigabytes."""
     one = _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs)).outputs[outputs[0]]
     most = max(HEIGHT * WIDTH, len(one[0]))
-    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, largest_answer=most)).outputs
+    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, max_reply_bytes=most)).outputs
     with pytest.raises(RefusedError, match=f"at most {most} are sent; ask for fewer") as raised:
-        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, largest_answer=most))
+        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, max_reply_bytes=most))
     assert raised.value.kind is Kind.UNPROCESSABLE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud.gateway.common.auth import ANYONE, Caller, Callers
+from cloud.gateway.common.auth import ANYONE, Authenticator, Caller
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.repository_calls import check_parameters, checked_reply, index, order
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
@@ -32,7 +32,7 @@ class Parts:
     """What an order needs of a worker."""
 
     control: Any
-    callers: Callers
+    callers: Authenticator
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ class Parts:
 def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], operator: str) -> None:
     """Without tokens a name is a claim: it must open nothing that is kept for operators by name."""
     control = Control()
-    parts: Any = Parts(control, Callers(tokens))
+    parts: Any = Parts(control, Authenticator(tokens))
     order(parts, Caller("alice", HERE), Verb.LOAD, "net")
     (taken,) = control.taken
     assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
@@ -51,13 +51,13 @@ def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], o
 def test_a_caller_elsewhere_changes_models_by_a_token_alone(address: str) -> None:
     """Whoever reaches the port could otherwise unload the models of all others."""
     control = Control()
-    parts: Any = Parts(control, Callers({}))
+    parts: Any = Parts(control, Authenticator({}))
     for verb in (Verb.LOAD, Verb.UNLOAD):
         with pytest.raises(RefusedError, match="from the worker's own machine, or with a token") as raised:
             order(parts, Caller("alice", address), verb, "net")
         assert raised.value.kind is Kind.FORBIDDEN
     order(parts, Caller("alice", address), Verb.LIST)
-    order(Parts(control, Callers({"sixteen-letters!": ANYONE})), Caller("alice", address), Verb.LOAD, "net")  # type: ignore[arg-type]
+    order(Parts(control, Authenticator({"sixteen-letters!": ANYONE})), Caller("alice", address), Verb.LOAD, "net")  # type: ignore[arg-type]
     assert [taken.verb for taken in control.taken] == [Verb.LIST, Verb.LOAD]
 
 
@@ -65,7 +65,7 @@ def test_a_caller_elsewhere_changes_models_by_a_token_alone(address: str) -> Non
 def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: frozenset[str]) -> None:
     """Whoever has one could unload the model of all others; what there is may be asked for."""
     control = Control(operators=operators)
-    parts: Any = Parts(control, Callers({"sixteen-letters!": "car-1"}))
+    parts: Any = Parts(control, Authenticator({"sixteen-letters!": "car-1"}))
     order(parts, Caller("car-1", HERE), Verb.LIST)
     for verb in (Verb.LOAD, Verb.UNLOAD):
         if operators:
@@ -82,7 +82,7 @@ def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: f
 )
 def test_an_order_that_cannot_be_given_is_refused(control: Any, model: str, kind: Kind) -> None:
     """A worker may take none at all, and no path is a model's name."""
-    parts: Any = Parts(control, Callers({}))
+    parts: Any = Parts(control, Authenticator({}))
     with pytest.raises(RefusedError) as raised:
         order(parts, Caller("alice", HERE), Verb.LOAD, model)
     assert raised.value.kind is kind

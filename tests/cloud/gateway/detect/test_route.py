@@ -18,8 +18,8 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, Engine, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model
 
 PIXELS = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
 
@@ -47,7 +47,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="doors", scope="module")
 def _doors(folder: Path) -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", images=folder)) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", images=folder)) as doors:
         yield doors
 
 
@@ -186,7 +186,7 @@ def test_a_fields_name_in_pieces_that_do_not_fit_ends_nothing(doors: Doors, name
 def test_small_files_of_large_pictures_are_counted_as_what_they_become(folder: Path) -> None:
     """A hundred kilobytes can hold thirty million pixels, and a few dozen of them at once took three gigabytes."""
     settings = GatewaySettings(http="127.0.0.1:0", images=folder, max_message_bytes=1 << 20)
-    with open_doors(model(), gateway=settings) as doors:
+    with open_gateway(model(), gateway=settings) as doors:
         assert detect(doors, files={"file": png(np.zeros((600, 600, 3), np.uint8))}).status_code == 200
         answer = detect(doors, files={"file": png(np.zeros((700, 700, 3), np.uint8))})
     assert (answer.status_code, "send less" in answer.json()["error"]) == (
@@ -215,7 +215,7 @@ def test_a_narrow_picture_is_counted_as_wide_as_it_is_drawn() -> None:
     """Of five pixels' width it is drawn on at 480: a hundred bytes became thirty million pixels that nobody counted."""
     settings = GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)
     narrow = png(np.zeros((200, 5, 3), np.uint8))
-    with open_doors(detector(), gateway=settings) as doors:
+    with open_gateway(detector(), gateway=settings) as doors:
         assert detect(doors, files={"file": narrow}).status_code == 200
         answer = detect(doors, files={"file": narrow}, data={"output": "1"})
     assert (answer.status_code, "send less" in answer.json()["error"]) == (413, True)
@@ -223,6 +223,6 @@ def test_a_narrow_picture_is_counted_as_wide_as_it_is_drawn() -> None:
 
 def test_boxes_lie_on_the_picture_that_was_sent() -> None:
     """The picture is larger than the model's input: its sender knows nothing of that."""
-    with open_doors(detector(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
+    with open_gateway(detector(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
         told = detect(doors, files={"file": png(np.zeros((HEIGHT * 10, WIDTH * 10, 3), np.uint8))}).json()
     assert told["detections"][0]["box"] == [0, 0, WIDTH * 5, HEIGHT * 10]

@@ -10,30 +10,30 @@ import pytest
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
+from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
 from shared.stages import CLOUD_STAGES
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 
 
 @pytest.fixture(name="doors")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         yield doors
 
 
 def test_a_frame_is_answered_with_its_own_mask_and_stamps() -> None:
     """The same message as over the broker, through another door."""
     with (
-        open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
+        open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
         grpc.insecure_channel(doors.grpc) as channel,
     ):
         answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
         for sequence in range(5):
-            message = unpack_mask(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
+            message = unpack_result(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
             assert message.status is Status.ANSWERED
             mask = mask_codecs.decode(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))

@@ -11,13 +11,13 @@ from cloud.gateway.settings import GatewaySettings
 from shared.messages import topics
 from shared.messages.frame import pack_frame
 from shared.mqtt.bus import Delivery, Properties
-from tests.cloud.channel import frame, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import frame, model
 
 
 @pytest.fixture(name="doors")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
         yield doors
 
 

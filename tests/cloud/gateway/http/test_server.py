@@ -19,20 +19,20 @@ import pytest
 from cloud.gateway.bind import ListenError
 from cloud.gateway.common.auth import TOKEN_VARIABLE
 from cloud.gateway.settings import GatewaySettings
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
-from tests.cloud.channel import model
 from tests.cloud.gateway.detect.test_route import PIXELS, detect, png
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors, watch
-from tests.cloud.gateway.test_hostile_http import DETECT, connect, said, statuses
+from tests.cloud.gateway.http.test_hostile_peers import DETECT, connect, said, statuses
+from tests.support.gateway import WAIT_S, Doors, open_gateway, watch
+from tests.support.tiny_model import model
 
 HTTP = GatewaySettings(http="127.0.0.1:0")
 
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", origins=("https://here.example",))) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", origins=("https://here.example",))) as doors:
         yield doors
 
 
@@ -101,7 +101,7 @@ def test_a_document_describes_every_route(doors: Doors) -> None:
 def test_while_it_drains_what_came_is_answered_and_no_more_is_taken() -> None:
     """An update of the worker costs nobody an answer."""
     gate, began, act = gated()
-    with open_doors(model(act), gateway=HTTP) as doors:
+    with open_gateway(model(act), gateway=HTTP) as doors:
         with held(doors, gate, 1) as answers:
             assert began.wait(WAIT_S)
             seen = doors.node.door.wait_for_change(0, WAIT_S, lambda: True)
@@ -118,7 +118,7 @@ def test_more_calls_than_are_taken_at_a_time_are_refused() -> None:
     """Each holds memory; the caller learns at once that it must come back."""
     gate, began, act = gated()
     settings = GatewaySettings(http="127.0.0.1:0", max_calls=1)
-    with open_doors(model(act), gateway=settings) as doors, held(doors, gate, 1) as answers:
+    with open_gateway(model(act), gateway=settings) as doors, held(doors, gate, 1) as answers:
         assert began.wait(WAIT_S)
         refused = detect(doors, files={"file": png(PIXELS)})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
@@ -131,7 +131,7 @@ def test_a_caller_that_goes_away_is_no_longer_worked_for(monkeypatch: pytest.Mon
     gate, _, act = gated()
     gone = threading.Event()
     handed_in = watch(monkeypatch)
-    with open_doors(model(act), gateway=HTTP) as doors:
+    with open_gateway(model(act), gateway=HTTP) as doors:
         with held(doors, gate, 3):
             for _ in range(3):  # One is inferred, one has a place in the next batch.
                 handed_in.get(timeout=WAIT_S)
@@ -151,7 +151,7 @@ def test_a_caller_that_goes_away_is_no_longer_worked_for(monkeypatch: pytest.Mon
 
 def test_a_deadline_of_the_header_is_kept() -> None:
     """A caller that gives up at a time wants no answer after it."""
-    with open_doors(model(), gateway=HTTP) as doors:
+    with open_gateway(model(), gateway=HTTP) as doors:
         late = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "0"})
         unreadable = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "soon"})
     assert (late.status_code, unreadable.status_code) == (408, 400)
@@ -238,7 +238,7 @@ def test_a_call_to_a_name_that_is_not_the_workers_is_refused(path: str, doors: D
 )
 def test_the_worker_is_called_by_addresses_and_the_names_it_was_given(host: str) -> None:
     """Nobody else's record can make these mean something else."""
-    with open_doors(model(), gateway=replace(HTTP, allowed_hosts=("fleet.example", "car.local"))) as doors:
+    with open_gateway(model(), gateway=replace(HTTP, allowed_hosts=("fleet.example", "car.local"))) as doors:
         assert get(doors, "/skylane/v1/status", headers={"host": host}).status_code == 200
         for scheme in ("http", "https"):
             page = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
@@ -279,7 +279,7 @@ def test_a_balancers_probe_needs_no_host(doors: Doors) -> None:
 
 def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
     """The default is closed."""
-    with open_doors(model(), gateway=HTTP) as doors:
+    with open_gateway(model(), gateway=HTTP) as doors:
         for origin in ("https://here.example", f"http://{doors.http}"):
             told = httpx.options(
                 f"http://{doors.http}/api/detect", headers={"origin": origin}, verify=False, timeout=WAIT_S
@@ -294,7 +294,7 @@ def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytes
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n* fedcba9876543210\n")
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
         with closing(connect(doors)) as peer:
             peer.sendall(DETECT + b"Content-Length: 1000000\r\n\r\n")
             told = said(peer)
@@ -310,12 +310,12 @@ def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytes
 
 def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
     """A token sent in the clear is everybody's."""
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     issued = authority.broker(["127.0.0.1"], 1)
     key, certificate = issued.file.with_suffix(".key"), issued.file.with_suffix(".crt")
     settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)
     trusted = ssl.create_default_context(cafile=str(authority.certificate_file))
-    with open_doors(model(), gateway=settings) as doors:
+    with open_gateway(model(), gateway=settings) as doors:
         assert httpx.get(f"https://{doors.http}/healthz", verify=trusted, timeout=WAIT_S).status_code == 200
         with pytest.raises(httpx.HTTPError):
             get(doors, "/healthz")
@@ -331,7 +331,7 @@ def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_listened_at_is_said_at_once(settings: GatewaySettings, word: str) -> None:
     """Before any model is warm."""
-    with pytest.raises(ListenError, match=word), open_doors(model(), gateway=settings):
+    with pytest.raises(ListenError, match=word), open_gateway(model(), gateway=settings):
         pass
 
 

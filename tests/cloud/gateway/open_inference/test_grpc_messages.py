@@ -18,9 +18,9 @@ from cloud.gateway.open_inference.response import OutputTensor
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from shared.messages.frame import Status, pack_frame, unpack_result
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest
@@ -30,7 +30,7 @@ PIXELS = [1, HEIGHT, WIDTH, 3]
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         yield doors
 
 
@@ -80,7 +80,7 @@ def test_a_vehicles_call_is_answered_with_its_own_mask_message(doors: Doors) -> 
     asked = request("BYTES", [1], "image_bytes", raw_input_contents=[data])
     metadata = (("skylane-frame-bin", pack_frame(replace(own, data=b""))),)
     answer, behind = infer(doors, asked.SerializeToString(), metadata=metadata)
-    told = unpack_mask(behind["skylane-mask-bin"])
+    told = unpack_result(behind["skylane-mask-bin"])
     assert (told.id, told.status, told.data) == (own.id, Status.ANSWERED, b"")
     mask = mask_codecs.decode(answer.raw_output_contents[0][4:], told.codec, (HEIGHT, WIDTH))
     np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), 7, np.uint8))
@@ -93,7 +93,7 @@ def test_a_vehicle_is_told_why_its_frame_was_refused(doors: Doors) -> None:
     asked = request("BYTES", [1], "image_bytes", raw_input_contents=[b"\5\0\0\0short"])
     metadata = (("skylane-frame-bin", pack_frame(replace(own, data=b""))),)
     answer, behind = infer(doors, asked.SerializeToString(), metadata=metadata)
-    told = unpack_mask(behind["skylane-mask-bin"])
+    told = unpack_result(behind["skylane-mask-bin"])
     assert (told.id, told.status) == (own.id, Status.REJECTED)
     assert not answer.outputs
 
@@ -190,7 +190,7 @@ def test_a_token_is_needed_for_all_but_health(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("car a-token-of-the-car\n")
     settings = GatewaySettings(grpc="127.0.0.1:0", tokens=tokens)
-    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+    with open_gateway(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
 
         def call(method: str, **keywords: Any) -> Any:
             ask: Any = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")

@@ -179,7 +179,7 @@ def test_any_body_is_read_or_refused(told: Any, behind: bytes, off: int) -> None
     for header_length in (None, str(len(written) + off)):
         try:
             found = read(written + behind, header_length)
-            found.call("d", "c", received_ns=0, largest_answer=1, budget_ms=None, frame=None)
+            found.call("d", "c", received_ns=0, max_reply_bytes=1, budget_ms=None, frame=None)
         except RefusedError:
             continue
 

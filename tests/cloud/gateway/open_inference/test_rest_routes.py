@@ -15,9 +15,9 @@ from cloud.gateway.open_inference.json_messages import read_request
 from cloud.gateway.open_inference.request import InferRequest
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from shared.messages.frame import Status, pack_frame, unpack_result
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 TOKEN, ROOT = "a-token-of-the-car", "a-token-of-anyone"
 LENGTH = "Inference-Header-Content-Length"
@@ -26,7 +26,7 @@ INFER = "/v2/models/tiny/infer"
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
         yield doors
 
 
@@ -106,7 +106,7 @@ def test_a_vehicles_call_is_answered_with_its_own_mask_message(client: httpx.Cli
     packed = coded(pack_frame(replace(own, data=b"")))
     answer = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = answer.headers["skylane-mask"]
-    told = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    told = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (told.id, told.status) == (own.id, Status.ANSWERED)
     result = answer.content[int(answer.headers[LENGTH]) + 4 :]
     mask = mask_codecs.decode(result, told.codec, (HEIGHT, WIDTH))
@@ -120,7 +120,7 @@ def test_a_vehicle_is_told_why_its_frame_was_refused(client: httpx.Client) -> No
     packed = coded(pack_frame(replace(own, data=b"")))
     answer = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = answer.headers["skylane-mask"]
-    told = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    told = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (answer.status_code, told.id, told.status) == (200, own.id, Status.REJECTED)
     assert answer.json()["outputs"] == []
 
@@ -167,7 +167,7 @@ def _tokens(tmp_path: Any) -> Any:
 def test_orders_need_a_token_where_there_are_tokens(tokens: Any) -> None:
     """Whoever only watches needs none; who is nobody may neither look around nor unload what others use."""
     with (
-        open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors,
+        open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors,
         httpx.Client(base_url=f"http://{doors.http}", timeout=60.0) as client,
     ):
         assert client.get("/v2/health/ready").status_code == 200

@@ -22,11 +22,11 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
@@ -41,7 +41,7 @@ GRPC_ALONE = GatewaySettings(grpc="127.0.0.1:0")
 
 @pytest.fixture(name="doors")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), model(name="dotted", version="1.2"), gateway=GRPC_ALONE) as doors:
+    with open_gateway(model(), model(name="dotted", version="1.2"), gateway=GRPC_ALONE) as doors:
         yield doors
 
 
@@ -85,7 +85,7 @@ def test_an_ordinary_call_gets_what_the_direct_call_gives(workshop: Workshop) ->
     pictures = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
         direct = net.predict(pictures)
-        with open_doors(net, gateway=GRPC_ALONE) as doors, grpc.insecure_channel(doors.grpc) as channel:
+        with open_gateway(net, gateway=GRPC_ALONE) as doors, grpc.insecure_channel(doors.grpc) as channel:
             request = asked(pictures, model="net", signature="serving_default")
             answer = PredictionStub(channel).Predict(request, WAIT_S)
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), direct)
@@ -108,7 +108,10 @@ def test_numbers_may_come_in_the_list_of_their_type(channel: grpc.Channel, value
 def test_numbers_lie_where_clients_look_for_them(count: int) -> None:
     """TensorFlow Serving answers in the lists, of any size, and many a client reads `float_val` or `int_val` itself."""
     pixels = noise(count)
-    with open_doors(model(), gateway=GRPC_ALONE, max_frames=200) as doors, grpc.insecure_channel(doors.grpc) as channel:
+    with (
+        open_gateway(model(), gateway=GRPC_ALONE, max_frames=200) as doors,
+        grpc.insecure_channel(doors.grpc) as channel,
+    ):
         for form in ((), (("skylane-tensors", "typed"),)):
             mask = PredictionStub(channel).Predict(asked(pixels), WAIT_S, metadata=form).outputs["mask"]
             assert list(mask.int_val) == pixels[..., 0].ravel().tolist()
@@ -137,7 +140,7 @@ def test_encoded_pictures_are_resized_as_the_card_says(channel: grpc.Channel) ->
     pixels = noise(1, 2 * HEIGHT, 3 * WIDTH)[0]
     data = jpeg(pixels)
     answer = PredictionStub(channel).Predict(asked([data], name="image_bytes", signature="image"), WAIT_S)
-    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.PictureLimits(), Layout.RGB8)
+    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.ImageLimits(), Layout.RGB8)
     plan = geometry.plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     expected = geometry.apply(decoded, plan)
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"])[0], expected[..., 0])
@@ -162,7 +165,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
     told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     behind = dict(call.trailing_metadata())
-    answered = unpack_mask(behind["skylane-mask-bin"])
+    answered = unpack_result(behind["skylane-mask-bin"])
     assert (answered.id, answered.status, answered.data) == (message.id, Status.ANSWERED, b"")
     data = bytes(answer.outputs["result_bytes"].string_val[0])
     np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
@@ -171,12 +174,12 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
 
 def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    message = msgspec.structs.replace(frame(5), codec="jpeg", want=Want("raw"))
+    message = msgspec.structs.replace(frame(5), codec="jpeg", want=RequestOptions("raw"))
     request = asked([b"no picture"], name="image_bytes")
     told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     assert not answer.outputs
-    assert unpack_mask(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
+    assert unpack_result(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
 def test_a_vehicles_call_is_one_of_finished_results(channel: grpc.Channel) -> None:
@@ -329,7 +332,7 @@ def test_a_deadline_ends_the_call() -> None:
         go_on.wait(WAIT_S)
 
     with (
-        open_doors(model(act), gateway=GRPC_ALONE) as doors,
+        open_gateway(model(act), gateway=GRPC_ALONE) as doors,
         grpc.insecure_channel(doors.grpc) as channel,
     ):
         assert refusal(channel, asked(noise(1)), 0.2)[0] == "DEADLINE_EXCEEDED"
@@ -345,7 +348,7 @@ def test_more_than_may_wait_is_turned_away() -> None:
         go_on.wait(WAIT_S)
 
     with (
-        open_doors(model(act), gateway=GRPC_ALONE, max_frames=1) as doors,
+        open_gateway(model(act), gateway=GRPC_ALONE, max_frames=1) as doors,
         grpc.insecure_channel(doors.grpc) as channel,
     ):
         stub = PredictionStub(channel)
@@ -382,7 +385,7 @@ def test_a_token_is_asked_for_before_anything_is_read(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     with (
-        open_doors(model(), gateway=replace(GRPC_ALONE, tokens=tokens)) as doors,
+        open_gateway(model(), gateway=replace(GRPC_ALONE, tokens=tokens)) as doors,
         grpc.insecure_channel(doors.grpc) as channel,
     ):
         assert refusal(channel, predict.PredictRequest())[0] == "UNAUTHENTICATED"

@@ -18,11 +18,11 @@ from cloud.gateway.settings import GatewaySettings
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 HTTP_ALONE = GatewaySettings(http="127.0.0.1:0")
@@ -31,7 +31,7 @@ HTTP_ALONE = GatewaySettings(http="127.0.0.1:0")
 @pytest.fixture(name="client", scope="module")
 def _client() -> Iterator[httpx.Client]:
     with (
-        open_doors(model(), model(name="dotted", version="1.2"), gateway=HTTP_ALONE) as doors,
+        open_gateway(model(), model(name="dotted", version="1.2"), gateway=HTTP_ALONE) as doors,
         httpx.Client(base_url=f"http://{doors.http}/v1/models", timeout=WAIT_S) as client,
     ):
         yield client
@@ -53,7 +53,7 @@ def test_an_ordinary_call_gets_what_the_direct_call_gives(workshop: Workshop) ->
     pictures = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
         direct = net.predict(pictures)
-        with open_doors(net, gateway=HTTP_ALONE) as doors:
+        with open_gateway(net, gateway=HTTP_ALONE) as doors:
             data = json.dumps({"signature_name": "serving_default", "instances": pictures.tolist()})
             answer = httpx.post(f"http://{doors.http}/v1/models/net:predict", content=data, timeout=WAIT_S)
     assert answer.json() == {"predictions": direct.tolist()}
@@ -108,7 +108,7 @@ def called(client: httpx.Client, data: bytes, message: Any) -> tuple[dict[str, A
     answer = client.post("/tiny:predict", json=body, headers={"Skylane-Frame": header})
     assert answer.status_code == 200, answer.text
     mask = answer.headers["skylane-mask"]
-    return answer.json(), unpack_mask(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
+    return answer.json(), unpack_result(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
 
 
 def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: httpx.Client) -> None:
@@ -122,7 +122,9 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: htt
 
 def test_a_vehicle_is_told_what_became_of_its_frame(client: httpx.Client) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    told, answered = called(client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", want=Want("raw")))
+    told, answered = called(
+        client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", want=RequestOptions("raw"))
+    )
     assert told == {"predictions": []}
     assert answered.status is Status.REJECTED
 
@@ -264,7 +266,7 @@ def test_an_answer_whose_text_is_too_large_is_refused_alone(workshop: Workshop, 
 
     with (
         workshop.repository.load("net", Placement(device="cpu")) as net,
-        open_doors(net, gateway=settings) as doors,
+        open_gateway(net, gateway=settings) as doors,
         httpx.Client(base_url=f"http://{doors.http}", timeout=WAIT_S) as client,
     ):
         refused = client.post(path, json=body(2))  # 3,840 bytes of numbers.

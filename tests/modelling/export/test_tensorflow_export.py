@@ -1,0 +1,177 @@
+"""Building models: what lies in the repository, and that every form of a model gives the same labels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloud.engines.engine import Placement
+from cloud.models.repository import Repository
+from modelling.building import BuildError, build, shipped_weights
+from modelling.export.tensorflow_export import function_of
+from modelling.frameworks import keras, tf
+from modelling.recipes import Format, Recipe, recipe
+from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
+from shared.imaging.labels import Labels, read_labels
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def labels() -> Labels:
+    """The twelve classes."""
+    return read_labels(ROOT / "configs/labels/street12.yaml")
+
+
+@pytest.fixture(scope="module")
+def small() -> Recipe:
+    """road-small with a smaller picture; 104 columns leave a rest by 32, as 968 do."""
+    return replace(recipe("road-small"), height=64, width=104)
+
+
+@pytest.fixture(scope="module")
+def weights(small: Recipe) -> Weights:
+    """Random folded weights of road-small."""
+    keras.utils.set_random_seed(7)
+    return weights_of(small.network(folded=True))
+
+
+@pytest.fixture(scope="module")
+def repository(small: Recipe, weights: Weights, labels: Labels, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A repository with both forms of the small model."""
+    root = tmp_path_factory.mktemp("models")
+    build(small, root, labels, weights)
+    return Repository(root)
+
+
+def pictures(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Random pictures, uint8."""
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
+    repository: Repository, small: Recipe, weights: Weights
+) -> None:
+    """A mask must not depend on the file that a model was read from."""
+    network = small.network(folded=True)
+    network.set_weights([weights[f"{layer.name}.{each.name}"] for layer in network.layers for each in layer.weights])
+    direct = tf.function(function_of(network, small.output, small.height, small.width), autograph=False)
+    with (
+        repository.load("road-small", Placement(device="cpu")) as frozen,
+        repository.load("road-small-saved-model", Placement(device="cpu")) as saved,
+    ):
+        for seed in range(3):
+            batch = pictures(seed, (1, 64, 104, 3))
+            expected = direct(batch)["prediction"].numpy()
+            assert len(np.unique(expected)) > 1
+            np.testing.assert_array_equal(frozen.predict(batch), expected)
+            np.testing.assert_array_equal(saved.predict(batch), expected)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_form_of_another_name_and_a_free_batch_gives_the_same_labels(
+    repository: Repository, small: Recipe, labels: Labels, tmp_path: Path, form: Format
+) -> None:
+    """A study compares engines and batches by models built so, from the weights of another repository."""
+    (folder,) = build(small, tmp_path, labels, formats=[form], name="other", source=repository.root, free_batch=True)
+    assert folder == tmp_path / "other"
+    batch = np.concatenate([pictures(seed, (1, 64, 104, 3)) for seed in range(3)])
+    with (
+        repository.load("road-small", Placement(device="cpu")) as shipped,
+        Repository(tmp_path).load("other", Placement(device="cpu"), 3) as built,
+    ):
+        assert (built.max_batch_size, built.manifest.format) == (3, form.value)
+        expected = shipped.predict(batch)
+        assert len(np.unique(expected)) > 1
+        np.testing.assert_array_equal(built.predict(batch), expected)
+
+
+@pytest.mark.parametrize("name", ["road-large", "street-lite"])
+def test_every_network_has_a_keras_form_without_layers_of_ours(labels: Labels, tmp_path: Path, name: str) -> None:
+    """A worker that opens it must need nothing of this package; odd sizes are those that the phases pad and crop."""
+    untrained = replace(recipe(name), height=72, width=104)
+    build(untrained, tmp_path, labels)
+    build(untrained, tmp_path, labels, formats=[Format.KERAS], name="keras-form")
+    batch = pictures(3, (1, 72, 104, 3))
+    with (
+        Repository(tmp_path).load(name, Placement(device="cpu")) as own,
+        Repository(tmp_path).load("keras-form", Placement(device="cpu")) as built,
+    ):
+        agreement = np.mean(own.predict(batch) == built.predict(batch))
+    assert agreement > 0.999  # Sums are taken in another order: where two scores are equal, either may win.
+
+
+def test_frozen_graph_has_the_tensors_its_users_expect(repository: Repository) -> None:
+    """Other tools find a graph's ends by these names."""
+    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-small/model.pb").read_bytes())
+    with tf.Graph().as_default() as loaded:
+        tf.import_graph_def(graph, name="")
+    picture, ids = loaded.get_tensor_by_name("input:0"), loaded.get_tensor_by_name("prediction:0")
+    assert (picture.dtype, picture.shape.as_list()) == (tf.uint8, [1, 64, 104, 3])
+    assert (ids.dtype, ids.shape.as_list()) == (tf.uint8, [1, 64, 104])
+
+
+def test_weights_come_back_out_of_the_frozen_graph(repository: Repository, weights: Weights) -> None:
+    """The graph is the only file with weights that ships: the SavedModel is built from it."""
+    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-small/model.pb").read_bytes())
+    found = weights_in(graph)
+    assert found.keys() == weights.keys()
+    for name, values in weights.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_building_from_the_shipped_graph_gives_the_same_bytes(
+    repository: Repository, small: Recipe, labels: Labels
+) -> None:
+    """Whoever builds again must not find another hash in the manifest, and git no change."""
+    before = (repository.root / "road-small/model.pb").read_bytes()
+    build(small, repository.root, labels)
+    assert (repository.root / "road-small/model.pb").read_bytes() == before
+
+
+def test_a_model_with_random_weights_says_so_and_is_the_same_every_time(labels: Labels, tmp_path: Path) -> None:
+    """A picture made with noise must not pass for a result, and a measurement with it can be repeated."""
+    untrained = replace(recipe("road-large"), height=64, width=96)
+    answers = []
+    for root in (tmp_path / "a", tmp_path / "b"):
+        build(untrained, root, labels)
+        with Repository(root).load("road-large", Placement(device="cpu")) as model:
+            assert not model.card.trained
+            answers.append(model.predict(pictures(1, (1, 64, 96, 3))))
+    first, second = answers
+    np.testing.assert_array_equal(first, second)
+
+
+def test_score_models_carry_twenty_classes_of_which_eight_are_unused(labels: Labels, tmp_path: Path) -> None:
+    """Their originals had twenty scores a pixel; the cost of twenty is part of what is compared."""
+    scored = replace(recipe("street-lite"), height=64, width=128)
+    build(scored, tmp_path, labels)
+    repository = Repository(tmp_path)
+    manifest = repository.manifest("street-lite")
+    assert (manifest.heads["mask"].kind, manifest.heads["mask"].tensor) == ("scores", "scores")
+    assert manifest.input.dtype == "float32"
+    assert manifest.input.scale == pytest.approx(1 / 255)
+    names = repository.card("street-lite").labels.names
+    assert names[:12] == labels.names
+    assert names[12:] == tuple(f"unused-{number}" for number in range(12, 20))
+    with repository.load("street-lite", Placement(device="cpu")) as model:
+        assert model.predict(pictures(2, (1, 64, 128, 3))).shape == (1, 64, 128)
+
+
+def test_weights_of_another_network_are_refused(
+    small: Recipe, weights: Weights, labels: Labels, tmp_path: Path
+) -> None:
+    """They would load by luck and answer nonsense."""
+    with pytest.raises(WeightsMismatchError, match="do not fit"):
+        build(replace(small, name="road-large"), tmp_path, labels, weights)
+
+
+def test_a_trained_model_without_its_graph_says_how_to_get_it(small: Recipe, labels: Labels, tmp_path: Path) -> None:
+    """Random weights in its place would look like a broken model."""
+    with pytest.raises(BuildError, match="--train"):
+        build(small, tmp_path, labels)
+    (tmp_path / "road-small").mkdir()
+    (tmp_path / "road-small/model.pb").write_bytes(b"not a graph at all")
+    with pytest.raises(BuildError, match="--train"):
+        shipped_weights(small, tmp_path)

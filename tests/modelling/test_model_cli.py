@@ -1,0 +1,125 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from cloud.engines.tensorflow.library import tf
+from modelling.model_cli import model
+from rosbag_tools.writer import BagWriter
+from shared.errors import SkylaneError
+from shared.imaging.image_files import read_image_file, write_png
+
+_HEIGHT, _WIDTH = 40, 60
+
+
+def _run(*arguments: object) -> Result:
+    return CliRunner().invoke(model, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A repository with one untrained model, which calls bright pixels class 1."""
+    with tf.Graph().as_default() as graph:
+        images = tf.compat.v1.placeholder(tf.uint8, (1, _HEIGHT, _WIDTH, 3), "input")
+        tf.cast(images[..., 0] > 100, tf.uint8, name="prediction")
+    path = tmp_path / "bright.pb"
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    (tmp_path / "labels.yaml").write_text("- {name: dark, colour: [0, 0, 0]}\n- {name: light, colour: [0, 255, 0]}\n")
+    result = _run(
+        "inspect", path, "--write", tmp_path / "models" / "bright", "--labels", tmp_path / "labels.yaml", "--untrained"
+    )
+    assert "wrote" in result.stdout
+    return tmp_path / "models"
+
+
+def test_inspect_prints_what_it_found_what_it_guessed_and_the_manifest(models: Path) -> None:
+    """Without --write nothing is written, and the manifest can be copied from the screen."""
+    result = _run("inspect", models / "bright" / "bright.pb")
+    assert "input:0 uint8 1×40×60×3" in result.stdout
+    assert "prediction:0 uint8 1×40×60, class_ids" in result.stdout
+    assert "· a batch of 1 is baked into the input" in result.stdout
+    assert "output: {tensor: 'prediction:0', kind: class_ids}" in result.stdout
+
+
+def test_list_says_of_each_model_whether_its_file_is_the_manifests(models: Path) -> None:
+    """A broken model has its line, and the others theirs."""
+    (models / "broken").mkdir()
+    (models / "broken" / "model.yaml").write_text("fromat: x\n")
+    (row, broken) = json.loads(_run("list", "--models", models, "--json").stdout)
+    assert (row["name"], row["input"], row["classes"], row["trained"], row["file"]) == (
+        "bright",
+        "40×60 rgb8",
+        2,
+        False,
+        "ok",
+    )
+    assert "fromat: unknown key" in broken["file"]
+    assert "ok, untrained" in _run("list", "--models", models).stdout
+    (models / "bright" / "bright.pb").write_bytes(b"")
+    (row, _) = json.loads(_run("list", "--models", models, "--json").stdout)
+    assert "has SHA-256 e3b0c44298fc…" in row["file"]
+
+
+def test_an_empty_repository_says_how_to_fill_it(tmp_path: Path) -> None:
+    """The first call on a fresh clone."""
+    assert "skylane model build road-small" in _run("list", "--models", tmp_path).stdout
+
+
+def test_run_writes_ids_colours_and_overlay_of_the_pictures_own_size(models: Path, tmp_path: Path) -> None:
+    """What the model sees, with no broker; random weights are written across the pictures, never into the ids."""
+    picture = np.zeros((2 * _HEIGHT, 2 * _WIDTH, 3), np.uint8)
+    picture[:, _WIDTH:] = 255
+    write_png(tmp_path / "street.png", picture)
+    result = _run("run", "bright", tmp_path / "street.png", "--models", models, "--out", tmp_path / "out")
+    assert "untrained weights" in result.stdout
+    assert "50.0%" in result.stdout
+    ids = read_image_file(tmp_path / "out" / "street_ids.png")[..., 0]
+    np.testing.assert_array_equal(ids, picture[..., 0] > 0)
+    colour = read_image_file(tmp_path / "out" / "street_colour.png")
+    assert colour[-1, -1].tolist() == [0, 255, 0]
+    assert colour[: _HEIGHT // 2, : _WIDTH // 2].any(), "the stamp lies on the dark half"
+    assert read_image_file(tmp_path / "out" / "street_overlay.png")[-1, -1].tolist() == [128, 255, 128]
+
+
+def test_evaluate_prints_the_table_and_the_same_as_json(models: Path, tmp_path: Path) -> None:
+    """The figures of a bag whose truth the model knows by construction."""
+    mosaic = np.zeros((2 * _HEIGHT, 2 * _WIDTH), np.uint8)
+    mosaic[:, _WIDTH:] = 255
+    with BagWriter(tmp_path / "bag") as writer:
+        for stamp_ns in (1, 2):
+            writer.write_image("/cam/image_raw", mosaic, "bayer_rggb8", stamp_ns, stamp_ns, "cam")
+            writer.write_image("/cam/labels", mosaic // 255, "mono8", stamp_ns, stamp_ns, "cam")
+    told = json.loads(_run("evaluate", "bright", tmp_path / "bag", "--models", models, "--json").stdout)
+    assert (told["mean_iou"], told["frames"], told["trained"]) == (1.0, 2, False)
+    shown = _run("evaluate", "bright", tmp_path / "bag", "--models", models, "--frames", 1).stdout
+    assert "mean IoU 1.0000" in shown
+    assert "1 frames" in shown
+    assert "(untrained weights)" in shown
+
+
+def test_a_model_that_is_not_there_is_an_error_of_the_users(models: Path, tmp_path: Path) -> None:
+    """The front door turns it into one line and exit code 1."""
+    write_png(tmp_path / "street.png", np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(SkylaneError, match="no model 'brigt': did you mean bright"):
+        _run("run", "brigt", tmp_path / "street.png", "--models", models)
+
+
+@pytest.mark.parametrize("size", ["608", "0x10", "axb", "10x"])
+def test_a_size_that_is_none_is_bad_usage(models: Path, size: str) -> None:
+    """Exit code 2, as for any flag."""
+    result = _run("inspect", models / "bright" / "bright.pb", "--size", size)
+    assert result.exit_code == 2
+    assert "write height, x, width, as 608x968" in result.stderr
+
+
+def test_build_refuses_what_it_cannot_make(tmp_path: Path) -> None:
+    """A repository without the weights that ship says how to get them; a mistyped name or a contradiction is usage."""
+    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* or train anew with --train"):
+        _run("build", "road-small", "--models", tmp_path)
+    assert _run("build", "road-smal").exit_code == 2
+    assert "exclude each other" in _run("build", "road-small", "--train", "--untrained").stderr
+    assert "give --format, and one NAME" in _run("build", "road-small", "--name", "mine").stderr
+    with pytest.raises(SkylaneError, match="model 'no/name' is not allowed"):
+        _run("build", "road-large", "--format", "keras", "--name", "no/name", "--models", tmp_path)

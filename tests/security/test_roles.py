@@ -1,0 +1,194 @@
+"""What each role may write and read, asked of the real Mosquitto; each denial beside something that is allowed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import CertificateAuthority, Role
+from shared.messages import topics
+from shared.messages.topics import TopicKind
+from shared.package_data import shipped
+from tests.support.mqtt_client import Client
+
+pytestmark = pytest.mark.mosquitto
+CLIENTS = ("car-1", "car-2", "worker-1", "anna")
+
+# Every topic of the protocol, and who may write it.
+WRITERS = {
+    "frames/road-small/car-1/left": {"car-1"},
+    "retries/worker-1/road-small/car-1/left": {"car-1"},
+    "probes/worker-1/car-1": {"car-1"},
+    "status/vehicle/car-1": {"car-1"},
+    "masks/car-1/left": {"worker-1"},
+    "echoes/car-1/worker-1": {"worker-1"},
+    "status/worker/worker-1": {"worker-1"},
+    "control/worker-1/unload": {"anna"},
+    "replies/anna/nonce": {"worker-1"},
+}
+# The same topics, and who may read them.
+READERS = {
+    "frames/road-small/car-1/left": {"worker-1"},
+    "retries/worker-1/road-small/car-1/left": {"worker-1"},
+    "probes/worker-1/car-1": {"worker-1"},
+    "status/vehicle/car-1": {"car-1", "anna"},
+    "masks/car-1/left": {"car-1"},
+    "echoes/car-1/worker-1": {"car-1"},
+    "status/worker/worker-1": {"car-1", "car-2", "worker-1", "anna"},
+    "control/worker-1/unload": {"worker-1"},
+    "replies/anna/nonce": {"anna"},
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_each_role_writes_only_its_topics(secured: Broker, certs: Path, name: str) -> None:
+    """A vehicle that could send another's frames, or a worker's masks, would break every promise behind them."""
+    with Client(secured, certs, name) as client:
+        allowed = {topic for topic in WRITERS if client.may_publish(topic)}
+    assert allowed == {topic for topic, writers in WRITERS.items() if name in writers}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("topic_filter", ["#", "+/+/+/+", "$share/skylane/skylane/v1/#"])
+def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str, topic_filter: str) -> None:
+    """A subscription to everything is granted; what it brings must be the reader's own, however it was asked for."""
+    with Client(secured, certs, name) as reader:
+        reader.subscribe(topic_filter)
+        for topic, writers in WRITERS.items():
+            with Client(secured, certs, min(writers)) as writer:
+                assert writer.may_publish(topic)
+        expected = {topic for topic, readers in READERS.items() if name in readers}
+        if topic_filter.startswith("+"):
+            expected = {topic for topic in expected if topic.count("/") == 3}
+        received = {reader.next()[0] for _ in expected}
+        # Each message was acknowledged before the next: what was withheld cannot be on its way still.
+        reader.subscribe("nothing")
+        assert received == expected
+        assert reader.messages.empty()
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "frames/road-small/car-2/left",  # Another's frame.
+        "retries/worker-1/road-small/car-2/left",
+        "probes/worker-1/car-2",
+        "status/vehicle/car-2",
+        "status/worker/worker-1",  # Posing as a worker.
+        "status/worker/car-1",
+        "masks/car-2/left",
+        "masks/car-1/left",
+        "echoes/car-2/worker-1",
+        "control/worker-1/load",
+        "replies/anna/nonce",
+        "anything/car-1",
+    ],
+)
+def test_a_vehicle_reaches_nothing_of_anothers(secured: Broker, certs: Path, topic: str) -> None:
+    """One vehicle in a thief's hands is one vehicle: whoever reads such topics must get nothing from it."""
+    with Client(secured, certs, "anna") as operator, Client(secured, certs, "worker-1") as worker:
+        for reader in (operator, worker):
+            reader.subscribe("#")
+        while not operator.messages.empty():  # What the broker retained of other tests.
+            operator.messages.get()
+        with Client(secured, certs, "car-1") as thief:
+            assert not thief.may_publish(topic)
+            assert thief.may_publish("frames/road-small/car-1/canary")
+            assert thief.may_publish("status/vehicle/car-1")
+        assert worker.next()[0] == "frames/road-small/car-1/canary"
+        assert operator.next()[0] == "status/vehicle/car-1"
+
+
+@pytest.mark.parametrize(
+    "topic_filter", ["masks/car-2/left", "masks/+/left", "echoes/car-2/worker-1", "frames/road-small/car-2/left"]
+)
+def test_a_vehicle_reads_nothing_of_anothers(secured: Broker, certs: Path, topic_filter: str) -> None:
+    """A mask shows where another vehicle is."""
+    topic = topic_filter.replace("+", "car-2")
+    sender = "car-2" if topic.startswith("frames") else "worker-1"
+    with (
+        Client(secured, certs, "car-1") as thief,
+        Client(secured, certs, sender) as writer,
+        Client(secured, certs, "worker-1") as worker,
+    ):
+        thief.subscribe(topic_filter)
+        thief.subscribe("masks/car-1/canary")
+        assert writer.may_publish(topic)
+        assert worker.may_publish("masks/car-1/canary")
+        assert thief.next()[0] == "masks/car-1/canary"
+        assert thief.messages.empty()
+
+
+def test_a_vehicle_in_the_workers_group_gets_no_picture(secured: Broker, certs: Path) -> None:
+    """Mosquitto grants it a place in the group, and what falls to that place is lost, but not read.
+
+    Where vehicles may turn against each other, the workers' `--group` is therefore a name that no vehicle knows.
+    """
+    frames = "skylane/v1/frames/road-small/+/+"
+    with (
+        Client(secured, certs, "worker-1") as worker,
+        Client(secured, certs, "car-1") as thief,
+        Client(secured, certs, "car-2") as vehicle,
+    ):
+        worker.subscribe(f"$share/skylane/{frames}")
+        worker.subscribe(f"$share/unknown/{frames}")
+        thief.subscribe(f"$share/skylane/{frames}")
+        for number in range(4):
+            assert vehicle.may_publish(f"frames/road-small/car-2/{number}")
+        assert vehicle.may_publish("probes/worker-1/car-2")
+        worker.subscribe("nothing")
+        got = [worker.next()[0] for _ in range(worker.messages.qsize())]
+        assert {f"frames/road-small/car-2/{number}" for number in range(4)} <= set(got)  # By the group it knows not.
+        assert len(got) < 8  # The other group's share of the thief went nowhere.
+        assert thief.messages.empty()
+
+
+def test_a_client_id_gives_no_rights(secured: Broker, certs: Path) -> None:
+    """Anybody may choose any id: who a client is, its certificate says."""
+    with Client(secured, certs, "car-2", client_id="skylane-vehicle-car-1") as thief:
+        assert not thief.may_publish("frames/road-small/car-1/left")
+        assert thief.may_publish("frames/road-small/car-2/left")
+
+
+def test_a_second_client_of_one_id_has_its_own_rights(secured: Broker, certs: Path) -> None:
+    """The broker throws the first one out and may hand its session on: nothing that it could read may come with it."""
+    with Client(secured, certs, "car-1", client_id="same") as first:
+        first.subscribe("masks/car-1/left")
+        with Client(secured, certs, "car-2", client_id="same") as second, Client(secured, certs, "worker-1") as worker:
+            second.subscribe("masks/+/+")
+            assert worker.may_publish("masks/car-1/left")
+            assert worker.may_publish("masks/car-2/left")
+            assert second.next()[0] == "masks/car-2/left"
+            assert second.messages.empty()
+
+
+def test_workers_share_frames_under_the_acl(secured: Broker, certs: Path) -> None:
+    """Workers subscribe as a group; the ACL must let a shared subscription through."""
+    with Client(secured, certs, "worker-1") as worker, Client(secured, certs, "car-1") as vehicle:
+        worker.subscribe("$share/skylane/skylane/v1/frames/road-small/+/+")
+        vehicle.publish("frames/road-small/car-2/left")
+        vehicle.publish("frames/road-small/car-1/left")
+        assert worker.next()[0] == "frames/road-small/car-1/left"
+
+
+def test_the_list_of_roles_is_the_table_of_topics() -> None:
+    """What is wider than a topic of the protocol is a door that nobody needs."""
+    kinds = [kind for kind in vars(topics).values() if isinstance(kind, TopicKind)]
+    known = {f"{topics.PREFIX}/{re.sub('{.*?}', '+', kind.pattern)}" for kind in kinds}
+    lines = (shipped("mosquitto") / "acl").read_text(encoding="utf-8").splitlines()
+    roles = [line for line in lines if line and not line.startswith("#")]
+    told = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
+    exact = {re.sub("%u", "+", topic) for topic in told} - {f"{topics.PREFIX}/status/+/+"}
+    assert exact == known
+    assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
+
+
+def test_a_common_name_with_a_slash_would_be_another_vehicle(secured: Broker, authority: CertificateAuthority) -> None:
+    """Mosquitto puts it into the pattern as it is, so no authority may sign such a name: ours does not."""
+    with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
+        authority.node(Role.VEHICLE, "car-1/left", 1)
+    with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
+        authority.node(Role.VEHICLE, "+", 1)
+    with Client(secured, authority.folder, "car-1") as vehicle:
+        assert vehicle.may_publish("frames/road-small/car-1/left")

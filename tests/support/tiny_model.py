@@ -1,0 +1,77 @@
+"""A model without a library that answers each picture's first channel, and the frames that it takes."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.engines.engine import Outputs, Precision
+from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.frame import FrameMessage, RequestOptions
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.topics import FrameId
+
+HEIGHT, WIDTH = 4, 6
+CARD = ModelCard(
+    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+)  # fmt: skip
+
+
+class Engine:
+    """Answers the first channel, or does what it is told to."""
+
+    name = "tensorflow"
+    device = "cpu"
+    precision = Precision.FP32
+    batch_size: int | None = None
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self._act = act
+        self.closed = threading.Event()
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        assert not self.closed.is_set()
+        self._act()
+        return {"mask": np.ascontiguousarray(batch[..., 0])}
+
+    def close(self) -> None:
+        """See Engine."""
+        self.closed.set()
+
+
+def model(
+    act: Callable[[], None] = lambda: None, name: str = "tiny", version: str = "1", engine: Engine | None = None
+) -> Model:
+    """A version of the model; `act` runs with every batch."""
+    manifest = Manifest(
+        format="frozen_graph",
+        file="none",
+        sha256=CARD.sha256,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
+        labels_file="none",
+    )
+    return Model(manifest, replace(CARD, name=name, version=version), engine or Engine(act))
+
+
+def frame(sequence: int, model: str = "tiny", version: str | None = None) -> FrameMessage:
+    """A frame of one colour, its sequence number."""
+    return FrameMessage(
+        id=FrameId("car", "left", "s1", sequence),
+        model=model,
+        version=version,
+        layout=Layout.RGB8,
+        shape=(HEIGHT, WIDTH, 3),
+        codec="raw",
+        geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+        frame_stamp_ns=0,
+        data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
+        want=RequestOptions("raw"),
+    )
