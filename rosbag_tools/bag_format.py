@@ -1,4 +1,4 @@
-"""The formats and compressions a bag is written in, and the path each goes to."""
+"""Formats and compressions in which bags are written, and the path that each format needs."""
 
 import shutil
 from enum import StrEnum
@@ -20,27 +20,27 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import Wire
-from rosbag_tools.reading.records import Channel
+from rosbag_tools.messages.images import Serialization
+from rosbag_tools.reading.records import TopicChannel
 from shared.errors import SkylaneError, UnknownNameError
 
 
 class BagFormat(StrEnum):
-    """How a bag's data file is laid out."""
+    """Format of a bag's data file."""
 
     ROS1 = "ros1"
     SQLITE3 = "sqlite3"
     MCAP = "mcap"
 
     @property
-    def wire(self) -> Wire:
-        """How messages are spelled in it."""
-        return Wire.ROS1 if self is BagFormat.ROS1 else Wire.CDR
+    def wire(self) -> Serialization:
+        """The serialization of messages in this format."""
+        return Serialization.ROS1 if self is BagFormat.ROS1 else Serialization.CDR
 
 
 BY_FILE = "zstd-file"
 _ROS2_MODES = {"none": CompressionMode.NONE, "zstd-message": CompressionMode.MESSAGE, BY_FILE: CompressionMode.FILE}
-# "zstd" is what each format does best.
+# "zstd" stands for the best Zstandard compression of each format.
 _COMPRESSIONS: dict[BagFormat, dict[str, Any]] = {
     BagFormat.ROS1: {"none": None, "bz2": Ros1Writer.CompressionFormat.BZ2, "lz4": Ros1Writer.CompressionFormat.LZ4},
     BagFormat.SQLITE3: {"zstd": CompressionMode.MESSAGE, **_ROS2_MODES},
@@ -70,9 +70,9 @@ class BagPathError(SkylaneError):
 
 
 def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MCAP) -> BagFormat:
-    """The format of that name; without one what the path asks for: ROS 1 for .bag, MCAP for .mcap.
+    """Returns the format with this name, or without a name the format for the path: ROS 1 for .bag, MCAP for .mcap.
 
-    A path that is a folder's takes the format of the bag that is copied, `source`, where that can lie in a folder.
+    A folder gets the format of the bag that is copied, `source`, if that format can be in a folder.
 
     Raises:
         UnknownNameError: there is no such format.
@@ -87,7 +87,7 @@ def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MC
 
 
 def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Writer | Ros2Writer:
-    """A writer of rosbags, not yet open.
+    """Returns a writer of rosbags that is not open yet.
 
     Raises:
         UnknownNameError: the format has no such compression.
@@ -112,8 +112,8 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
     return ros2
 
 
-def add_connection(writer: Ros1Writer | Ros2Writer, channel: Channel, types: Typestore) -> Connection:
-    """Announce a channel to an open writer of rosbags; a latched one as each generation of ROS says it."""
+def add_connection(writer: Ros1Writer | Ros2Writer, channel: TopicChannel, types: Typestore) -> Connection:
+    """Adds a channel to an open writer of rosbags, with its latching in the form of ROS 1 or ROS 2."""
     if isinstance(writer, Ros1Writer):
         return writer.add_connection(
             channel.topic, channel.message_type, typestore=types, latching=1 if channel.is_latched else None
@@ -123,19 +123,21 @@ def add_connection(writer: Ros1Writer | Ros2Writer, channel: Channel, types: Typ
 
 
 def remove_bag(path: Path) -> None:
-    """Delete the bag at `path`, if there is one.
+    """Deletes the bag at `path`, if there is one.
 
     Raises:
-        BagPathError: what is there is no bag, and stays.
+        BagPathError: the file or folder is not a bag; it is kept.
     """
     if path.is_dir() and not path.is_symlink():
         foreign = [each.name for each in path.iterdir() if not _belongs_to_bag(each)]
         if foreign:
-            raise BagPathError(f"folder {path} is no bag, for it holds {foreign[0]}: it is not replaced")
+            raise BagPathError(
+                f"folder {path} is not a bag, because it contains {foreign[0]}: choose another path, it is not replaced"
+            )
         shutil.rmtree(path)
     elif path.exists():
         if path.suffix not in (".bag", ".mcap"):
-            raise BagPathError(f"{path} is no bag by its name: it is not replaced")
+            raise BagPathError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
         path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""`skylane bag`: make, inspect, cut, convert, extract and verify rosbags, with no ROS installed."""
+"""`skylane bag`: makes, inspects, crops, converts, extracts and verifies rosbags without ROS."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
-from rosbag_tools.editing import Part, Rewritten, rewrite
+from rosbag_tools.editing import BagPart, Rewritten, rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
@@ -38,7 +38,7 @@ class FaultyBagError(SkylaneError):
 
 
 def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    """Several options as one decorator."""
+    """Combines several options into one decorator."""
 
     def decorate(command: _Command) -> _Command:
         for option in reversed(options):
@@ -48,35 +48,41 @@ def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _
     return decorate
 
 
-_topics = click.option("--topics", "-t", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+_topics = click.option("--topics", "-t", multiple=True, metavar="TOPIC", help="Topic to use (repeatable). [all]")
 _target = _options(
     click.option(
         "--format",
         "bag_format",
         type=click.Choice([each.value for each in BagFormat]),
-        help="ROS 1, or ROS 2 with sqlite or MCAP. Without it OUT decides: ROS 1 for a name ending in .bag, one file of "
-        "MCAP for .mcap, a folder of ROS 2 for any other.",
+        help="ROS 1, or ROS 2 with sqlite or MCAP. [by the name of OUT: ROS 1 for .bag, one MCAP file for .mcap, a "
+        "ROS 2 folder otherwise]",
     ),
     click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True),
-    click.option("--force", is_flag=True, help="Replace a bag that is there."),
+    click.option("--force", is_flag=True, help="Replace an existing bag."),
 )
 
 
 @click.group()
 def bag() -> None:
-    """Make, inspect, cut and convert rosbags; no ROS needed."""
+    """Make, inspect, crop and convert rosbags without ROS."""
 
 
 @bag.command()
 @click.argument("out", type=_PATH)
 @_target
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same drive.")
-@click.option("--frames", type=click.IntRange(min=1), help="How many frames; 300 where no duration is given.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Random seed; the same seed gives the same drive.",
+)
+@click.option("--frames", type=click.IntRange(min=1), help="Number of frames. [300, or by --duration]")
 @click.option("--duration", "duration_s", type=FiniteRange(min=0, min_open=True), help="Seconds to drive.")
 @click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
 @click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
-@click.option("--static-camera", is_flag=True, help="The camera stands, the street moves.")
+@click.option("--static-camera", is_flag=True, help="The camera stands still; only the traffic moves.")
 @click.option("--width", type=click.IntRange(min=16, max=8192), default=1936, show_default=True)
 @click.option("--height", type=click.IntRange(min=16, max=8192), default=1216, show_default=True)
 def make(
@@ -111,9 +117,9 @@ def make(
 
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: Path, *, as_json: bool) -> None:
-    """Say what is in BAG: topics, types, encodings, resolution, rate, gaps, duration."""
+    """Show what BAG contains: topics, types, encodings, resolutions, rates, gaps, duration."""
     report = inspect(path)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
@@ -124,9 +130,15 @@ def info(path: Path, *, as_json: bool) -> None:
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
 @click.argument("out", type=_PATH)
-@click.option("--start", "start_s", type=_SECONDS, default=0.0, help="Seconds from the bag's first message.")
+@click.option(
+    "--start",
+    "start_s",
+    type=_SECONDS,
+    default=0.0,
+    help="Start of the part, in seconds after the bag's first message.",
+)
 @click.option("--duration", "duration_s", type=_SECONDS, help="Seconds to take.")
-@click.option("--end", "end_s", type=_SECONDS, help="The same, as seconds from the bag's first message.")
+@click.option("--end", "end_s", type=_SECONDS, help="End of the part, in seconds after the bag's first message.")
 @_topics
 @_target
 def crop(
@@ -141,14 +153,14 @@ def crop(
     compression: str,
     force: bool,
 ) -> None:
-    """Write a part of BAG, in time or topics, to OUT; the format stays unless another is asked for."""
+    """Write a part of BAG, by time or topics, to OUT."""
     if duration_s is not None and end_s is not None:
         raise click.UsageError("give --duration or --end, not both")
     if end_s is not None:
         if end_s <= start_s:
             raise click.UsageError(f"--end {end_s} is not after --start {start_s}")
         duration_s = end_s - start_s
-    _rewrite(path, out, Part(topics, start_s, duration_s), bag_format, compression, force=force)
+    _rewrite(path, out, BagPart(topics, start_s, duration_s), bag_format, compression, force=force)
 
 
 @bag.command()
@@ -156,18 +168,18 @@ def crop(
 @click.argument("out", type=_PATH)
 @_target
 def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, force: bool) -> None:
-    """Write BAG to OUT in another format or compression, with all its topics."""
-    _rewrite(path, out, Part(), bag_format, compression, force=force)
+    """Write BAG to OUT in another format or compression."""
+    _rewrite(path, out, BagPart(), bag_format, compression, force=force)
 
 
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
 @click.argument("folder", type=_PATH)
 @_topics
-@click.option("--raw", is_flag=True, help="Keep Bayer frames as the sensor gave them.")
+@click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames.")
 @click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
 def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
-    """Write the frames of BAG to FOLDER as PNG, one folder a camera."""
+    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera."""
     source = BagSource(path, topics=topics)
     total = source.frame_count
     source.close()
@@ -183,7 +195,10 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
 def verify(path: Path) -> None:
-    """Read every message of BAG and name those that are truncated, undecodable or absurd; exit 1 if there are any."""
+    """Read every message of BAG and report those that are truncated, undecodable or implausible.
+
+    The exit code is 1 if there are any.
+    """
     with Bag(path) as opened:
         total = sum(topic.count for topic in opened.topics)
     with _progress("verifying", total) as (bar, task):
@@ -197,10 +212,10 @@ def verify(path: Path) -> None:
         click.echo(f"{where}: {finding.reason}")
     if findings:
         raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
-    click.echo(f"{path}: {total} messages, all whole")
+    click.echo(f"{path}: {total} messages, all intact")
 
 
-def _rewrite(path: Path, out: Path, part: Part, bag_format: str | None, compression: str, *, force: bool) -> None:
+def _rewrite(path: Path, out: Path, part: BagPart, bag_format: str | None, compression: str, *, force: bool) -> None:
     with Bag(path) as opened:
         total = sum(topic.count for topic in opened.topics)
     with _progress("writing", total) as (bar, task):

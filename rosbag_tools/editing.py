@@ -1,4 +1,4 @@
-"""Write a bag anew: a part of it, some of its topics, or in another format."""
+"""Copies a bag: a part of it, some of its topics, or in another format."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Which messages to take: those of `topics` (all where empty), from `start_s` on, counted from the bag's first."""
+class BagPart:
+    """Selects messages by topic (empty: all) and by time, in seconds after the bag's first message."""
 
     topics: Sequence[str] = ()
     start_s: float = 0.0
@@ -23,7 +23,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What became of a bag: how many messages were written, and why topics were left out."""
+    """Result of a copy: the number of messages written, and why topics were left out."""
 
     messages: int
     left_out: dict[str, str]
@@ -33,21 +33,21 @@ def rewrite(
     source: Path,
     target: Path,
     *,
-    part: Part = Part(),
+    part: BagPart = BagPart(),
     bag_format: str | None = None,
     compression: str = "none",
     overwrite: bool = False,
     progress: Callable[[Message], None] | None = None,
 ) -> Rewritten:
-    """Copy the messages of `part` from one bag into a new one, byte for byte where the format's wire stays the same.
+    """Copies the messages of `part` into a new bag, unchanged unless the serialization of the formats differs.
 
-    `bag_format` None: `chosen_format` of the target's name and the source's format. A topic whose type is defined nowhere, or
-    whose message is not what its type says, is left out from there on.
+    Without `bag_format`, `chosen_format` selects it. A topic is left out from the first message on whose type is
+    unknown or whose bytes do not fit its type.
 
     Raises:
-        SkylaneError: the source is missing or no bag, has no such topic, or nothing lies in that part; the target
-            cannot be written.
-        DamagedBagError: part of the source is lost; all that could be read was written.
+        SkylaneError: the source is missing, is not a bag, or has no such topic or no message in that part; or the
+            target cannot be written.
+        DamagedBagError: part of the source is lost; everything readable was written.
     """
     with Bag(source) as bag:
         topics = {topic.name for topic in bag.find(part.topics)} if part.topics else None
@@ -57,9 +57,11 @@ def rewrite(
             stop_ns = (bag.start_ns if start_ns is None else start_ns) + round(part.duration_s * 1e9)
         if start_ns is not None and start_ns > bag.end_ns:
             length_s = (bag.end_ns - bag.start_ns) / 1e9
-            raise SkylaneError(f"bag {source} is {length_s:.3f} s long: nothing begins {part.start_s} s into it")
+            raise SkylaneError(
+                f"bag {source} is {length_s:.3f} s long: no message is later than --start {part.start_s}"
+            )
         if target.exists() and target.resolve() == source.resolve():
-            raise BagPathError(f"{target} is the bag to read: write to another path")
+            raise BagPathError(f"{target} is the source bag: write to another path")
         chosen = chosen_format(target, bag_format, BagFormat(bag.format))
         converter = Converter((topic.channel for topic in bag.topics), chosen.wire)
         lost: Damage | None = None

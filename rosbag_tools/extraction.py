@@ -1,4 +1,4 @@
-"""Frames of a bag as PNG files."""
+"""Writes the frames of a bag as PNG files."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from shared.imaging.image_codecs import encode
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """How many frames were written, and what was wrong with those that were not."""
+    """Result of an extraction: the number of frames written, and why the others were not."""
 
     frames: int
     unreadable: tuple[str, ...]
@@ -29,12 +29,12 @@ def extract(
     method: str = "bilinear",
     progress: Callable[[], None] | None = None,
 ) -> Extracted:
-    """Write every frame as `folder/<camera>/<index>_<stamp in ns>.png`.
+    """Writes every frame as `folder/<camera>/<index>_<stamp in ns>.png`.
 
-    Bayer frames are demosaiced by `method`, or with `raw` written as the sensor gave them.
+    Bayer frames are demosaiced by `method`, or written unchanged with `raw`.
 
     Raises:
-        SkylaneError: the bag or a topic is missing, or a file cannot be written; those before it stay.
+        SkylaneError: the bag or a topic is missing, or a file cannot be written; earlier files are kept.
     """
     source = BagSource(path, topics=topics)
     written = 0
@@ -66,5 +66,5 @@ def _png(frame: Frame, method: str, *, raw: bool) -> bytes | bytearray | memoryv
 
 
 def _file_name(topic: str) -> str:
-    """A topic as a folder's name: whatever a bag calls it, it stays within ours."""
+    """Returns a folder name for a topic that cannot leave the target folder."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", topic.strip("/")) or "camera"

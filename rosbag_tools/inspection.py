@@ -1,4 +1,4 @@
-"""What is in a bag: topics, pictures, rates, gaps; read once from end to end."""
+"""Describes the content of a bag: topics, images, rates and gaps, in one pass."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -8,32 +8,32 @@ from statistics import median
 
 from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Channel, Message
+from rosbag_tools.reading.records import Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
 
-GAP_FACTOR = 1.5  # A pause longer than this many usual periods has lost a message.
+GAP_FACTOR = 1.5  # A pause longer than this many median periods counts as a gap.
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """One topic of a bag. What is about pictures or rates is empty or None where there is nothing to say."""
+    """One topic of a bag; fields about images or rates are empty or None if they do not apply."""
 
     name: str
     type: str
     count: int
-    encodings: dict[str, int]  # Messages by encoding, or by format where compressed.
-    resolutions: dict[str, int]  # Messages by size, as "1936×1216": width first, as cameras are named.
-    rate_hz: float | None  # Over the whole topic, gaps included.
-    gaps: int  # Pauses above 1.5 median periods.
+    encodings: dict[str, int]  # Messages by encoding; by format if compressed.
+    resolutions: dict[str, int]  # Messages by size, written "1936×1216": width first.
+    rate_hz: float | None  # Average over the whole topic, including gaps.
+    gaps: int  # Number of pauses longer than GAP_FACTOR median periods.
     worst_gap_s: float | None
     zero_stamps: int
-    unreadable: int  # Messages whose picture cannot even be named.
+    unreadable: int  # Messages whose image header cannot be read.
 
 
 @dataclass(frozen=True, slots=True)
 class BagReport:
-    """A bag at a glance."""
+    """Summary of a bag."""
 
     path: str
     format: str
@@ -46,15 +46,15 @@ class BagReport:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """The same as plain data, for JSON."""
+        """Returns plain data for JSON."""
         return asdict(self)
 
 
 def inspect(path: Path) -> BagReport:
-    """Read a bag from end to end and say what is in it.
+    """Reads a bag completely and describes its content.
 
     Raises:
-        SkylaneError: it is missing or no bag.
+        SkylaneError: the bag is missing, or is not a bag.
     """
     with Bag(path) as bag:
         tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
@@ -88,7 +88,7 @@ def inspect(path: Path) -> BagReport:
 class _Tally:
     """Counts one topic's messages."""
 
-    channel: Channel
+    channel: TopicChannel
     times_ns: list[int] = field(default_factory=list)
     encodings: Counter[str] = field(default_factory=Counter)
     resolutions: Counter[str] = field(default_factory=Counter)

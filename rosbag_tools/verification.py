@@ -1,4 +1,4 @@
-"""Find every message of a bag that is damaged, undecodable or absurd, and say where it lies."""
+"""Finds the messages of a bag that are damaged, undecodable or implausible, and their position."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -7,33 +7,33 @@ from pathlib import Path
 
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import Wire, read_stamp
+from rosbag_tools.messages.images import Serialization, read_stamp
 from rosbag_tools.messages.ros_types import HEADER, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Channel, Message
+from rosbag_tools.reading.records import Message, TopicChannel
 from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong in a bag, and where."""
+class BagFault:
+    """A fault in a bag, with its position."""
 
     place: str  # "byte 4117" of its file, "row 12" of its database, or "index".
-    topic: str  # Empty where no topic is known.
-    sequence: int | None  # Which message of the topic, from 0.
-    stamp_ns: int | None  # The message's own stamp, or the time it was recorded where it has none.
+    topic: str  # Empty if the topic is unknown.
+    sequence: int | None  # Index of the message in its topic, from 0.
+    stamp_ns: int | None  # Stamp of the message, or its recording time if it has none.
     reason: str
 
 
-def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[Finding]:
-    """Read every message of a bag from front to back and yield what is wrong, as it is met.
+def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[BagFault]:
+    """Reads every message of a bag in order and yields each fault when it is found.
 
-    Pictures are decoded, other messages are read by their definition where the bag or ROS has one. `progress` is
-    called with every message.
+    Images are decoded; other messages are parsed if the bag or ROS has their definition. `progress` is called with
+    every message.
 
     Raises:
-        SkylaneError: the bag is missing or no bag.
+        SkylaneError: the bag is missing, or is not a bag.
     """
     with Bag(path) as bag:
         check = _Check(bag)
@@ -46,11 +46,11 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
             else:
                 topic = item.channel.topic if item.channel is not None else ""
                 time_ns = item.time_ns if item.channel is not None else None
-                findings = [Finding(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
+                findings = [BagFault(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
             found = found or bool(findings)
             yield from findings
         if bag.index_damage and not found:
-            yield Finding("index", "", None, None, f"{bag.index_damage}: the messages themselves are whole")
+            yield BagFault("index", "", None, None, f"{bag.index_damage}: the messages themselves are intact")
 
 
 class _Check:
@@ -58,16 +58,16 @@ class _Check:
 
     def __init__(self, bag: Bag) -> None:
         channels = [topic.channel for topic in bag.topics]
-        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Wire}
+        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Serialization}
         self._counts: Counter[str] = Counter()
-        self._latest_ns: dict[Channel, int] = {}
+        self._latest_ns: dict[TopicChannel, int] = {}
 
     def next(self, topic: str) -> int:
-        """Which message of a topic this is, from 0."""
+        """Returns the index of the next message of a topic, from 0."""
         self._counts[topic] += 1
         return self._counts[topic] - 1
 
-    def message(self, message: Message) -> list[Finding]:
+    def message(self, message: Message) -> list[BagFault]:
         channel = message.channel
         sequence = self.next(channel.topic)
         stamp_ns: int | None = None
@@ -83,17 +83,17 @@ class _Check:
         except SkylaneError as error:
             reasons.append(str(error))
         at_ns = stamp_ns or message.time_ns
-        return [Finding(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
+        return [BagFault(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
 
-    def _backwards(self, channel: Channel, stamp_ns: int) -> list[str]:
+    def _backwards(self, channel: TopicChannel, stamp_ns: int) -> list[str]:
         latest_ns = self._latest_ns.get(channel, 0)
         self._latest_ns[channel] = max(latest_ns, stamp_ns)
-        if stamp_ns and stamp_ns < latest_ns:  # Zero is no stamp: the bag's time takes its place.
-            return [f"its stamp lies {(latest_ns - stamp_ns) / 1e9:.6f} s before an earlier message's"]
+        if stamp_ns and stamp_ns < latest_ns:  # A stamp of zero is replaced by the bag's time.
+            return [f"its stamp is {(latest_ns - stamp_ns) / 1e9:.6f} s before that of an earlier message"]
         return []
 
 
-def _has_header(channel: Channel, types: Typestore) -> bool:
+def _has_header(channel: TopicChannel, types: Typestore) -> bool:
     if channel.has_images:
         return True
     if channel.message_type not in types.fielddefs:
@@ -105,10 +105,10 @@ def _has_header(channel: Channel, types: Typestore) -> bool:
 def _read(message: Message, types: Typestore) -> None:
     name = message.channel.message_type
     if name not in types.fielddefs:
-        return  # Nothing says what its bytes should be.
-    deserialize = types.deserialize_ros1 if message.channel.wire is Wire.ROS1 else types.deserialize_cdr
+        return  # The type is unknown, so the bytes cannot be checked.
+    deserialize = types.deserialize_ros1 if message.channel.wire is Serialization.ROS1 else types.deserialize_cdr
     try:
         deserialize(message.data, name)
-    except Exception as error:  # rosbags raises whatever the bytes provoke.
+    except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise SkylaneError(f"message is no {message.channel.type}: {reason}") from error
+        raise SkylaneError(f"the message is not a valid {message.channel.type}: {reason}") from error

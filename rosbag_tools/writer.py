@@ -1,4 +1,4 @@
-"""Write a bag: ROS 1, sqlite or MCAP, compressed or not, readable up to its last message whatever happens."""
+"""Writes bags (ROS 1, sqlite or MCAP, optionally compressed) that stay readable after errors and a full disk."""
 
 import os
 import shutil
@@ -27,59 +27,67 @@ from rosbag_tools.bag_format import (
 )
 from rosbag_tools.messages.images import IMAGE
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
-from rosbag_tools.reading.records import Channel
+from rosbag_tools.reading.records import TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 
-# ROS 1 detections number what ROS 2's name: the class ids of the street classes.
+# Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
 DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
 
 _CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-_SPARE_BYTES = 1 << 24  # Left free on the disk, so that the index can still be written when it is nearly full.
-_COMMIT_BYTES = 1 << 25  # What a killed sqlite recording loses at most.
-_FAILURES = (OSError, sqlite3.Error, struct.error, OverflowError)  # The last two: a time no format can hold.
+_SPARE_BYTES = 1 << 24  # Disk space kept free for the index.
+_COMMIT_BYTES = 1 << 25  # Maximum data that a killed sqlite recording loses.
+_FAILURES = (
+    OSError,
+    sqlite3.Error,
+    struct.error,
+    OverflowError,
+)  # The last two are raised for times that a format cannot store.
 
 
 class BagWriteError(SkylaneError):
-    """A bag cannot be written, or not further."""
+    """A bag cannot be written, or not completely."""
 
 
-class Box(Protocol):
-    """What a detection says: a name and a rectangle in pixels, (x, y) its upper left corner."""
+class BoxLike(Protocol):
+    """A detected object: class name and rectangle in pixels; (x, y) is the upper left corner."""
 
     @property
     def name(self) -> str:
-        """The class's name."""
+        """The name of the class."""
 
     @property
     def x(self) -> float:
-        """The left edge."""
+        """The left edge in pixels."""
 
     @property
     def y(self) -> float:
-        """The upper edge."""
+        """The upper edge in pixels."""
 
     @property
     def width(self) -> float:
-        """Its width."""
+        """The width in pixels."""
 
     @property
     def height(self) -> float:
-        """Its height."""
+        """The height in pixels."""
 
 
 class BagWriter:
-    """A bag being written. `with` closes it, also after an error, so that what was written can be read.
+    """Writes one bag. As a context manager it closes the bag also after an error, so that it can be read.
 
-    `path`: a file named .bag for ROS 1, a folder for the others, or a file named .mcap. `bag_format`: a name of
-    `BagFormat`; None takes ROS 1 for a path named .bag, else MCAP.
-    `compression`: "none", or what the format has: "bz2" and "lz4" in ROS 1; in ROS 2 "zstd" (a chunk in MCAP, a
-    message in sqlite), "zstd-message" and "zstd-file". `overwrite` replaces a bag at `path`, and nothing else.
-    `stamp_ns` is the sensor's, `received_ns` the recorder's; messages must come in the order of the latter.
+    Messages must come in the order of `received_ns`, the time of the recorder; `stamp_ns` is the time of the sensor.
+
+    Args:
+        path: A file named .bag (ROS 1) or .mcap, or a folder for the other formats.
+        bag_format: A name of `BagFormat`; None selects ROS 1 for a path named .bag, otherwise MCAP.
+        compression: "none"; ROS 1: "bz2" or "lz4"; ROS 2: "zstd" (per chunk in MCAP, per message in sqlite),
+            "zstd-message" or "zstd-file".
+        overwrite: Whether an existing bag at `path` is replaced; other files never are.
 
     Raises:
-        BagPathError: something is there, or the path's name does not fit the format.
-        BagWriteError: the disk is full, or refuses; also by the methods that write. What was written stays readable.
+        BagPathError: the path exists, or its name does not fit the format.
+        BagWriteError: the disk is full or fails; the writing methods raise it too. Earlier messages stay readable.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class BagWriter:
         self._uncommitted_bytes = 0
         self._is_copied_at_end = compression == BY_FILE
         self._is_failed = False
-        # rosbags writes folders: the file in it is moved when it is whole.
+        # rosbags writes a folder: the file in it is moved to `path` when it is complete.
         is_one_file = path.suffix == ".mcap" and self.format is BagFormat.MCAP and not self._is_copied_at_end
         self._folder = path.with_name(f".{path.stem}.writing") if is_one_file else None
         try:
@@ -108,7 +116,7 @@ class BagWriter:
             self._require_space(0)
             self._writer.open()
             if isinstance(self._storage, Sqlite3Writer):
-                # A commit then waits for no disk: a killed process loses nothing by it, only a machine losing power.
+                # Commits do not wait for the disk: only a power failure can lose data, not a killed process.
                 self._storage.conn.execute("PRAGMA synchronous=OFF")
         except _FAILURES as error:
             raise BagWriteError(f"bag {path} cannot be written: {error}") from error
@@ -120,10 +128,10 @@ class BagWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write_image(  # noqa: PLR0917  In the order of a recording: where, what, when, from whom.
+    def write_image(  # noqa: PLR0917 - the arguments are the fields of the message.
         self, topic: str, pixels: Pixels, encoding: str, stamp_ns: int, received_ns: int, frame_id: str
     ) -> None:
-        """Write a `sensor_msgs/Image`: H×W or H×W×C, uint8 or uint16, and ROS's name of how they lie."""
+        """Writes a `sensor_msgs/Image`: pixels H×W or H×W×C, uint8 or uint16, and ROS's name of their encoding."""
         data: npt.NDArray[Any] = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
         height, width = data.shape[:2]
         data = data.reshape(-1).view(np.uint8)
@@ -133,7 +141,7 @@ class BagWriter:
     def write_camera_info(
         self, topic: str, height: int, width: int, focal_px: float, *, stamp_ns: int, received_ns: int, frame_id: str
     ) -> None:
-        """Write a `sensor_msgs/CameraInfo` of a pinhole camera without distortion, looking through its centre."""
+        """Writes a `sensor_msgs/CameraInfo` of a pinhole camera with a central principal point and no distortion."""
         x, y = width / 2, height / 2
         distortion, upright = np.zeros(5), np.eye(3).reshape(-1)
         intrinsic = np.array([focal_px, 0, x, 0, focal_px, y, 0, 0, 1], np.float64)
@@ -147,21 +155,21 @@ class BagWriter:
     def write_boxes(
         self,
         topic: str,
-        boxes: Sequence[Box],
+        boxes: Sequence[BoxLike],
         *,
         stamp_ns: int,
         received_ns: int,
         frame_id: str,
         scores: Sequence[float] | None = None,
     ) -> None:
-        """Write a `vision_msgs/Detection2DArray`, each box with one hypothesis; certain, where no scores are given."""
+        """Writes a `vision_msgs/Detection2DArray` with one hypothesis per box; without `scores`, all scores are 1."""
         header = self._header(topic, stamp_ns, frame_id)
         scored = zip(boxes, [1.0] * len(boxes) if scores is None else scores, strict=True)
         detections = [self._detection(header, box, score) for box, score in scored]
         self._write(topic, DETECTIONS, received_ns, header, detections)
 
-    def write_raw(self, channel: Channel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
-        """Write a message that is already bytes on this format's wire; `types` knows its definition."""
+    def write_raw(self, channel: TopicChannel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
+        """Writes a message that is already serialized for this format; `types` has its definition."""
         self._require_space(len(data))
         try:
             key = (channel.topic, channel.message_type)
@@ -176,7 +184,7 @@ class BagWriter:
         self.message_count += 1
 
     def close(self) -> None:
-        """Write the index and close; twice is once."""
+        """Writes the index and closes the bag; further calls do nothing."""
         if not self._is_open:
             return
         self._is_open = False
@@ -188,7 +196,7 @@ class BagWriter:
             raise self._cut_off(error) from error
         finally:
             if self._is_failed:
-                # Its buffers hold what could not be written: an index behind a torn chunk would deceive.
+                # The buffers hold data that could not be written; an index after an incomplete chunk would be wrong.
                 with suppress(*_FAILURES):
                     self._writer.abort()
             if self._folder is not None:
@@ -207,7 +215,7 @@ class BagWriter:
             self._uncommitted_bytes = 0
 
     def _require_space(self, size: int) -> None:
-        """Stop while the index still fits: a bag that ends in an orderly way can be read by everyone."""
+        """Raises while there is still space for the index: every reader can open a bag with an index."""
         copy = self._written_bytes + size if self._is_copied_at_end else 0
         disk = shutil.disk_usage(self.path.parent)
         if not disk.total or not os.access(self.path.parent, os.W_OK):
@@ -220,14 +228,14 @@ class BagWriter:
 
     def _cut_off(self, error: Exception) -> BagWriteError:
         return BagWriteError(
-            f"bag {self.path}: {error}; it ends without its index, and of the {self.message_count} messages written "
-            f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` mends it"
+            f"bag {self.path}: {error}; it has no index, and of the {self.message_count} messages written "
+            f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` repairs it"
         )
 
     def _write(self, topic: str, message_type: str, received_ns: int, *fields: object) -> None:
         message = self._message(message_type, *fields)
         serialize = self._types.serialize_ros1 if self.format is BagFormat.ROS1 else self._types.serialize_cdr
-        channel = Channel(topic, message_type, self.format.wire)
+        channel = TopicChannel(topic, message_type, self.format.wire)
         self.write_raw(channel, serialize(message, message_type), received_ns, self._types)
 
     def _message(self, message_type: str, *fields: object) -> Any:
@@ -242,7 +250,7 @@ class BagWriter:
         self._sequences[topic] = sequence + 1
         return self._message(HEADER, sequence, time, frame_id)
 
-    def _detection(self, header: object, box: Box, score: float) -> Any:
+    def _detection(self, header: object, box: BoxLike, score: float) -> Any:
         x, y = float(box.x + box.width / 2), float(box.y + box.height / 2)
         nowhere = self._message(
             "geometry_msgs/msg/PoseWithCovariance",

@@ -1,4 +1,4 @@
-"""All scenarios, by number and by name."""
+"""The table of all fault scenarios."""
 
 from collections.abc import Sequence
 
@@ -37,14 +37,14 @@ SCENARIOS = tuple(
 
 
 class UnknownScenarioError(SkylaneError):
-    """A scenario is named that there is not."""
+    """There is no scenario with the given name or number."""
 
 
 def chosen(names: Sequence[str]) -> tuple[Scenario, ...]:
-    """The scenarios of these names or numbers, in the order of their numbers; all where none is named.
+    """Returns the scenarios with these names or numbers, ordered by number; all if `names` is empty.
 
     Raises:
-        UnknownScenarioError: there is none of that name.
+        UnknownScenarioError: a scenario does not exist.
     """
     known = {key: scenario for scenario in SCENARIOS for key in (scenario.name, str(scenario.number))}
     for name in names:

@@ -1,4 +1,4 @@
-"""Chaos: faults drawn by chance, done to a site one after the other."""
+"""Random faults for the soak test, one after the other."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,10 +13,13 @@ from shared.messages.topics import FrameId
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 
-_AWAY_S = (0.0, 3.0)  # How long one that was killed is gone; and
-_FROZEN_S = (1.0, 12.0)  # how long one stands still, or a link is bad. A keepalive and a half ends a connection.
+_AWAY_S = (0.0, 3.0)  # Time in seconds until a killed node is started again.
+_FROZEN_S = (
+    1.0,
+    12.0,
+)  # Time in seconds for which a node is frozen or a link is bad. Connections survive 1.5 keepalives.
 _DARK_S = (2.0, 20.0)
-_JUNK = 100  # Messages to the worker, and as many to the vehicle.
+_JUNK = 100  # Number of broken messages to the worker, and to the vehicle.
 _SLOW = LinkSpec(delay_ms=100, jitter_ms=30, bandwidth_mbps=0.5)
 _FLAPPING = LinkSpec(reset_after_s=1.0)
 _LOSSY = LinkSpec(delay_ms=40, loss_percent=5)
@@ -25,19 +28,19 @@ _DARK = LinkSpec(half_open_after_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A fault that was done."""
+    """A fault that was caused."""
 
-    at_s: float  # Since the first.
+    at_s: float  # Time since the first fault.
     fault: str
     to: str
-    seconds: float  # How long it lasted, until whoever was killed was started again.
+    seconds: float  # Duration, until a killed node was started again.
 
 
 class Chaos:
-    """Draws what happens next and does it; `site.rig.chance` is its seed.
+    """Selects random faults and causes them; the random numbers come from `site.rig.chance`.
 
-    The first worker and the first vehicle are frozen, cut off and lied to, but never ended, and the broker is killed only
-    `while_broker_may_die`: what they hold tells how memory goes over the whole time.
+    The first worker, the first vehicle and, outside of `may_kill_broker`, the broker are never ended, so that their
+    memory can be observed for the whole time.
     """
 
     def __init__(self, site: Site) -> None:
@@ -47,10 +50,10 @@ class Chaos:
         self._began_s = time.monotonic()
 
     def strike(self, *, most_s: float, may_kill_broker: bool) -> None:
-        """Do one fault, of `most_s` at the most, and wait until it is over.
+        """Causes one fault of at most `most_s` seconds and waits until it is over.
 
         Raises:
-            SkylaneError: somebody did not come back.
+            SkylaneError: a node did not come back.
         """
         draw = self._chance.choices(list(FAULTS), [fault.weight for fault in FAULTS.values()])[0]
         name = "freeze broker" if draw == "kill broker" and not may_kill_broker else draw
@@ -65,7 +68,7 @@ class Chaos:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A kind of fault: how it is done to somebody for so many seconds, and to whom and for how long that may be."""
+    """A kind of fault: how to cause it, its possible targets, and the range of its duration."""
 
     do: Callable[[Site, str, float], None]
     among: Callable[[Site], Sequence[str]]
@@ -94,7 +97,7 @@ def _spoil(spec: LinkSpec) -> Callable[[Site, str, float], None]:
 
 
 def _junk(site: Site, vehicle: str, _: float) -> None:
-    """Damaged messages to a worker and to a vehicle, from somebody whom the broker lets in."""
+    """Sends damaged messages to a worker and to a vehicle, from a client that the broker accepts."""
     chance = site.rig.chance
     worker = chance.choice(site.worker_names)
     size = {"height": HEIGHT, "width": WIDTH}

@@ -1,4 +1,4 @@
-"""`skylane bench faults`: every fault done for real, and whether the promise held."""
+"""`skylane bench faults`: causes real faults and checks that every frame is accounted for."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ from shared.terminal_table import Table
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A scenario and what it came to."""
+    """A scenario and its result."""
 
     scenario: Scenario
     seconds: float
@@ -37,30 +37,30 @@ class Played:
 
     @property
     def failures(self) -> list[str]:
-        """Every promise that did not hold; that the bench itself failed counts as one."""
+        """Promises that did not hold; a failure of the bench itself counts as one."""
         return [self.error] if self.error else self.finding.failures if self.finding else []
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The verdict in one word."""
         return "not available" if self.unavailable else "FAILS" if self.failures else "holds"
 
     @property
     def figures(self) -> str:
-        """The figures, or why there are none."""
+        """The figures as text, or the reason why there are none."""
         if self.finding is None:
             return self.unavailable or self.error
         return ", ".join(str(figure) for figure in self.finding.figures)
 
     @property
     def ledger(self) -> str:
-        """The ledger's, where vehicles took part, and what it is judged by."""
+        """The accounting equation and its verdict, if vehicles took part."""
         if self.finding is None or not self.finding.accounts.read:
             return ""
         return f"{self.finding.accounts.equation}; {self.finding.accounts.verdict}"
 
     def told(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Returns the result as `--json` prints it."""
         finding = self.finding
         return {
             "number": self.scenario.number,
@@ -82,7 +82,7 @@ class Played:
 
 
 def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overload_s: float = OVERLOAD_S) -> Played:
-    """Play one scenario; what goes wrong in it is part of what it came to."""
+    """Runs one scenario; errors become part of its result."""
     shutil.rmtree(folder, ignore_errors=True)
     began_s = time.monotonic()
     told = f"{scenario.number} {scenario.name}: {scenario.fault}"
@@ -104,18 +104,20 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overl
 
 @click.command()
 @click.argument("scenarios", nargs=-1)
-@click.option("--seed", type=click.IntRange(0), help="Of what is left to chance. [drawn, and printed]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of random choices. [random, and printed]")
 @click.option(
     "--overload-s",
     type=FiniteRange(30),
     default=OVERLOAD_S,
     show_default=True,
-    help="Seconds that the overload lasts.",
+    help="Duration of the overload scenario in seconds.",
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/faults"), show_default=True)
-@click.option("--list", "only_list", is_flag=True, help="Show the scenarios and play none.")
-@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table there as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+@click.option("--list", "only_list", is_flag=True, help="List the scenarios without running them.")
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the table to this Markdown file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only JSON.")
 def faults(
     scenarios: Sequence[str],
     *,
@@ -126,9 +128,9 @@ def faults(
     markdown: Path | None,
     as_json: bool,
 ) -> None:
-    """Break what SCENARIOS name (numbers or names; all without any) and see that every frame is accounted for.
+    """Run fault SCENARIOS (numbers or names; default all) and check that every frame is accounted for.
 
-    Real processes are killed, frozen and cut off. The exit code is 1 where a promise does not hold.
+    Real processes are killed, frozen and disconnected. The exit code is 1 if a promise does not hold.
     """
     console, errors = Console(), Console(stderr=True)
     wanted = chosen(scenarios)
@@ -139,7 +141,7 @@ def faults(
     seed = secrets.randbits(32) if seed is None else seed
     played: list[Played] = []
     with place(out):
-        _write_markdown(markdown, played, seed, on)  # What cannot be written is said before it is played.
+        _write_markdown(markdown, played, seed, on)  # Fails early if the file cannot be written.
         for scenario in wanted:
             folder = out / f"{scenario.number:02d}-{scenario.name}"
             played.append(play(scenario, folder, seed, errors, overload_s=overload_s))
@@ -203,5 +205,5 @@ def _markdown(played: Sequence[Played], seed: int, on: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """What an error says may hold what ends a cell or a row."""
+    """Escapes text for a table cell: error messages can contain line breaks and pipes."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""A scenario: a fault, what is promised when it happens, and what was seen."""
+"""The contract of a fault scenario: the fault, the promise, and the observed figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from shared.errors import SkylaneError
 
 
 class UnavailableError(SkylaneError):
-    """This machine, or this user's rights, cannot bring the fault about; the text says what is missing."""
+    """This machine or this user cannot cause the fault; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number that a scenario prints."""
+    """A measured value of a scenario, with an optional limit."""
 
-    name: str  # Such as "recovery p95".
-    value: float | None  # None: nothing happened that could be measured.
+    name: str  # For example "recovery p95".
+    value: float | None  # None: nothing could be measured.
     unit: str = ""
-    most: float | None = None  # What it may be; None: it is told, not judged.
+    most: float | None = None  # Maximum allowed value; None: no limit.
 
     @property
     def holds(self) -> bool:
-        """Whether it is within what is promised; what could not be measured does not hold a promise."""
+        """Whether the value is within its limit; a value that could not be measured is not."""
         return self.most is None or (self.value is not None and self.value <= self.most)
 
     def __str__(self) -> str:
@@ -34,17 +34,17 @@ class Figure:
 
 @dataclass(slots=True)
 class Finding:
-    """What a scenario came to."""
+    """The result of a scenario."""
 
     figures: tuple[Figure, ...]
-    accounts: FrameAccounts = field(default_factory=FrameAccounts)  # Of all vehicles that took part.
-    remarks: tuple[str, ...] = ()  # What a reader should know beside, such as which part was not available.
-    broken: tuple[str, ...] = ()  # Promises that did not hold, beside the figures' limits and the accounts.
-    keeps_masks: bool = True  # False where there was no room for them: their labels could not be judged.
+    accounts: FrameAccounts = field(default_factory=FrameAccounts)  # Accounting of all vehicles of the scenario.
+    remarks: tuple[str, ...] = ()  # Notes for the reader, for example which part was not available.
+    broken: tuple[str, ...] = ()  # Broken promises other than figure limits and accounting.
+    keeps_masks: bool = True  # False if masks were not kept, so their labels could not be checked.
 
     @property
     def failures(self) -> list[str]:
-        """Every promise that did not hold; none where the scenario is green."""
+        """All promises that did not hold; empty if the scenario passed."""
         figures = [f"{figure} does not hold" for figure in self.figures if not figure.holds]
         unseen = [NO_MASKS] if self.keeps_masks and not self.accounts.masks_checked else []
         return [*self.broken, *figures, *self.accounts.failures, *unseen]
@@ -52,14 +52,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault that is done for real.
+    """A fault that is caused for real.
 
-    `run` raises UnavailableError where the machine cannot do it, and any other SkylaneError where the bench itself fails,
-    which counts as a failure.
+    `run` raises UnavailableError if the machine cannot cause it. Any other SkylaneError means that the bench itself
+    failed, which counts as a failure.
     """
 
     number: int  # As in docs/guides/faults.md.
-    name: str  # Lower case, words joined by hyphens: what a user names it by.
-    fault: str  # What is done, in a few words.
-    promise: str  # What must hold beside the accounts.
+    name: str  # Lower case words joined by hyphens.
+    fault: str  # Short description of the fault.
+    promise: str  # What must hold in addition to the accounting.
     run: Callable[[Rig], Finding]

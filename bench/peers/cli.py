@@ -1,4 +1,4 @@
-"""`skylane bench peers`: Skylane among other serving systems."""
+"""`skylane bench peers`: compares Skylane with other model servers."""
 
 import json
 from collections.abc import Sequence
@@ -31,32 +31,34 @@ _ALL = "all"
 
 @click.command()
 @click.argument("names", metavar="[NAMES]...", nargs=-1, type=click.Choice(list(PEERS)))
-@click.option("--prepare", is_flag=True, help="Make the peers' environments in build/peers, and measure nothing.")
+@click.option("--prepare", is_flag=True, help="Create the peers' environments in build/peers without measuring.")
 @click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option(
-    "--model", default="road-small", show_default=True, help="A frozen graph for segmentation or classification."
+    "--model", default="road-small", show_default=True, help="Frozen graph for segmentation or classification."
 )
 @click.option("--codec", type=click.Choice([*CODECS, "both"]), default="both", show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")
-@click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Of the throughput turns.")
+@click.option(
+    "--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of clients in throughput turns."
+)
 @click.option(
     "--scenario",
     "scenarios",
     multiple=True,
     type=click.Choice([*SCENARIOS, _ALL]),
-    help="Of the comparison of 2022, measured in place of what serving adds; several times, for several. JPEG only.",
+    help="Scenario of the comparison of 2022 to measure instead of the serving overhead (repeatable). JPEG only.",
 )
 @click.option(
     "--mask-codec",
     type=click.Choice(list(MASK_CODECS)),
     default=MASK_CODEC,
     show_default=True,
-    help="Of Skylane's answers; the peers send theirs unpacked.",
+    help="Encoding of Skylane's results; the peers send theirs uncompressed.",
 )
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there too."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result to this file."
 )
 def peers(
     names: tuple[str, ...],
@@ -69,9 +71,9 @@ def peers(
     json_file: Path | None,
     **plan: Any,
 ) -> None:
-    """Compare what serving adds to inference: Skylane's doors beside NAMES, each serving the same TensorFlow function.
+    """Compare the serving overhead of Skylane and of the peers NAMES (default all) for the same TensorFlow function.
 
-    Without NAMES all peers. Those that are not there are skipped, with the reason.
+    Peers that are not installed are skipped with the reason.
     """
     if scenarios and codec == "raw":
         raise click.UsageError("the pictures of scenarios are JPEGs: leave --codec raw out")
@@ -103,7 +105,7 @@ def peers(
 
 
 def _prepare(names: Sequence[str], console: Console) -> None:
-    """Make what is not there; one that cannot be made keeps the others from nothing."""
+    """Creates missing environments; a failure does not affect the others."""
     failures = []
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as progress:
         made = progress.add_task("environments", total=len(names))

@@ -1,4 +1,4 @@
-"""The picture being painted and, stroke for stroke, who owns each of its pixels."""
+"""The image being drawn, with the owner (class or object) of each pixel."""
 
 from collections.abc import Sequence
 
@@ -30,9 +30,11 @@ BOXED = (PERSON, RIDER, CAR, TRUCK, BUS)
 
 
 class Canvas:
-    """An RGB picture and its owners, painted together without antialiasing, so that both have the same edges.
+    """An RGB image and its owner map, drawn together without antialiasing so that both have the same edges.
 
-    `rgb`: H×W×3 uint8. `owners`: H×W uint8; below 12 it is a class id, from 12 on a counted thing of `things`.
+    Attributes:
+        rgb: H×W×3 uint8.
+        owners: H×W uint8; values below 12 are class ids, values from 12 on are objects of `things`.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -41,39 +43,39 @@ class Canvas:
         self.things: list[int] = []
 
     def new_thing(self, class_id: int) -> int:
-        """A fresh owner for one thing of a class; the class itself where 8 bits hold no more owners."""
+        """Returns a new owner for an object of a class, or the class itself if all 8-bit owners are in use."""
         if len(CLASSES) + len(self.things) > np.iinfo(np.uint8).max:
             return class_id
         self.things.append(class_id)
         return len(CLASSES) + len(self.things) - 1
 
     def class_ids(self) -> Image:
-        """The class id of each pixel, H×W uint8."""
+        """Returns the class id of each pixel, H×W uint8."""
         table = np.full(256, NONE, np.uint8)
         table[: len(CLASSES)] = range(len(CLASSES))
         table[len(CLASSES) : len(CLASSES) + len(self.things)] = self.things
         return np.asarray(cv2.LUT(self.owners, table), np.uint8)
 
     def fill(self, polygon: Polygon | None, colour: Colour, owner: int) -> None:
-        """Fill a convex polygon; None paints nothing."""
+        """Fills a convex polygon; None draws nothing."""
         if polygon is not None:
             cv2.fillConvexPoly(self.rgb, polygon, colour, cv2.LINE_8)
             cv2.fillConvexPoly(self.owners, polygon, owner, cv2.LINE_8)
 
     def tint(self, polygon: Polygon | None, colour: Colour) -> None:
-        """Colour a convex polygon that lies wholly on pixels of one owner."""
+        """Fills a convex polygon without changing the owner; all its pixels must have one owner."""
         if polygon is not None:
             cv2.fillConvexPoly(self.rgb, polygon, colour, cv2.LINE_8)
 
     def line(self, start: Sequence[int], end: Sequence[int], thickness: int, colour: Colour, owner: int) -> None:
-        """A straight stroke with round ends."""
+        """Draws a straight line with round ends."""
         cv2.line(self.rgb, start, end, colour, thickness, cv2.LINE_8)
         cv2.line(self.owners, start, end, owner, thickness, cv2.LINE_8)
 
     def stamp(
         self, picture: Image, shape: Image, corner: tuple[float, float], scale: tuple[float, float], owner: int
     ) -> None:
-        """Paint a picture h×w×3 where `shape`, h×w, is not 0, its upper left at `corner`, stretched by `scale`."""
+        """Draws an image h×w×3 where `shape`, h×w, is not 0: upper left corner at `corner`, stretched by `scale`."""
         height, width = shape.shape
         left, top = (max(0, int(np.floor(value))) for value in corner)
         right = min(self.owners.shape[1], int(np.ceil(corner[0] + width * scale[0])))
@@ -87,9 +89,9 @@ class Canvas:
         self._lay(np.asarray(warped, np.uint8), np.asarray(mask, np.uint8), left, top, owner)
 
     def drape(self, picture: Image, corners: npt.NDArray[np.float64], outline: Polygon | None, owner: int) -> None:
-        """Paint a picture stretched so that its upper left, upper right, lower right, lower left lie at `corners` (4×2).
+        """Draws an image stretched to `corners` (4×2: upper left, upper right, lower right, lower left).
 
-        Only what is inside `outline`, a convex polygon, is painted.
+        Only pixels inside `outline`, a convex polygon, are drawn.
         """
         if outline is None:
             return

@@ -1,4 +1,4 @@
-"""Which of the things in view hides which: the order to paint them in."""
+"""Sorts visible objects so that drawing them in order hides the farther ones correctly."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A thing in view: the ground it stands on as seen from the camera, the columns it covers, and how to paint it."""
+    """A visible object: its ground area in camera coordinates, its image columns, and how to draw it."""
 
     left: float  # Metres to the right of the camera.
     right: float
@@ -19,10 +19,10 @@ class Placed:
 
 
 def far_to_near(things: Sequence[Placed]) -> list[Placed]:
-    """The things in an order in which none is painted before what it hides.
+    """Returns the objects in drawing order: an object comes after everything that it hides.
 
-    Of two that share columns, the one wholly farther ahead comes first, else the one wholly farther to the side. In
-    a ring of things that each hide the next, which convex things can form, the farthest comes first.
+    Of two objects that share columns, the one that is completely farther ahead comes first, otherwise the one that is
+    completely farther to the side. If objects hide each other in a cycle, the farthest comes first.
     """
     if not things:
         return []

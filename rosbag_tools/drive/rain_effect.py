@@ -1,14 +1,14 @@
-"""Rain on a finished picture: the scene mirrored in wet ground, and falling drops."""
+"""Adds rain to a finished image: reflections in the wet road, and falling drops."""
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from rosbag_tools.drive.canvas import ROAD, SIDEWALK, Image
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 
-_DAMP = 0.1  # The wetness up to which the ground mirrors nothing.
-_DROPS = 0.0015  # The share of pixels, at a quarter of the size, where a streak begins.
+_DAMP = 0.1  # Wetness below which the ground does not reflect.
+_DROPS = 0.0015  # Share of pixels, at a quarter of the resolution, where a streak begins.
 _FIELD = (700, 900)
 
 
@@ -21,8 +21,8 @@ class Rain:
         streaks = np.asarray(cv2.blur(drops.astype(np.float32), (1, 15))) * 390
         self._streaks: Image = np.clip(streaks, 0, 60).astype(np.uint8)
 
-    def fall(self, view: View, time_s: float) -> None:
-        """Wet a finished picture; owners stay as they are."""
+    def fall(self, view: SceneView, time_s: float) -> None:
+        """Adds the rain at a time to a finished image; owners do not change."""
         if view.weather.wetness <= _DAMP:
             return
         _mirror(view)
@@ -33,7 +33,7 @@ class Rain:
         cv2.add(view.canvas.rgb, cv2.cvtColor(layer, cv2.COLOR_GRAY2RGB), dst=view.canvas.rgb)
 
 
-def _mirror(view: View) -> None:
+def _mirror(view: SceneView) -> None:
     top = int(view.camera.horizon) + 1
     rgb = view.canvas.rgb
     ground = rgb[top:]

@@ -1,4 +1,4 @@
-"""Record a synthetic drive as a camera's recorder would: pixels, calibration, true labels and true boxes in a bag."""
+"""Records a synthetic drive into a bag: images, calibration, ground truth labels and boxes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from shared.imaging.frames import Layout
 CAMERA = "/sensors/camera/left"
 FRAME_ID = "camera_left_optical"
 
-_START_NS = 1_700_000_000_000_000_000  # A date, so that viewers show one; the same for every drive.
-_DELAY_NS = 12_000_000  # From the exposure's stamp to the recorder: readout and transport.
+_START_NS = 1_700_000_000_000_000_000  # An arbitrary date, the same for every drive.
+_DELAY_NS = 12_000_000  # Delay from the stamp of the exposure to the recorder.
 _JITTER_NS = 1_500_000
-_SPACING_NS = 100_000  # Between the messages of one frame.
+_SPACING_NS = 100_000  # Time between the messages of one frame.
 
 
 @dataclass(frozen=True, slots=True)
 class DrivePlan:
-    """What to record; the same plan gives the same frames, whatever the format."""
+    """Settings of a recording; the same settings give the same frames in every format."""
 
     seed: int = 0
     frames: int = 300
@@ -43,14 +43,14 @@ def record(
     overwrite: bool = False,
     progress: Callable[[], None] | None = None,
 ) -> None:
-    """Render and write a drive.
+    """Renders a drive and writes it into a bag.
 
-    For every frame: `image_raw`, `camera_info`, `labels` (mono8, the true class ids) and `boxes` (the true boxes of
-    vehicles and persons), all with the sensor's stamp. The bag's time is later by a delay that varies, as a recorder's
-    does.
+    Every frame has `image_raw`, `camera_info`, `labels` (mono8, true class ids) and `boxes` (true boxes of vehicles
+    and persons), all with the stamp of the sensor. The recording time is later by a varying delay, as with a real
+    recorder.
 
     Raises:
-        SkylaneError: the bag cannot be written; what was written before can be read. Or there is no such weather.
+        SkylaneError: the bag cannot be written (earlier messages stay readable), or the weather is unknown.
     """
     drive = Drive(
         plan.seed, width=plan.width, height=plan.height, weather=plan.weather, static_camera=plan.static_camera

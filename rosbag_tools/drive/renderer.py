@@ -1,4 +1,4 @@
-"""Puts what stands and moves along the street into a picture, and its shadows on the ground."""
+"""Draws the objects along the street, and their shadows on the ground."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -15,28 +15,28 @@ from rosbag_tools.drive.objects.plants import Plants
 from rosbag_tools.drive.objects.street import Street
 from rosbag_tools.drive.objects.vehicles import VEHICLES, paint_vehicle, vehicle
 from rosbag_tools.drive.traffic import AHEAD, BEHIND, Mover
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 from rosbag_tools.drive.weather import Weather
 from rosbag_tools.drive.world import Chunk, Parked, Post
 
-_NEAREST = 1.5  # Metres: what is thin and nearer is beside the picture.
-_CLEAR = 1.2  # Metres to each side of the camera in which nothing thin stands nearer than the next two.
+_NEAREST = 1.5  # Metres: thin objects that are nearer are outside the image.
+_CLEAR = 1.2  # Metres to each side of the camera that are free of thin objects nearby.
 _CLEAR_OF_POSTS, _CLEAR_OF_PERSONS = 14.0, 4.7
-_CAST = 0.7  # The light left in a shadow up to which the sun casts one.
+_CAST = 0.7  # Remaining light in a shadow above which no shadow is drawn.
 _FIGURE_WIDTH = 0.4
-_ARM = 3.0  # How far a post's arm can reach.
+_ARM = 3.0  # Maximum length of a post's arm, in metres.
 
 
 class Painter:
-    """Paints the things of one drive."""
+    """Draws the objects of one drive."""
 
     def __init__(self, seed: int, street: Street, weather: Weather) -> None:
         self._weather = weather
         self._houses = Houses(seed, street.front, weather)
         self._plants = Plants(seed, weather)
 
-    def placed(self, view: View, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> list[Placed]:
-        """All that is in view, ready to be painted."""
+    def placed(self, view: SceneView, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> list[Placed]:
+        """Returns all visible objects, ready to be drawn."""
         things: list[Placed | None] = []
         for chunk in chunks:
             things += [self._houses.place(view, house) for house in chunk.houses]
@@ -48,8 +48,8 @@ class Painter:
             things.append(_place_vehicle(view, mover) if mover.kind in VEHICLES else _place_figure(view, mover))
         return [thing for thing in things if thing is not None]
 
-    def shadows(self, view: View, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> Iterator[Points]:
-        """The outlines of the shadows on the ground."""
+    def shadows(self, view: SceneView, chunks: Sequence[Chunk], moving: Iterable[Mover]) -> Iterator[Points]:
+        """Yields the outlines of the shadows on the ground."""
         x, up, z = self._weather.towards_sun
         lean = (-x / up, -z / up)
         sunny = self._weather.shadow < _CAST
@@ -70,14 +70,14 @@ class Painter:
 
 
 def _unless_in_the_way(thing: Placed | None) -> Placed | None:
-    """What stands on the ground, unless it is right in front of a camera that stands at the kerb."""
+    """Drops an object directly in front of a camera that stands at the kerb."""
     if thing is None:
         return None
     in_the_way = abs(thing.left + thing.right) / 2 < _CLEAR and thing.near < _CLEAR_OF_POSTS
     return None if in_the_way else thing
 
 
-def _place_post(view: View, post: Post) -> Placed | None:
+def _place_post(view: SceneView, post: Post) -> Placed | None:
     depth = view.depth(post.z)
     if depth < _NEAREST or not view.resolves(2 * post.radius, depth):
         return None
@@ -89,7 +89,7 @@ def _place_post(view: View, post: Post) -> Placed | None:
     return Placed(middle - 0.1, middle + 0.1, depth, depth, columns, partial(paint_post, view, post))
 
 
-def _place_vehicle(view: View, it: Parked | Mover) -> Placed | None:
+def _place_vehicle(view: SceneView, it: Parked | Mover) -> Placed | None:
     if not BEHIND < view.depth(it.z) < AHEAD:
         return None
     model = vehicle(it.kind, it.look)
@@ -103,7 +103,7 @@ def _place_vehicle(view: View, it: Parked | Mover) -> Placed | None:
     return Placed(float(x.min()), float(x.max()), float(depth.min()), float(depth.max()), columns, paint)
 
 
-def _place_figure(view: View, mover: Mover) -> Placed | None:
+def _place_figure(view: SceneView, mover: Mover) -> Placed | None:
     depth = view.depth(mover.z)
     if depth < _NEAREST or not view.resolves(_FIGURE_WIDTH, depth):
         return None
@@ -119,14 +119,14 @@ def _place_figure(view: View, mover: Mover) -> Placed | None:
 
 
 def _round(s: float, z: float, height: float, radius: float, lean: tuple[float, float]) -> Points:
-    """The round shadow of what hangs `height` metres above a place; `lean` is where it goes for each metre up."""
+    """Returns the round shadow of an object `height` metres above a place; `lean` is its shift per metre of height."""
     angles = np.linspace(0, 2 * np.pi, 13)[:-1]
     x, y = s + lean[0] * height, z + lean[1] * height
     return np.stack((x + radius * np.cos(angles), np.zeros(12), y + radius * np.sin(angles)), axis=1)
 
 
 def _block(it: Parked | Mover, lean: tuple[float, float]) -> Points:
-    """The convex outline of a vehicle's shadow: below it, and where the sun throws it."""
+    """Returns the convex outline of a vehicle's shadow: below it, and where the sun casts it."""
     model = vehicle(it.kind, it.look)
     half, reach = model.width / 2, model.length / 2
     base = np.array([[it.s + x * half, it.z + y * reach] for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))])

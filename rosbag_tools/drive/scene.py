@@ -1,4 +1,4 @@
-"""The synthetic drive: a street rendered as a camera on a car sees it, with the true class of every pixel."""
+"""Renders the synthetic drive: a street seen from a car, with the true class of every pixel."""
 
 from dataclasses import dataclass
 from math import floor, sin
@@ -15,7 +15,7 @@ from rosbag_tools.drive.objects.street import plan
 from rosbag_tools.drive.rain_effect import Rain
 from rosbag_tools.drive.renderer import Painter
 from rosbag_tools.drive.traffic import Ego, movers
-from rosbag_tools.drive.view import FULL_WIDTH, View
+from rosbag_tools.drive.view import FULL_WIDTH, SceneView
 from rosbag_tools.drive.weather import WEATHERS, weather
 from rosbag_tools.drive.world import CHUNK, chunk
 
@@ -24,7 +24,7 @@ __all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The visible extent of a vehicle, person or rider, in pixels from the picture's upper left corner."""
+    """The visible extent of a vehicle, person or rider, in pixels from the upper left corner of the image."""
 
     name: str
     x: float
@@ -35,7 +35,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class SceneFrame:
-    """A rendered moment: `rgb` H×W×3 uint8, `class_ids` H×W uint8 (places in `CLASSES`), and the boxes, far to near."""
+    """A rendered frame: `rgb` H×W×3 uint8, `class_ids` H×W uint8 (indices of `CLASSES`), and boxes from far to near."""
 
     rgb: Image
     class_ids: Image
@@ -43,13 +43,13 @@ class SceneFrame:
 
 
 class Drive:
-    """An endless drive along a street, drawn from a seed.
+    """An endless drive along a street, generated from a seed.
 
-    The class rider covers a person together with the bicycle; posts' signs and lamps are poles; the car's own bonnet
-    is none. With `static_camera` the camera stands at the kerb and the traffic goes by.
+    The class rider is a person together with the bicycle. Signs and lamps belong to the class pole. The bonnet of the
+    camera's car has the class none. With `static_camera` the camera stands at the kerb.
 
     Raises:
-        UnknownNameError: there is no such weather.
+        UnknownNameError: the weather is unknown.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Drive:
 
     @property
     def focal_px(self) -> float:
-        """The camera's focal length in pixels; the principal point is not the centre but on the horizon."""
+        """Focal length of the camera in pixels. The principal point is on the horizon, not in the centre."""
         return float(self._focal)
 
     def render(self, time_s: float) -> SceneFrame:
-        """The frame at `time_s` seconds; the same seed and time give the same bytes, in any order of asking."""
+        """Renders the frame at `time_s` seconds. The result depends only on the seed and the time."""
         camera = self._camera(time_s)
         canvas = Canvas(*self._size)
-        view = View(canvas, camera, self._weather)
+        view = SceneView(canvas, camera, self._weather)
         first, last = floor((camera.z - 12.0) / CHUNK), floor((camera.z + FARTHEST) / CHUNK)
         chunks = [chunk(self._street, index) for index in range(first, last + 1)]
         moving = list(movers(self._street, self._ego, time_s))
@@ -149,11 +149,11 @@ class Drive:
             canvas.fill(outline, self._weather.paint(paint, 0.0, (0.0, 1.0, 0.0)), NONE)
 
 
-_weather = weather  # The parameter of the same name hides it.
+_weather = weather  # A parameter with the same name hides the function.
 
 
 def _boxes(canvas: Canvas) -> list[Box]:
-    """The boxes of the things on a canvas, of what is visible of each."""
+    """Returns the bounding boxes of the visible parts of the objects on a canvas."""
     boxes = []
     flat = canvas.owners.ravel()
     places = np.flatnonzero(flat >= len(CLASSES))
@@ -166,7 +166,7 @@ def _boxes(canvas: Canvas) -> list[Box]:
         np.minimum.at(low[:, axis], owners, values)
         np.maximum.at(high[:, axis], owners, values)
     pixels = np.bincount(owners, minlength=count)
-    for at in np.flatnonzero(pixels >= 12).tolist():  # noqa: PLR2004 - fewer pixels show nothing.
+    for at in np.flatnonzero(pixels >= 12).tolist():  # noqa: PLR2004 - fewer pixels are not recognizable.
         x, y = low[at].tolist()
         right, bottom = high[at].tolist()
         boxes.append(Box(CLASSES[canvas.things[at]], float(x), float(y), float(right - x + 1), float(bottom - y + 1)))

@@ -1,4 +1,4 @@
-"""What a camera makes of a rendered picture: a Bayer mosaic with vignetting, exposure drift and noise."""
+"""Simulates a camera sensor: Bayer mosaic, vignetting, exposure drift and noise."""
 
 from math import pi, sin
 from random import Random
@@ -12,26 +12,30 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout, Pixels
 
 _TWELVE_BITS = np.uint16(4095)
-_FIELD = 256  # How far the noise field may be shifted each way, in pixels.
+_FIELD = 256  # Maximum shift of the noise field in each direction, in pixels.
 
 
 class SensorLayoutError(SkylaneError):
-    """A sensor was asked for a layout that is not Bayer."""
+    """The requested sensor layout is not a Bayer layout."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         known = ", ".join(name for name in Layout if name.is_bayer)
-        super().__init__(f"a sensor cannot give {layout.value}: choose one of {known}")
+        super().__init__(f"a sensor cannot produce {layout.value}: choose one of {known}")
 
 
 class Sensor:
-    """A camera's sensor.
+    """A camera sensor.
 
-    The picture's numbers are kept (no gamma is undone), so that a demosaiced frame looks like the picture that was
-    rendered. The 16-bit layouts hold 12-bit numbers, shifted left by 4 to fill the range.
+    Gamma is not changed, so a demosaiced frame looks like the rendered image. The 16-bit layouts have 12-bit numbers,
+    shifted left by 4 to fill the range.
 
-    `noise`: 1 for a daylight camera, 0 for none. `vignetting`: the light that is missing in the corners, 0 to 1.
-    `drift`: how far the exposure wanders up and down over a minute of frames, as a share.
+    Args:
+        seed: Seed of noise and exposure.
+        layout: A Bayer layout.
+        noise: 1 for a camera in daylight, 0 for no noise.
+        vignetting: Share of light missing in the corners, 0 to 1.
+        drift: Share by which the exposure changes over a minute of frames.
 
     Raises:
         SensorLayoutError: `layout` is not a Bayer layout.
@@ -49,15 +53,15 @@ class Sensor:
         self._drift = drift
         self._phases = (rng.uniform(0, 2 * pi), rng.uniform(0, 2 * pi))
         self._range = int(_TWELVE_BITS) / 255.0 if layout.dtype == np.uint16 else 1.0
-        # Shot noise grows with the root of the light, read noise is there without any (EMVA 1288's linear model).
+        # Linear model of EMVA 1288: shot noise grows with the square root of the light, read noise is constant.
         levels = np.arange(256, dtype=np.float32)
         self._sigma = (noise * self._range * np.sqrt(1.2 + 0.035 * levels)).astype(np.float32)
         self._fields: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
 
     def capture(self, rgb: Image, index: int) -> Pixels:
-        """Frame `index` of a rendered picture H×W×3: H×W uint8, or uint16 over the full range.
+        """Returns the raw frame `index` of a rendered image H×W×3: H×W uint8, or uint16 over the full range.
 
-        The same seed, picture and index give the same bytes.
+        The result depends only on the seed, the image and the index.
         """
         height, width = rgb.shape[:2]
         mosaic = self._mosaic(rgb)
@@ -73,7 +77,7 @@ class Sensor:
         return np.asarray(np.minimum(twelve, _TWELVE_BITS) << 4, np.uint16)
 
     def exposure(self, index: int) -> float:
-        """What frame `index`'s light is multiplied by."""
+        """Returns the exposure factor of frame `index`."""
         slow, quick = self._phases
         return 1.0 + self._drift * (0.7 * sin(index / 95.0 + slow) + 0.3 * sin(index / 17.0 + quick))
 
@@ -85,7 +89,7 @@ class Sensor:
         return mosaic
 
     def _fields_of(self, height: int, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """The share of light that reaches each pixel, H×W, and a field of unit noise that is larger by the shifts."""
+        """Returns the share of light at each pixel, H×W, and a field of unit noise that is larger by the shifts."""
         if self._fields is None or self._fields[0].shape != (height, width):
             rows = np.linspace(-1, 1, height, dtype=np.float32)[:, None]
             columns = np.linspace(-1, 1, width, dtype=np.float32)[None, :]

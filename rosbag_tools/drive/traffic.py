@@ -1,4 +1,4 @@
-"""What moves along the street at a moment: vehicles, riders and persons, each a function of seed and time alone."""
+"""Moving objects (vehicles, riders, persons): each is a function of the seed and the time only."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from rosbag_tools.drive.objects.street import Street
 from rosbag_tools.drive.world import CHUNK, ZEBRA, chunk
 
-BEHIND, AHEAD = -14.0, 100.0  # Metres from the camera within which things are shown.
-_LEAD_PERIOD = 22.0  # Seconds for which one vehicle drives ahead.
+BEHIND, AHEAD = -14.0, 100.0  # Range around the camera in which objects are drawn, in metres.
+_LEAD_PERIOD = 22.0  # Time for which one vehicle drives ahead of the camera, in seconds.
 _BUSY = ("car", "car", "car", "truck", "bus")
 
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A vehicle, "person" or "rider" at a moment; `phase` is that of its step, `yaw` in radians to the left."""
+    """A vehicle, "person" or "rider" at a time; `phase` of its step, `yaw` in radians to the left."""
 
     kind: str
     s: float
@@ -28,18 +28,18 @@ class Mover:
 
 @dataclass(frozen=True, slots=True)
 class Ego:
-    """How the camera moves along the street; where it stands still, `speed` is 0."""
+    """Motion of the camera along the street; `speed` is 0 for a static camera."""
 
     s: float
     speed: float
 
     def z(self, time_s: float) -> float:
-        """Where it is, in metres."""
+        """Returns the position along the street, in metres."""
         return self.speed * time_s
 
 
 def movers(street: Street, ego: Ego, time_s: float) -> Iterator[Mover]:
-    """All that moves near the camera."""
+    """Yields all moving objects near the camera."""
     now = _Now(ego.z(time_s), time_s)
     yield from _vehicles(street, ego, now)
     yield from _riders(street, now)
@@ -48,14 +48,14 @@ def movers(street: Street, ego: Ego, time_s: float) -> Iterator[Mover]:
 
 
 class _Now(NamedTuple):
-    """Where the camera is, in metres along the street, and when."""
+    """Position of the camera in metres along the street, and the time."""
 
     z: float
     time_s: float
 
 
 def _slots(name: str, spacing: float, speed: float, now: _Now) -> Iterator[tuple[Random, float]]:
-    """The slots of an endless stream that are near the camera: a generator for each, and where it is."""
+    """Yields the slots of an endless stream near the camera: a random generator and the position of each."""
     travelled = speed * now.time_s
     first = floor((now.z + BEHIND - travelled) / spacing) - 1
     last = ceil((now.z + AHEAD - travelled) / spacing)
@@ -86,7 +86,7 @@ def _lane(street: Street, name: str, s: float, speed: float, now: _Now) -> Itera
 
 
 def _lead(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
-    """The vehicle ahead in the camera's own lane: it is caught up with, then pulls away; then comes another."""
+    """Yields the vehicle ahead in the camera's lane: it comes nearer, then moves away, then another one follows."""
     shifted = now.time_s / _LEAD_PERIOD + Random(f"lead/{street.seed}").random()
     rng = Random(f"lead/{street.seed}/{floor(shifted)}")
     nearest = rng.uniform(13.0, 32.0)
@@ -120,7 +120,7 @@ def _walkers(street: Street, now: _Now) -> Iterator[Mover]:
 
 
 def _crossers(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
-    """Persons on zebra crossings, who are off the camera's lane when it arrives."""
+    """Yields persons on zebra crossings, who have left the camera's lane when it arrives."""
     for index in range(floor((now.z + BEHIND) / CHUNK), floor((now.z + AHEAD) / CHUNK) + 1):
         if not chunk(street, index).zebra:
             continue

@@ -1,4 +1,4 @@
-"""Weathers: the light, the sky, the haze and the wetness that a drive is painted with."""
+"""Weathers: light, sky, haze and wetness of a drive."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -16,26 +16,26 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What the light does. Colours are RGB, 0 to 255; factors multiply colours."""
+    """Light and visibility. Colours are RGB, 0 to 255; factors multiply colours."""
 
     name: str
-    ambient: Triple  # The light from all sides.
-    sun: Triple  # The light from the sun's side, added to it.
+    ambient: Triple  # Light from all sides.
+    sun: Triple  # Additional light from the direction of the sun.
     zenith: Triple
     skyline: Triple
     cloud: Triple
-    clouds: float  # The share of the sky under cloud.
+    clouds: float  # Share of the sky that is cloudy.
     haze: Triple
-    haze_length: float  # Metres after which 63 % of a colour has become haze.
-    haze_limit: float  # The largest share of haze: what is labelled stays discernible.
+    haze_length: float  # Distance in metres at which 63 % of a colour is haze.
+    haze_limit: float  # Maximum share of haze, so that labelled objects stay visible.
     saturation: float
-    wetness: float  # How much of the scene the road mirrors.
-    shadow: float  # The light left in a cast shadow.
+    wetness: float  # Strength of reflections in the road.
+    shadow: float  # Remaining light in a shadow.
     lamps: bool  # Whether lamps and windows are lit.
     towards_sun: Triple = (0.4, 0.7, 0.3)  # A unit vector: right, up, ahead.
 
     def lit(self, colours: npt.ArrayLike, normals: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
-        """Colours N×3 as this light shows them near by, on faces with unit normals N×3 (upright ground if None)."""
+        """Returns colours N×3 in this light, on faces with unit normals N×3 (None: the ground)."""
         light = np.asarray(self.ambient)
         facing = self.towards_sun[1] if normals is None else np.maximum(np.asarray(normals) @ self.towards_sun, 0.0)
         light = light + np.multiply.outer(facing, self.sun)
@@ -44,31 +44,31 @@ class Weather:
         return np.asarray((grey[..., None] + (colours - grey[..., None]) * self.saturation) * light)
 
     def veil(self, depth: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The share of haze in what is seen from `depth` metres."""
+        """Returns the share of haze at `depth` metres."""
         return np.asarray(self.haze_limit * (1.0 - np.exp(-np.maximum(np.asarray(depth), 0.0) / self.haze_length)))
 
     def seen(self, lit: npt.ArrayLike, depth: npt.ArrayLike) -> list[Colour]:
-        """Lit colours N×3 as they look from `depth` metres."""
+        """Returns lit colours N×3 as seen from `depth` metres."""
         share = np.asarray(self.veil(depth))[..., None]
         mixed = np.asarray(lit) * (1.0 - share) + np.asarray(self.haze) * share
         return [tuple(row) for row in np.clip(np.rint(mixed), 0, 255).astype(int).reshape(-1, 3).tolist()]
 
     def paint(self, colour: npt.ArrayLike, depth: float, normal: Triple = (0.0, 0.35, -0.94)) -> Colour:
-        """One colour, lit and seen from `depth` metres; by default on something upright that faces the camera."""
+        """Returns a colour, lit and seen from `depth` metres; by default on an upright face towards the camera."""
         return self.seen(self.lit(np.asarray(colour)[None], [normal]), depth)[0]
 
     def veiled(self, picture: Image, depth: npt.ArrayLike) -> Image:
-        """A lit picture H×W×3 as it looks from `depth` metres: one depth for all of it, or one for each column."""
+        """Returns a lit image H×W×3 as seen from `depth` metres: one depth, or one for each column."""
         share = np.rint(self.veil(depth) * 256).reshape(1, -1, 1)
         added = (share * np.asarray(self.haze)).astype(np.uint16)
         return np.asarray((picture * (256 - share).astype(np.uint16) + added) >> 8, np.uint8)
 
 
 def weather(name: str, seed: int) -> Weather:
-    """The weather `name` as drive `seed` has it: each drive's differs a little in colour, light, haze and sun.
+    """Returns the weather `name` for a drive; colour, light, haze and sun vary a little with the seed.
 
     Raises:
-        UnknownNameError: there is no such weather.
+        UnknownNameError: the weather is unknown.
     """
     if name not in _WEATHERS:
         raise UnknownNameError("weather", name, WEATHERS)

@@ -1,4 +1,4 @@
-"""What stands along the street of a drive, made chunk by chunk from the seed so that it never ends."""
+"""Static objects along the street, generated from the seed in chunks, so that the street is endless."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,32 +7,32 @@ from random import Random
 
 from rosbag_tools.drive.objects.street import Street
 
-CHUNK = 24.0  # Metres of street made at a time.
-CROSSING = (14.0, 22.0)  # Where in a chunk its side street runs, if it has one.
-ZEBRA = (8.5, 12.5)  # Where in a chunk its zebra crossing lies, if it has one.
+CHUNK = 24.0  # Length of a chunk of street, in metres.
+CROSSING = (14.0, 22.0)  # Position of the side street in a chunk that has one, in metres.
+ZEBRA = (8.5, 12.5)  # Position of the zebra crossing in a chunk that has one, in metres.
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """A cuboid along the street. `side` is -1 left, 1 right; `face` picks its facade."""
+    """A building: a cuboid along the street. `side` is -1 (left) or 1 (right); `face` selects the facade."""
 
     side: int
     near: float
     far: float
     storeys: int
-    roof: float  # The height of a pitched roof, 0 for a flat one.
+    roof: float  # Height of a pitched roof; 0 for a flat one.
     face: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A tree (with a trunk) or a bush (without). `look` picks its foliage."""
+    """A tree (with a trunk) or a bush (without). `look` selects the foliage."""
 
     s: float
     z: float
     trunk: float
     width: float
-    height: float  # Of the foliage.
+    height: float  # Height of the foliage, in metres.
     look: int
 
 
@@ -49,7 +49,7 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A lamp post, a sign post or a traffic light; `side` says which way its arm does not point."""
+    """A lamp post, a sign post or a traffic light; its arm points away from `side`."""
 
     kind: str
     s: float
@@ -62,7 +62,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A vehicle that stands at the kerb; `look` picks its model."""
+    """A vehicle parked at the kerb; `look` selects its model."""
 
     kind: str
     s: float
@@ -73,13 +73,13 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """All that stands along 24 m of street."""
+    """All static objects along 24 m of street."""
 
     start: float
     side_street: bool
     zebra: bool
-    green: tuple[bool, bool]  # Whether the lots on the left and right are grass.
-    patch: float  # How much lighter or darker its asphalt is.
+    green: tuple[bool, bool]  # Whether the left and right lots are grass.
+    patch: float  # Brightness of the asphalt relative to other chunks.
     houses: tuple[House, ...]
     plants: tuple[Plant, ...]
     hedges: tuple[Hedge, ...]
@@ -89,7 +89,7 @@ class Chunk:
 
 @lru_cache(maxsize=512)
 def chunk(street: Street, index: int) -> Chunk:
-    """What stands from `index` × 24 m on."""
+    """Generates the chunk that begins at `index` × 24 m."""
     rng = Random(f"chunk/{street.seed}/{index}")
     start = index * CHUNK
     side_street = index % 5 == rng.randrange(5) or _chance(rng, 0.08)

@@ -1,9 +1,9 @@
-"""The true boxes beside a camera's pictures, read out of a bag's `vision_msgs/Detection2DArray`."""
+"""Reads ground truth boxes from `vision_msgs/Detection2DArray` messages."""
 
 from typing import Any
 
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.images import MalformedMessageError, Wire
+from rosbag_tools.messages.images import MalformedMessageError, Serialization
 from rosbag_tools.messages.ros_types import DETECTIONS, own_types
 from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import DETECTED_IDS
@@ -12,27 +12,29 @@ _NAMES = {number: name for name, number in DETECTED_IDS.items()}
 
 
 def read_boxes(message: Message) -> list[Box]:
-    """The boxes of a message, each under the name of its first hypothesis; empty where it has none.
+    """Returns the boxes of a message, each with the class name of its first hypothesis (empty if it has none).
 
     Raises:
-        MalformedMessageError: it is no such message, or its bytes are not what the type says.
+        MalformedMessageError: the message has another type, or its bytes do not fit its type.
     """
     channel = message.channel
     if channel.message_type != DETECTIONS:
-        raise MalformedMessageError(f"{channel.topic} holds {channel.type}, no boxes: give a topic of {DETECTIONS}")
+        raise MalformedMessageError(
+            f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}"
+        )
     types = own_types(channel.wire)
-    read = types.deserialize_ros1 if channel.wire is Wire.ROS1 else types.deserialize_cdr
+    read = types.deserialize_ros1 if channel.wire is Serialization.ROS1 else types.deserialize_cdr
     try:
         seen: Any = read(message.data, DETECTIONS)
-    except Exception as error:  # A parser of foreign bytes, which raises whatever the bytes provoke.
+    except Exception as error:  # The parser raises exceptions of any type for invalid bytes.
         raise MalformedMessageError(f"a message on {channel.topic} cannot be read as {DETECTIONS}: {error}") from error
     return [_box(each, channel.wire) for each in seen.detections]
 
 
-def _box(seen: Any, wire: Wire) -> Box:
-    centre = seen.bbox.center if wire is Wire.ROS1 else seen.bbox.center.position
+def _box(seen: Any, wire: Serialization) -> Box:
+    centre = seen.bbox.center if wire is Serialization.ROS1 else seen.bbox.center.position
     name = ""
-    if seen.results and wire is Wire.ROS1:
+    if seen.results and wire is Serialization.ROS1:
         name = _NAMES.get(seen.results[0].id, "")
     elif seen.results:
         name = seen.results[0].hypothesis.class_id

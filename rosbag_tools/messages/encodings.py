@@ -1,8 +1,8 @@
-"""From an image message's bytes to a frame's pixels, for every encoding a picture comes in.
+"""Decodes the pixels of image messages in every encoding of ROS.
 
-Bayer, mono and 8-bit colour pixels are taken as they lie, without a copy; what a frame has no layout for is brought to
-the nearest one it has: four channels lose their alpha, 16-bit colour keeps its high byte, YUV becomes bgr8. 16-bit
-Bayer and mono data stay as they are: 12-bit sensors that do not use the full range look dark and lose nothing.
+Bayer, mono and 8-bit colour pixels are used without a copy. Other encodings are converted to the nearest frame layout:
+an alpha channel is removed, 16-bit colour keeps its high byte, YUV becomes bgr8. 16-bit Bayer and mono data stay
+unchanged: images of 12-bit sensors look dark, but lose nothing.
 """
 
 from typing import Any, NamedTuple
@@ -20,16 +20,16 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class UndecodableImageError(SkylaneError):
-    """An image message was read, but no picture can be made of it."""
+    """An image message was read, but its image cannot be decoded."""
 
 
 class _Encoding(NamedTuple):
-    """How one pixel lies in the message, and what it becomes."""
+    """Memory layout of a pixel in the message, and the frame layout that it is converted to."""
 
     layout: Layout
     channels: int = 1
-    is_wide: bool = False  # 16 bits a number, not 8.
-    conversion: int | None = None  # OpenCV's colour code, where pixels must change.
+    is_wide: bool = False  # 16 bits per number instead of 8.
+    conversion: int | None = None  # OpenCV's conversion code, if the pixels must be converted.
 
     @property
     def pixel_bytes(self) -> int:
@@ -37,12 +37,12 @@ class _Encoding(NamedTuple):
 
 
 class _Planar(NamedTuple):
-    """A full plane of Y, then a plane of interleaved colour; the size of both counted in rows of Y."""
+    """A plane of Y followed by a plane of interleaved colour; sizes are in rows of Y."""
 
     conversion: int
     rows_num: int  # The message has height × rows_num / rows_den rows.
     rows_den: int
-    even: bool  # Colour is halved, so that both sides must be even.
+    even: bool  # Colour has half the resolution, so both sides must be even.
 
 
 _ENCODINGS: dict[str, _Encoding] = {
@@ -73,20 +73,20 @@ _PLANAR: dict[str, _Planar] = {
     "nv21": _Planar(cv2.COLOR_YUV2BGR_NV21, 3, 2, even=True),
     "nv24": _Planar(cv2.COLOR_YUV2BGR_YUYV, 3, 1, even=False),
 }
-_YUV_CHANNELS = 2  # A brightness for each pixel, a colour difference for every other.
+_YUV_CHANNELS = 2  # One luma and one of the two chroma values per pixel.
 _PICTURE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
-_PICTURE_TAIL_BYTES = 4096  # Cameras may pad behind the end.
+_PICTURE_TAIL_BYTES = 4096  # Padding that cameras may add after the end.
 ENCODINGS = (*_ENCODINGS, *_PLANAR)
 
 
 def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
-    """The message's pixels, H×W or H×W×3, uint8 or uint16, C-contiguous, and their layout.
+    """Returns the message's pixels, H×W or H×W×3, uint8 or uint16, C-contiguous, and their layout.
 
-    They share the message's memory (and are then read-only) where its bytes are already what a frame holds.
+    If no conversion is needed, the pixels share the message's memory and are read-only.
 
     Raises:
-        UndecodableImageError: an unknown encoding, a size of zero or beyond the limit, or data that is not as long as
-            the size says.
+        UndecodableImageError: the encoding is unknown, the size is zero or above the limit, or the length of the data
+            does not fit the size.
     """
     height, width = message.height, message.width
     _check_size(height, width)
@@ -96,13 +96,13 @@ def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
     encoding = _ENCODINGS.get(message.encoding)
     if encoding is None:
         raise UndecodableImageError(
-            f"encoding {message.encoding!r} is no picture{suggestion(message.encoding, ENCODINGS)}"
+            f"encoding {message.encoding!r} is not an image encoding{suggestion(message.encoding, ENCODINGS)}"
         )
     rows = _rows(message, height, width * encoding.pixel_bytes)
     if encoding.layout.dtype == np.uint16:
         return _native_uint16(rows, big_endian=message.is_bigendian), encoding.layout
     if encoding.is_wide:
-        # The high byte is what is left of a 16-bit number in eight: no need to put its bytes in order first.
+        # Only the high byte of each 16-bit number is kept, so the byte order need not be changed first.
         rows = np.ascontiguousarray(rows[:, 0 if message.is_bigendian else 1 :: 2])
     if encoding.channels == 1:
         return rows, encoding.layout
@@ -110,19 +110,19 @@ def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
     if encoding.conversion is None:
         return pixels, encoding.layout
     if encoding.channels == _YUV_CHANNELS and width % 2:
-        raise UndecodableImageError(f"encoding {message.encoding!r} holds pixels in pairs, but the width is {width}")
+        raise UndecodableImageError(f"encoding {message.encoding!r} stores pixels in pairs, but the width is {width}")
     return _as_bytes(cv2.cvtColor(pixels, encoding.conversion)), encoding.layout
 
 
 def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, Layout]:
-    """The picture within the message, H×W or H×W×3, and its layout.
+    """Returns the image in the message, H×W or H×W×3, and its layout.
 
-    The bytes say whether it is a JPEG or a PNG, for bags spell the format in many ways; what stands before a ";" in
-    the format is the encoding before compression, which alone tells a Bayer picture from a grey one. Compressed colour
-    comes as bgr8, or as rgb8 from the old recorders that stored it so.
+    The first bytes show whether it is JPEG or PNG, because bags write the format in many ways. The text before a ";" in
+    the format is the encoding before compression; only this distinguishes Bayer from grey images. Compressed colour
+    images are bgr8, or rgb8 from old recorders that stored them so.
 
     Raises:
-        UndecodableImageError: neither JPEG nor PNG, a size beyond the limit, truncated or damaged.
+        UndecodableImageError: the data is neither JPEG nor PNG, above the size limit, truncated or damaged.
     """
     data = bytes(message.data)
     try:
@@ -131,7 +131,7 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
         raise UndecodableImageError(f"format {message.format!r}: {error}") from error
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
-        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end: it is truncated")
+        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end marker: it is truncated")
     try:
         picture: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
@@ -150,24 +150,26 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
 
 
 def _grey_layout(source: str, dtype: np.dtype[Any]) -> Layout:
-    """The layout of a picture with one channel, which was `source` before it was compressed."""
+    """Returns the layout of an image with one channel whose encoding before compression was `source`."""
     bits = "16" if dtype == np.uint16 else "8"
     if source.startswith("bayer_"):
         layout = f"{source.rstrip('0123456789')}{bits}"
         if layout in list(Layout):
             return Layout(layout)
-        raise UndecodableImageError(f"encoding {source!r} is no picture{suggestion(source, ENCODINGS)}")
+        raise UndecodableImageError(f"encoding {source!r} is not an image encoding{suggestion(source, ENCODINGS)}")
     return Layout(f"mono{bits}")
 
 
 def _decode_planar(message: ImageMessage, planar: _Planar) -> Bytes:
     height, width = message.height, message.width
     if planar.even and (height % 2 or width % 2):
-        raise UndecodableImageError(f"encoding {message.encoding!r} holds 2×2 blocks, but the size is {width}×{height}")
+        raise UndecodableImageError(
+            f"encoding {message.encoding!r} stores 2×2 blocks, but the size is {width}×{height}"
+        )
     rows = _rows(message, height * planar.rows_num // planar.rows_den, width)
     if planar.even:
         return _as_bytes(cv2.cvtColor(rows, planar.conversion))
-    # OpenCV knows no NV24. With each pixel doubled it is YUYV, whose every second pixel is the picture.
+    # OpenCV cannot decode NV24. With each pixel doubled it is YUYV, of which every second pixel is kept.
     doubled = np.empty((height, width, 4), np.uint8)
     doubled[..., 0] = doubled[..., 2] = rows[:height]
     doubled[..., 1::2] = rows[height:].reshape(height, width, 2)
@@ -177,14 +179,14 @@ def _decode_planar(message: ImageMessage, planar: _Planar) -> Bytes:
 
 def _check_size(height: int, width: int) -> None:
     if not height or not width:
-        raise UndecodableImageError(f"the picture is {width}×{height}: there is nothing in it")
+        raise UndecodableImageError(f"the image is {width}×{height}: it is empty")
     if height * width > MAX_PIXELS:
-        raise UndecodableImageError(f"the picture is {width}×{height}: more than {MAX_PIXELS} pixels")
+        raise UndecodableImageError(f"the image is {width}×{height}: more than {MAX_PIXELS} pixels")
 
 
 def _rows(message: ImageMessage, count: int, row_bytes: int) -> Bytes:
-    """The message's rows without their padding: count×row_bytes."""
-    step = message.step or row_bytes  # Some drivers leave it empty.
+    """Returns the rows of the message without padding, uint8, count×row_bytes."""
+    step = message.step or row_bytes  # Some drivers leave it 0.
     if step < row_bytes:
         raise UndecodableImageError(
             f"a row of {message.width} pixels in {message.encoding!r} takes {row_bytes} bytes, but the step is {step}"
@@ -200,10 +202,10 @@ def _rows(message: ImageMessage, count: int, row_bytes: int) -> Bytes:
 
 def _native_uint16(rows: Bytes, *, big_endian: bool) -> npt.NDArray[np.uint16]:
     numbers = rows.view(">u2" if big_endian else "<u2")
-    # ROS 1 aligns nothing, and some readers of 16-bit data need even addresses: a copy only where they are odd.
+    # ROS 1 does not align fields, and some consumers need even addresses: copy only if the address is odd.
     return np.require(numbers.astype(np.uint16, copy=False), requirements="A")
 
 
 def _as_bytes(picture: npt.NDArray[Any]) -> Bytes:
-    """OpenCV's result under its true type: every conversion here yields uint8."""
+    """Narrows the type of OpenCV's result: every conversion here returns uint8."""
     return picture.astype(np.uint8, copy=False)

@@ -1,4 +1,4 @@
-"""A bag of any format: a ROS 1 file, a ROS 2 folder with or without its metadata, or a bare .db3 or .mcap."""
+"""Opens bags of any format: ROS 1 files, ROS 2 folders with or without metadata, and single .db3 or .mcap files."""
 
 import hashlib
 import heapq
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from rosbag_tools.reading.data_file import DataFile, ForeignBagError, unfold_file
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
@@ -25,27 +25,27 @@ class MissingBagError(SkylaneError):
 
 
 class DamagedBagError(SkylaneError):
-    """A bag was read as far as it goes, and part of it is lost."""
+    """Part of a bag could not be read."""
 
     def __init__(self, path: Path, damage: Damage, read: str) -> None:
         self.path = path
         self.damage = damage
         super().__init__(
-            f"{path} is damaged at {damage.place}: {damage.reason}; {read} read all the same. "
-            f"`skylane bag verify` names all damage, `skylane bag crop` writes what is whole into a new bag"
+            f"{path} is damaged at {damage.place}: {damage.reason}; {read} read. "
+            f"`skylane bag verify` lists all damage, `skylane bag crop` writes the intact messages into a new bag"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of one type, and how many messages of it there are."""
+    """A topic with its type and number of messages."""
 
-    channel: Channel
+    channel: TopicChannel
     count: int
 
     @property
     def name(self) -> str:
-        """The topic's name as the bag spells it, with or without a leading slash."""
+        """The name as it is in the bag, with or without a leading slash."""
         return self.channel.topic
 
 
@@ -53,18 +53,18 @@ class Bag:
     """An open bag.
 
     Attributes:
-        path: as given.
-        files: its data files, in order.
+        path: The path as given.
+        files: The data files in order.
         format: "ros1", "sqlite3" or "mcap".
-        topics: sorted by name.
-        start_ns, end_ns: the recording times of the first and last message; 0 where there is none.
-        index_damage: why the index of a file could not be used; empty where all could.
-        is_compressed: whether its files are compressed as a whole.
+        topics: The topics, sorted by name.
+        start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
+        index_damage: Why the index of a file could not be used; empty if all could.
+        is_compressed: Whether the data files are compressed as a whole.
 
     Raises:
-        MissingBagError: there is nothing at `path`, or a folder without data files.
-        ForeignBagError: what is there is no bag.
-        DecompressionError: a file compressed as a whole is damaged.
+        MissingBagError: nothing is at `path`, or a folder without data files.
+        ForeignBagError: the file is not a bag.
+        DecompressionError: a file that is compressed as a whole is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class Bag:
             self._stack.close()
             raise
         self.format = self._parts[0].format
-        counts: Counter[Channel] = sum((part.counts for part in self._parts), Counter())
+        counts: Counter[TopicChannel] = sum((part.counts for part in self._parts), Counter())
         for part in self._parts:
             counts.update(dict.fromkeys(part.counts, 0))  # Adding counters drops topics without messages.
         self.topics = tuple(sorted((Topic(*item) for item in counts.items()), key=lambda topic: topic.name))
@@ -98,7 +98,7 @@ class Bag:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the data file; of several, over the names and digests of all. It reads them whole."""
+        """SHA-256 of the data file, or of the names and digests of several. Computing it reads all files."""
         if len(self.files) == 1:
             return file_sha256(self.files[0])
         digest = hashlib.sha256()
@@ -108,11 +108,11 @@ class Bag:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the data files."""
+        """Total size of the data files."""
         return sum(file.stat().st_size for file in self.files)
 
     def find(self, names: Sequence[str]) -> tuple[Topic, ...]:
-        """The topics of these names, which may be given with or without the leading slash.
+        """Returns the topics with these names, given with or without the leading slash.
 
         Raises:
             UnknownNameError: the bag has no such topic; the nearest names are offered.
@@ -129,10 +129,10 @@ class Bag:
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[Message | Damage]:
-        """Yield the messages of `topics` (of all where None) recorded from `start_ns` on and before `stop_ns`.
+        """Yields the messages of `topics` (None: all) recorded from `start_ns` on and before `stop_ns`.
 
-        They come in the order of their times as far as the index reaches. What a damaged index does not reach follows
-        in the order of the file, with every damage met.
+        Messages in the index come in the order of their times. Messages that a damaged index does not contain follow
+        in the order of the file, together with the damage.
         """
         if len(self._parts) == 1:
             return self._parts[0].messages(topics, start_ns, stop_ns)
@@ -141,12 +141,12 @@ class Bag:
         )
 
     def scan(self) -> Iterator[Message | Damage]:
-        """Yield every message in the order of the files, with its place, and every damage met."""
+        """Yields every message in the order of the files, with its position, and all damage."""
         for part in self._parts:
             yield from part.scan()
 
     def close(self) -> None:
-        """Release the files."""
+        """Closes the files."""
         self._stack.close()
 
     def _open(self, file: Path, folder: Path) -> DataFile:
@@ -164,7 +164,7 @@ def _data_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     files = [file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
     if not files:
-        raise MissingBagError(f"folder {path} holds no .db3 and no .mcap file: give the folder of a ROS 2 bag")
+        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file: give the folder of a ROS 2 bag")
     listed = _listed(path / "metadata.yaml")
     return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
         tuple(sorted(files, key=_natural_order))
@@ -176,7 +176,7 @@ def _looks_like_bag(path: Path) -> bool:
 
 
 def _listed(metadata: Path) -> list[str]:
-    """The names of the data files by the bag's own metadata; none where it is missing or broken, as it often is."""
+    """Returns the names of the data files in the bag's metadata; empty if it is missing or damaged."""
     try:
         paths = load_mapping(metadata)["rosbag2_bagfile_information"]["relative_file_paths"]
         return [Path(str(each)).name for each in paths]
@@ -185,7 +185,7 @@ def _listed(metadata: Path) -> list[str]:
 
 
 def _natural_order(file: Path) -> list[tuple[int, str]]:
-    """A split bag's tenth file comes after its second."""
+    """Returns a sort key with which the tenth file of a split bag comes after the second."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
 
 

@@ -1,4 +1,4 @@
-"""One data file of a bag: read by its index through `rosbags`, or front to back where that fails."""
+"""Reads one data file of a bag: with its index by `rosbags`, or sequentially if that fails."""
 
 import shutil
 import sqlite3
@@ -16,7 +16,7 @@ from rosbags.rosbag2.storage_mcap import DECOMPRESSORS as _MCAP_CODECS
 from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading import mcap_file, ros1_file, sqlite_file
 from rosbag_tools.reading.decompression import (
     MAX_CHUNK_BYTES,
@@ -26,7 +26,7 @@ from rosbag_tools.reading.decompression import (
     decompress,
     unfold_message,
 )
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -37,7 +37,7 @@ def _unfold_chunk(compression: str, data: bytes, size: int = MAX_CHUNK_BYTES) ->
     return decompress(data, compression, min(size, MAX_CHUNK_BYTES))
 
 
-# rosbags unfolds a chunk without a bound; these are its own tables of codecs.
+# rosbags decompresses chunks without a limit; these are its tables of codecs.
 _ros1_codecs.update({name: partial(_unfold_chunk, name) for name in ("bz2", "lz4")})
 _MCAP_CODECS.update({name: partial(_unfold_chunk, name) for name in ("lz4", "zstd")})
 
@@ -45,11 +45,13 @@ Reader = Ros1Reader | McapReader | Sqlite3Reader
 
 
 class ForeignBagError(SkylaneError):
-    """A file is not a bag of any format we read."""
+    """A file is not a bag of a supported format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(f"{path} is no bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag")
+        super().__init__(
+            f"{path} is not a bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
+        )
 
 
 class _Format(NamedTuple):
@@ -66,25 +68,25 @@ _MAGICS = {ros1_file.MAGIC: "ros1", sqlite_file.MAGIC: "sqlite3", mcap_file.MAGI
 
 
 class DataFile:
-    """A bag's file of any of the three formats.
+    """A data file of any of the three formats.
 
     Attributes:
-        format: "ros1", "sqlite3" or "mcap", by the file's first bytes: names deceive.
-        counts: the messages of each channel.
-        start_ns, end_ns: the recording times of its first and last message; 0 where there is none.
-        index_damage: why the index could not be used; empty where it could.
+        format: "ros1", "sqlite3" or "mcap", recognized by the first bytes of the file.
+        counts: Number of messages by channel.
+        start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
+        index_damage: Why the index could not be used; empty if it could.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.format = _format_of(path)
-        self.counts: Counter[Channel] = Counter()
+        self.counts: Counter[TopicChannel] = Counter()
         self.start_ns = self.end_ns = 0
         self.index_damage = ""
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, TopicChannel] = {}
         self._reader: Reader | None = None
         if self.format == "sqlite3" and sqlite_file.is_computed(path):
-            self.index_damage = "a table of it is computed when it is read"
+            self.index_damage = "one of its tables is computed when it is read"
         elif not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
             self._open(_FORMATS[self.format].reader(path))
         if self._reader is None:
@@ -93,10 +95,10 @@ class DataFile:
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[Message | Damage]:
-        """Yield the messages of `topics` (of all where None) recorded from `start_ns` on and before `stop_ns`.
+        """Yields the messages of `topics` (None: all) recorded from `start_ns` on and before `stop_ns`.
 
-        They come in the order of their times as far as the index reaches. Where it fails, what it had not reached
-        follows in the order of the file, with every damage met.
+        Messages in the index come in the order of their times. If reading by the index fails, the remaining messages
+        follow in the order of the file, together with the damage.
         """
         given: Counter[tuple[str, int]] = Counter()
         try:
@@ -122,14 +124,14 @@ class DataFile:
             yield Damage("index", failure)
 
     def scan(self) -> Iterator[Message | Damage]:
-        """Yield every message in the order of the file, with its place, and every damage met."""
+        """Yields every message in the order of the file, with its position, and all damage."""
         try:
             yield from _FORMATS[self.format].scan(self.path)
         except OSError as error:
             yield Damage("disk", f"the file cannot be read further: {error.strerror}")
 
     def close(self) -> None:
-        """Release the file."""
+        """Closes the file."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -151,11 +153,11 @@ class DataFile:
             except Exception as error:  # As above.
                 raise _IndexedReadError(_reason(error)) from error
             if not isinstance(time_ns, int) or not isinstance(data, bytes):
-                # A column of SQLite's holds whatever is put there; the scan names the row.
-                raise _IndexedReadError("a row holds no time or no message")
+                # SQLite columns can hold values of any type; the scan reports the row.
+                raise _IndexedReadError("a row has no time or no message")
             channel = self._channels[connection.id]
             try:
-                yield Message(channel, time_ns, unfold_message(data) if channel.wire is Wire.CDR else data)
+                yield Message(channel, time_ns, unfold_message(data) if channel.wire is Serialization.CDR else data)
             except DecompressionError as error:
                 yield Damage("", str(error), channel, time_ns)
 
@@ -166,7 +168,7 @@ class DataFile:
                 reader.dbconn.limit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
             self._take_index(reader)
             self._reader = reader
-        except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.
+        except Exception as error:  # noqa: BLE001  rosbags and its codecs raise exceptions of any type for invalid bytes.
             self.counts.clear()
             self.start_ns = self.end_ns = 0
             self.index_damage = _reason(error)
@@ -189,10 +191,10 @@ class DataFile:
 
 
 def unfold_file(path: Path, folder: Path) -> Path:
-    """The data file itself, or its unfolded copy in `folder` where the bag is compressed as a whole file.
+    """Returns the path of the data file, or of its decompressed copy in `folder` if it is compressed as a whole.
 
     Raises:
-        DecompressionError: the file is damaged, or would fill more than half of what the disk has left.
+        DecompressionError: the file is damaged, or needs more than half of the free disk space.
     """
     with path.open("rb") as file:
         if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
@@ -214,15 +216,15 @@ def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> N
                 break
             written += target.write(decompressor.decompress(block, _COPY_BYTES))
             if written > limit_bytes:
-                raise DecompressionError(f"{path} unfolds into more than {limit_bytes} bytes: free some disk space")
+                raise DecompressionError(f"{path} decompresses to more than {limit_bytes} bytes: free some disk space")
     except zstd.ZstdError as error:
         if not written:
             raise DecompressionError(f"{path} is compressed with zstd and damaged: {error}") from error
-        # What came before the damage is a cut-off bag, which is read as one.
+        # The data before the damage is read like a truncated bag.
 
 
 class _IndexedReadError(Exception):
-    """Reading by the index failed: the scan goes on."""
+    """Reading by the index failed; a sequential scan follows."""
 
 
 def _format_of(path: Path) -> str:
@@ -234,12 +236,12 @@ def _format_of(path: Path) -> str:
     raise ForeignBagError(path)
 
 
-def _channel(connection: Connection, name: str) -> Channel:
+def _channel(connection: Connection, name: str) -> TopicChannel:
     definition = connection.msgdef
-    return Channel(
-        str(connection.topic),  # A damaged database may hold anything.
+    return TopicChannel(
+        str(connection.topic),  # A damaged database can have values of any type.
         str(connection.msgtype),
-        Wire.ROS1 if name == "ros1" else Wire.CDR,
+        Serialization.ROS1 if name == "ros1" else Serialization.CDR,
         str(definition.data),
         definition.format is MessageDefinitionFormat.IDL,
         _is_latched(connection),
@@ -254,7 +256,7 @@ def _is_latched(connection: Connection) -> bool:
 
 
 def _wanted(
-    channel: Channel, time_ns: int, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
+    channel: TopicChannel, time_ns: int, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
 ) -> bool:
     return (
         (topics is None or channel.topic in topics)
@@ -264,5 +266,5 @@ def _wanted(
 
 
 def _reason(error: Exception) -> str:
-    """An error of rosbags in one line; asserts and the like come without words."""
+    """Returns an exception of rosbags as one line; assertion errors have no message."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Decompression that never yields more than was announced: a few hostile bytes can unfold into gigabytes."""
+"""Decompression with a limit on the output: a few hostile bytes can decompress to gigabytes."""
 
 import bz2
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from backports import zstd
 
 from shared.errors import SkylaneError
 
-MAX_MESSAGE_BYTES = 1 << 28  # 268 million: above the largest picture we take, with room for four channels.
-MAX_CHUNK_BYTES = 1 << 28  # Recorders close a chunk at about one megabyte, or after one large message.
+MAX_MESSAGE_BYTES = 1 << 28  # Above the largest image that is accepted, with four channels.
+MAX_CHUNK_BYTES = 1 << 28  # Recorders end a chunk at about one megabyte, or after one large message.
 
-# Frames with a window above 128 MiB are refused; encoders write such windows only if asked.
+# Zstandard frames with a window above 128 MiB are refused; encoders write them only on request.
 ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 27}
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -19,35 +19,37 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
 class DecompressionError(SkylaneError):
-    """Compressed bytes are damaged, of an unknown kind, or unfold into more than they may."""
+    """Compressed data is damaged, has an unknown format, or is larger than the limit when decompressed."""
 
 
 def decompress(data: bytes | memoryview, compression: str, limit_bytes: int) -> bytes:
-    """Unfold `data`, compressed with one of "", "none", "bz2", "lz4" (its frame format) or "zstd".
+    """Decompresses `data`, compressed with "" or "none", "bz2", "lz4" (frame format) or "zstd".
 
     Raises:
-        DecompressionError: see there; `limit_bytes` is what may come out.
+        DecompressionError: the data is damaged, or larger than `limit_bytes` when decompressed.
     """
     unfold = _CODECS.get(compression)
     if unfold is None:
-        raise DecompressionError(f"compression {compression[:40]!r} is none of {', '.join(filter(None, _CODECS))}")
+        raise DecompressionError(
+            f"compression {compression[:40]!r} is unknown: the known ones are {', '.join(filter(None, _CODECS))}"
+        )
     try:
         unfolded = unfold(bytes(data), limit_bytes + 1)
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zstd.ZstdError) as error:
         raise DecompressionError(f"{compression} data is damaged: {error}") from error
     if len(unfolded) > limit_bytes:
-        raise DecompressionError(f"{compression} data unfolds into more than {limit_bytes} bytes")
+        raise DecompressionError(f"{compression} data decompresses to more than {limit_bytes} bytes")
     return unfolded
 
 
 def unfold_message(data: bytes) -> bytes:
-    """A CDR message as it was before its bag compressed it, if it did.
+    """Returns a CDR message, decompressed if the bag compressed it.
 
-    Bags that compress each message say so only in metadata.yaml, which is often lost. A CDR message begins with a zero
-    byte, a compressed one with its codec's magic, so that the bytes themselves tell.
+    Only metadata.yaml, which is often missing, says that a bag compresses each message. The first bytes show it too:
+    a CDR message begins with a zero byte, a compressed one with the magic number of its codec.
 
     Raises:
-        DecompressionError: the compressed bytes are damaged or unfold into more than a message may have.
+        DecompressionError: the data is damaged, or larger than MAX_MESSAGE_BYTES when decompressed.
     """
     start = data[:4]
     if start == _ZSTD_MAGIC:
@@ -58,7 +60,7 @@ def unfold_message(data: bytes) -> bytes:
 
 
 def _zstd(data: bytes, most: int) -> bytes:
-    """The first `most` bytes of all frames, or as many as there are where the last one is cut off."""
+    """Returns at most `most` bytes of all Zstandard frames; fewer if the last one is truncated."""
     parts: list[bytes] = []
     while data and most > 0:
         decompressor = zstd.ZstdDecompressor(options=ZSTD_OPTIONS)

@@ -1,4 +1,4 @@
-"""Camera frames out of a bag, for replay."""
+"""Reads camera frames from a bag, for replay."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,19 @@ from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 
 _log = logging.getLogger(__name__)
 
-# What lies beside a camera's pictures and is none: true labels, our own answers, depth.
+# Image topics that are not camera images: ground truth labels, Skylane's results, depth.
 _NOT_CAMERAS = ("/labels", "/masks", "/compressedDepth")
 
 
 class NoImagesError(SkylaneError):
-    """A bag, or a topic of it, holds no pictures."""
+    """A bag, or one of its topics, has no images."""
 
 
 def decode(message: Message) -> tuple[Pixels, Layout]:
-    """The picture in an image message: its pixels and their layout, as `encodings` tells.
+    """Decodes an image message into pixels and their layout (see `rosbag_tools.messages.encodings`).
 
     Raises:
-        SkylaneError: the message is malformed, or no picture can be made of it.
+        SkylaneError: the message is malformed, or its image cannot be decoded.
     """
     channel = message.channel
     if channel.message_type == IMAGE:
@@ -35,13 +35,16 @@ def decode(message: Message) -> tuple[Pixels, Layout]:
 
 
 class BagSource:
-    """The frames of a bag, in the order of their recording.
+    """The frames of a bag, in recording order.
 
-    `topics`: the image topics to take, with or without a leading slash; all cameras of the bag where none is given.
-    `start_offset_s`, `duration_s`: the part of the bag to take, counted from its first message.
+    Args:
+        path: The bag.
+        topics: Image topics to read, with or without a leading slash; empty: all cameras.
+        start_offset_s: Start of the part to read, in seconds after the first message.
+        duration_s: Length of that part; None: to the end.
 
     Raises:
-        SkylaneError: the bag is missing or foreign, has no such topic (the nearest are offered), or no images there.
+        SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class BagSource:
         duration_s: float | None = None,
     ) -> None:
         if start_offset_s < 0 or (duration_s is not None and duration_s <= 0):
-            raise SkylaneError(f"cannot take {duration_s} s from {start_offset_s} s on: give a part within the bag")
+            raise SkylaneError(f"cannot play {duration_s} s from {start_offset_s} s on: give a part within the bag")
         self._bag = Bag(Path(path))
         try:
             self._topics = _camera_topics(self._bag, topics)
@@ -70,14 +73,14 @@ class BagSource:
 
     @property
     def frame_count(self) -> int | None:
-        """How many frames it will yield by the bag's index; None where only a part of the bag is taken."""
+        """Number of frames according to the bag's index; None if only a part of the bag is read."""
         if self._start_ns is not None or self._stop_ns is not None:
             return None
         return sum(topic.count for topic in self._topics)
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """What identifies the bag; `notes` grows while frames are read. The hash is computed once, when first asked."""
+        """Identifies the bag. `notes` can grow while frames are read. The first access computes the hash."""
         self._sha256 = self._sha256 or self._bag.sha256
         notes = []
         if self._bag.index_damage:
@@ -94,10 +97,10 @@ class BagSource:
         }
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """Yield every frame of the chosen topics once.
+        """Yields every frame of the selected topics once.
 
         Raises:
-            DamagedBagError: after the last readable frame, where part of the bag is lost.
+            DamagedBagError: after the last readable frame, if part of the bag is lost.
         """
         names = {topic.name for topic in self._topics}
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
@@ -112,18 +115,18 @@ class BagSource:
             if isinstance(item, Damage) and item.channel is None:
                 lost = lost or item
                 continue
-            latest_ns = max(latest_ns, item.time_ns)  # A damaged bag is read in the order of its file.
+            latest_ns = max(latest_ns, item.time_ns)  # Messages of a damaged bag come in file order.
             yield self._frame(item, index, latest_ns, began_ns)
             index += 1
         if lost is not None:
             raise DamagedBagError(self._bag.path, lost, f"{index} frames were")
 
     def close(self) -> None:
-        """Release the bag."""
+        """Closes the bag."""
         self._bag.close()
 
     def _frame(self, item: Message | Damage, index: int, source_ns: int, began_ns: int) -> Frame | UnreadableFrame:
-        assert item.channel is not None, "a message without a topic is no frame"
+        assert item.channel is not None, "a frame has a topic"
         camera = item.channel.topic
         if isinstance(item, Damage):
             return UnreadableFrame(
@@ -158,12 +161,14 @@ def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
         chosen = bag.find(names)
         for topic in chosen:
             if not topic.channel.has_images:
-                known = ", ".join(each.name for each in with_images) or "none of this bag's"
-                raise NoImagesError(f"topic {topic.name} holds {topic.channel.type}, no images: images are on {known}")
+                known = ", ".join(each.name for each in with_images) or "no topic of this bag"
+                raise NoImagesError(
+                    f"topic {topic.name} has {topic.channel.type} messages, not images: images are on {known}"
+                )
         return chosen
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
     if not cameras:
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
-        raise NoImagesError(f"bag {bag.path} holds no camera images{damage}: its topics are {topics}")
+        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}")
     return cameras

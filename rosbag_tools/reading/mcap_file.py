@@ -1,13 +1,13 @@
-"""Scan an MCAP file (mcap.dev/spec) from front to back, of any profile whose messages are CDR or ROS 1."""
+"""Scans MCAP files (mcap.dev/spec) sequentially, with messages serialized as CDR or ROS 1."""
 
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import Channel, Damage, DamagedRecordError, Message, Records
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel
 
 MAGIC = b"\x89MCAP0\r\n"
 
@@ -19,19 +19,19 @@ _MESSAGE = b"\x05"
 _CHUNK = b"\x06"
 _DATA_END = b"\x0f"
 
-_WIRES = {"cdr": Wire.CDR, "ros1": Wire.ROS1}
+_WIRES = {"cdr": Serialization.CDR, "ros1": Serialization.ROS1}
 
 
 @dataclass(slots=True)
 class _Announced:
-    """What the file has announced so far."""
+    """Schemas and channels that the file has announced so far."""
 
-    schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, whether it is IDL.
-    channels: dict[int, Channel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
+    schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, and whether it is IDL.
+    channels: dict[int, TopicChannel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
 
 
 def has_foreign_profile(path: Path) -> bool:
-    """Whether this is an MCAP file of another profile than ROS 2's, whose index `rosbags` does not take."""
+    """Whether the MCAP file has another profile than ROS 2's; `rosbags` does not read the index of such files."""
     with path.open("rb") as file:
         start = Records(file, path.stat().st_size)
         try:
@@ -43,7 +43,7 @@ def has_foreign_profile(path: Path) -> bool:
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yield every message in the order of the file, and every damage met on the way.
+    """Yields every message in the order of the file, and all damage.
 
     Raises:
         OSError: the file cannot be read.
@@ -66,19 +66,21 @@ def scan(path: Path) -> Iterator[Message | Damage]:
         except DamagedRecordError as error:
             yield Damage(place, str(error))
         else:
-            yield Damage(f"byte {records.at}", "its end is missing: the recording, or the copy, was cut off")
+            yield Damage(
+                f"byte {records.at}", "the end of the file is missing: the recording or the copy was interrupted"
+            )
 
 
 def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
-    """The messages of a chunk; damage within it ends with it."""
+    """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
         chunk = Records.of(content)
-        chunk.take(16)  # The times of its first and last message.
+        chunk.take(16)  # Times of the first and last message.
         size, checksum = chunk.number("Q"), chunk.number("I")
         compression, data = chunk.text(), chunk.sized("Q")
         unfolded = decompress(data, compression, min(size, MAX_CHUNK_BYTES))
         if checksum and zlib.crc32(unfolded) != checksum:
-            yield Damage(place, "a chunk's checksum does not agree with its content, which is read all the same")
+            yield Damage(place, "the checksum of a chunk does not match its content, which is read anyway")
         records = Records.of(unfolded)
         while not records.ended:
             yield from _record(records.take(1), records.sized("Q"), announced, place)
@@ -95,7 +97,7 @@ def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Ite
         key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
         name, definition, is_idl = announced.schemas.get(schema, ("", "", False))
         wire = _WIRES.get(encoding)
-        announced.channels[key] = None if wire is None else Channel(topic, name, wire, definition, is_idl)
+        announced.channels[key] = None if wire is None else TopicChannel(topic, name, wire, definition, is_idl)
     elif op == _MESSAGE:
         key, _, time_ns, _ = record.number("H"), record.number("I"), record.number("Q"), record.number("Q")
         if key not in announced.channels:

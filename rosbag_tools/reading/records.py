@@ -1,8 +1,8 @@
-"""What a front-to-back scan of a bag's data file yields, and the careful taking of records that it is made of.
+"""Results of a sequential scan of a bag's data file, and a reader of its records with bounds checks.
 
-`rosbags` reads by the index at a file's end. A recording that was killed has none, and one damaged chunk ends its
-reading. The scans (`ros1_file`, `mcap_file`, `sqlite_file`) need nothing but the records themselves, know where each
-message lies, and step over what they cannot unfold.
+`rosbags` reads with the index at the end of a file. A recording that was killed has no index, and `rosbags` stops at
+the first damaged chunk. The scans (`ros1_file`, `mcap_file`, `sqlite_file`) need only the records, know the position
+of each message, and skip chunks that they cannot decompress.
 """
 
 import struct
@@ -10,109 +10,109 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, Self
 
-from rosbag_tools.messages.images import COMPRESSED_IMAGE, IMAGE, Wire
+from rosbag_tools.messages.images import COMPRESSED_IMAGE, IMAGE, Serialization
 from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
-    """A topic of one type, as a data file announces it."""
+class TopicChannel:
+    """A topic and its type, as announced in a data file."""
 
     topic: str
-    type: str  # As the file spells it, with or without "/msg/".
-    wire: Wire
-    definition: str = ""  # Empty where the file holds none.
-    is_idl: bool = False  # Whether the definition is in OMG IDL rather than in ROS's own notation.
-    is_latched: bool = False  # Whether its last message is kept for who comes late; known from an index only.
+    type: str  # As written in the file, with or without "/msg/".
+    wire: Serialization
+    definition: str = ""  # Empty if the file has no definition.
+    is_idl: bool = False  # Whether the definition is in OMG IDL instead of ROS's notation.
+    is_latched: bool = False  # Whether late subscribers get the last message; only known from an index.
 
     @property
     def message_type(self) -> str:
-        """The type with "/msg/", as ROS 2 spells it: recorders of both generations leave it out."""
+        """The type with "/msg/", as in ROS 2; recorders of ROS 1 and ROS 2 may omit it."""
         package, _, name = self.type.rpartition("/")
         return self.type if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{name}"
 
     @property
     def has_images(self) -> bool:
-        """Whether its messages are pictures, compressed or not."""
+        """Whether the messages are images, compressed or not."""
         return self.message_type in (IMAGE, COMPRESSED_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a bag, as bytes, and where it lies."""
+    """A serialized message of a bag and its position."""
 
-    channel: Channel
-    time_ns: int  # When it was recorded.
+    channel: TopicChannel
+    time_ns: int  # Recording time.
     data: bytes
-    place: str = ""  # "byte 4117" of the file, or "row 12" of the database; empty where the index was followed.
+    place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something in a data file that cannot be read, and where."""
+    """A part of a data file that cannot be read, and its position."""
 
     place: str
     reason: str
-    channel: Channel | None = None  # Whose message it is, where that is known.
-    time_ns: int = 0  # The same.
+    channel: TopicChannel | None = None  # The channel of the damaged message, if known.
+    time_ns: int = 0  # Recording time of the damaged message, if known.
 
 
 class DamagedRecordError(SkylaneError):
-    """A record is not what its format says."""
+    """A record does not fit its format."""
 
 
 class Records:
-    """Takes bytes off a file whose length is known, so that a false length is refused before memory is taken."""
+    """Reads bytes of a file of known length, so that a false length is refused before memory is allocated."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self.size = size
         self.at = 0
-        self.lost = False  # A length ran past the end: where the next record begins is no longer known.
+        self.lost = False  # A length exceeded the file, so the start of the next record is unknown.
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The records within one record."""
+        """Creates a reader of the records inside one record."""
         return cls(BytesIO(data), len(data))
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all bytes were read."""
         return self.at >= self.size
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes.
+        """Reads the next `count` bytes.
 
         Raises:
-            DamagedRecordError: fewer are left.
+            DamagedRecordError: fewer bytes are left.
         """
         left = self.size - self.at
         if count > left:
             self.lost = True
-            raise DamagedRecordError(f"a record needs {count} bytes where {left} are left")
+            raise DamagedRecordError(f"a record needs {count} bytes, but {left} are left")
         self.at += count
         return self._file.read(count)
 
     def number(self, code: str) -> int:
-        """The next little-endian number of the type that `struct` calls `code`."""
+        """Reads a little-endian number with the `struct` format `code`."""
         return unpack(code, self.take(struct.calcsize(code)))
 
     def sized(self, code: str) -> bytes:
-        """The bytes that follow their own length, which is of `struct`'s type `code`."""
+        """Reads bytes that follow their length, which has the `struct` format `code`."""
         return self.take(self.number(code))
 
     def text(self) -> str:
-        """A string that follows its own length of 32 bits; what is not UTF-8 is replaced."""
+        """Reads a string that follows its 32-bit length; invalid UTF-8 is replaced."""
         return self.sized("I").decode(errors="replace")
 
 
 def unpack(code: str, data: bytes) -> int:
-    """A little-endian number of the type that `struct` calls `code`.
+    """Decodes a little-endian number with the `struct` format `code`.
 
     Raises:
-        DamagedRecordError: `data` is not as long as it.
+        DamagedRecordError: `data` has the wrong length.
     """
     try:
         return int(struct.unpack("<" + code, data)[0])
     except struct.error as error:
-        raise DamagedRecordError(f"a number of {struct.calcsize(code)} bytes has {len(data)}") from error
+        raise DamagedRecordError(f"a number needs {struct.calcsize(code)} bytes, but has {len(data)}") from error

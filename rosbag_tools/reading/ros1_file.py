@@ -1,11 +1,11 @@
-"""Scan a ROS 1 bag, format 2.0 (wiki.ros.org/Bags/Format/2.0), from front to back."""
+"""Scans ROS 1 bags of format 2.0 (wiki.ros.org/Bags/Format/2.0) sequentially."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress
-from rosbag_tools.reading.records import Channel, Damage, DamagedRecordError, Message, Records, unpack
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel, unpack
 
 MAGIC = b"#ROSBAG V2.0\n"
 
@@ -18,14 +18,14 @@ _Header = dict[bytes, bytes]
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yield every message in the order of the file, and every damage met on the way.
+    """Yields every message in the order of the file, and all damage.
 
     Raises:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         records = Records(file, path.stat().st_size)
-        channels: dict[int, Channel] = {}
+        channels: dict[int, TopicChannel] = {}
         place = "byte 0"
         try:
             records.take(len(MAGIC))
@@ -34,7 +34,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
                 header, data = _header(records.sized("I")), records.sized("I")
                 if header.get(b"op") == _BAG_HEADER:
                     if not 0 < unpack("Q", header.get(b"index_pos", b"")) <= records.size:
-                        yield Damage(place, "its index is missing: the recording, or the copy, was cut off")
+                        yield Damage(place, "the index is missing: the recording or the copy was interrupted")
                 elif header.get(b"op") == _CHUNK:
                     yield from _chunk(header, data, channels, place)
                 else:
@@ -43,8 +43,8 @@ def scan(path: Path) -> Iterator[Message | Damage]:
             yield Damage(place, str(error))
 
 
-def _chunk(header: _Header, data: bytes, channels: dict[int, Channel], place: str) -> Iterator[Message | Damage]:
-    """The messages of a chunk; damage within it ends with it."""
+def _chunk(header: _Header, data: bytes, channels: dict[int, TopicChannel], place: str) -> Iterator[Message | Damage]:
+    """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
         size = unpack("I", header.get(b"size", b""))
         compression = header.get(b"compression", b"").decode(errors="replace")
@@ -55,14 +55,16 @@ def _chunk(header: _Header, data: bytes, channels: dict[int, Channel], place: st
         yield Damage(place, f"in a chunk of {len(data)} bytes: {error}")
 
 
-def _record(header: _Header, data: bytes, channels: dict[int, Channel], place: str) -> Iterator[Message]:
+def _record(header: _Header, data: bytes, channels: dict[int, TopicChannel], place: str) -> Iterator[Message]:
     op = header.get(b"op")
     if op == _CONNECTION:
         about = {name: value.decode(errors="replace") for name, value in _header(data).items()}
         name = header.get(b"topic", b"").decode(errors="replace")
-        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags spells it.
+        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags normalizes it.
         definition = about.get(b"message_definition", "")
-        channels[unpack("I", header.get(b"conn", b""))] = Channel(topic, about.get(b"type", ""), Wire.ROS1, definition)
+        channels[unpack("I", header.get(b"conn", b""))] = TopicChannel(
+            topic, about.get(b"type", ""), Serialization.ROS1, definition
+        )
     elif op == _MESSAGE:
         connection = unpack("I", header.get(b"conn", b""))
         if connection not in channels:

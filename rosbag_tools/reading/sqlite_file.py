@@ -1,17 +1,17 @@
-"""Scan a rosbag2 database in the order of its rows, damaged or not."""
+"""Scans rosbag2 databases in row order, also damaged ones."""
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
-from rosbag_tools.reading.records import Channel, Damage, Message
+from rosbag_tools.reading.records import Damage, Message, TopicChannel
 
 MAGIC = b"SQLite format 3\0"
 
-# A view, or a column that is computed, gives without end what takes no room in the file.
+# Finds views and computed columns, which can return endless rows that take no space in the file.
 _COMPUTED = """
     SELECT name FROM sqlite_master
     WHERE type = 'view' OR (type = 'table' AND (rootpage <= 0 OR sql NOT LIKE 'CREATE TABLE%'))
@@ -22,12 +22,12 @@ _COMPUTED = """
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yield every message in the order of the rows, and every damage met on the way; the last one may end the scan."""
+    """Yields every message in row order, and all damage; the last damage can end the scan."""
     row = 0
     try:
         with closing(_open(path)) as database:
             if computed := _computed(database):
-                yield Damage("schema", f"{computed} is computed when it is read, which no recorder does")
+                yield Damage("schema", f"{computed} is computed when it is read; no recorder writes such tables")
                 return
             channels = _channels(database)
             for row, topic, time_ns, data in database.execute("SELECT id, topic_id, timestamp, data FROM messages"):
@@ -37,52 +37,52 @@ def scan(path: Path) -> Iterator[Message | Damage]:
 
 
 def is_computed(path: Path) -> bool:
-    """Whether any table of a database gives what is not in the file: read by its index it might have no end."""
+    """Whether a table of the database is computed when it is read, and can therefore be endless."""
     try:
         with closing(_open(path)) as database:
             return bool(_computed(database))
     except (sqlite3.Error, OverflowError, MemoryError):
-        return False  # It cannot be read by its index either.
+        return False  # Reading by the index fails too.
 
 
 def has_log(path: Path) -> bool:
-    """Whether a killed recorder left rows in a write-ahead log beside the database."""
+    """Whether a killed recorder left rows in a write-ahead log next to the database."""
     log = path.with_name(f"{path.name}-wal")
     return log.exists() and log.stat().st_size > 0
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # Nothing may be written beside a bag, not even a lock, unless there is a log whose rows count.
+    # No file may be created next to a bag, not even a lock, except to read a write-ahead log.
     mode = "mode=ro" if has_log(path) else "immutable=1"
     database = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
     database.text_factory = lambda text: text.decode(errors="replace")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
     database.execute("PRAGMA trusted_schema=OFF")
-    database.execute("PRAGMA writable_schema=ON")  # Else SQLite refuses a file that is shorter than its header says.
+    database.execute("PRAGMA writable_schema=ON")  # Otherwise SQLite refuses a truncated file.
     return database
 
 
 def _computed(database: sqlite3.Connection) -> str:
-    """The name of a table that is a view, virtual, or has a computed column; empty where there is none."""
+    """Returns the name of a table that is a view, virtual, or has a computed column; empty if there is none."""
     found = database.execute(_COMPUTED).fetchone()
     return str(found[0])[:80] if found else ""
 
 
-def _channels(database: sqlite3.Connection) -> dict[object, Channel]:
+def _channels(database: sqlite3.Connection) -> dict[object, TopicChannel]:
     definitions: dict[object, tuple[str, bool]] = {}
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'message_definitions'").fetchone():
         rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
         definitions = {name: (str(definition), str(encoding).endswith("idl")) for name, encoding, definition in rows}
     return {
-        key: Channel(str(topic), str(name), Wire.CDR, *definitions.get(name, ("", False)))
+        key: TopicChannel(str(topic), str(name), Serialization.CDR, *definitions.get(name, ("", False)))
         for key, topic, name in database.execute("SELECT id, name, type FROM topics")
     }
 
 
-def _message(row: int, channel: Channel | None, time_ns: object, data: object) -> Message | Damage:
+def _message(row: int, channel: TopicChannel | None, time_ns: object, data: object) -> Message | Damage:
     place = f"row {row}"
     if channel is None or not isinstance(time_ns, int) or not isinstance(data, bytes):
-        return Damage(place, "it does not hold a known topic, a time and a message")
+        return Damage(place, "the row has no known topic, time or message")
     try:
         return Message(channel, time_ns, unfold_message(data), place)
     except DecompressionError as error:

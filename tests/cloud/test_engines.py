@@ -324,7 +324,7 @@ def test_a_keras_file_equals_the_model_in_inference_mode(workshop: Any, pictures
 
 def test_tensorflow_prints_nothing() -> None:
     """Its messages would hide the line that a user must read."""
-    script = "from cloud.engines.tensorflow.library import choose, tf; choose('auto'); print(tf.zeros(1).numpy())"
+    script = "from cloud.engines.tensorflow.library import choose_device, tf; choose_device('auto'); print(tf.zeros(1).numpy())"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout == "[0.]\n"

@@ -93,7 +93,7 @@ def test_crop_convert_extract_and_verify_work_together(tmp_path: Path, write_dri
     part, converted, pictures = tmp_path / "part", tmp_path / "part.bag", tmp_path / "png"
     assert run("crop", drive.path, part, "--start", 0.1, "--end", 0.35, "-t", "cam/image_raw").exit_code == 0
     assert "3 messages" in run("convert", part, converted, "--compression", "bz2").stdout
-    assert "3 messages, all whole" in run("verify", converted).stdout
+    assert "3 messages, all intact" in run("verify", converted).stdout
     assert "3 frames, 0 left out" in run("extract", converted, pictures).stdout
     assert len(list(pictures.rglob("*.png"))) == 3
 
@@ -125,12 +125,12 @@ def test_verify_names_every_fault_and_fails(tmp_path: Path) -> None:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono9", 2_500_000_000, 2, "cam")
     result = run("verify", tmp_path / "drive")
-    assert "row 2, /cam message 1, stamp 2.500000000: encoding 'mono9' is no picture" in result.output
+    assert "row 2, /cam message 1, stamp 2.500000000: encoding 'mono9' is not an image encoding" in result.output
     assert "faults among its 2 messages: 1, named above" in error_of(result)
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "crop", "convert", "extract"])
-@pytest.mark.parametrize(("content", "message"), [(None, "there is no bag at"), (b"no bag at all", "is no bag")])
+@pytest.mark.parametrize(("content", "message"), [(None, "there is no bag at"), (b"no bag at all", "is not a bag")])
 def test_missing_and_foreign_bags_are_one_line(
     tmp_path: Path, command: str, content: bytes | None, message: str
 ) -> None:

@@ -104,7 +104,7 @@ def test_cut_off_recording_gives_what_it_holds_and_says_so(
     drive.data_file.write_bytes(data[: len(data) * 6 // 10])
     frames, error = frames_until_error(drive.path)
     assert isinstance(error, DamagedBagError)
-    assert f"{len(frames)} frames were read all the same" in str(error)
+    assert f"{len(frames)} frames were read" in str(error)
     assert "skylane bag crop" in str(error)
     assert 2 <= len(frames) < len(real_frames)
     for frame, pixels in zip(frames, drive.frames, strict=False):
@@ -146,7 +146,7 @@ def test_cropping_a_cut_off_bag_mends_it(tmp_path: Path, write_drive: WriteDrive
     drive = write_drive(tmp_path / "drive.bag", "ros1", frames=real_frames)
     data = drive.path.read_bytes()
     drive.path.write_bytes(data[: len(data) * 6 // 10])
-    with pytest.raises(DamagedBagError, match=r"now in .*mended\.bag, were read all the same"):
+    with pytest.raises(DamagedBagError, match=r"now in .*mended\.bag, were read"):
         rewrite(drive.path, tmp_path / "mended.bag")
     frames, error = frames_until_error(tmp_path / "mended.bag")
     assert error is None
@@ -162,7 +162,7 @@ def test_unindexed_ros1_bag_is_named_as_such(tmp_path: Path, write_drive: WriteD
     drive.path.write_bytes(data)
     frames, error = frames_until_error(drive.path)
     assert len(frames) == 5
-    assert "its index is missing: the recording, or the copy, was cut off" in str(error)
+    assert "the index is missing: the recording or the copy was interrupted" in str(error)
     assert any("without its index" in note for note in inspect(drive.path).notes)
 
 
@@ -247,6 +247,6 @@ def test_a_bomb_does_not_unfold(compression: str) -> None:
         "zstd": zstd.compress,
     }
     bomb = fold[compression](bytes(1 << 20))
-    with pytest.raises(DecompressionError, match="unfolds into more than 1000 bytes"):
+    with pytest.raises(DecompressionError, match="decompresses to more than 1000 bytes"):
         decompress(bomb, compression, 1000)
     assert len(decompress(bomb, compression, MAX_MESSAGE_BYTES)) == 1 << 20

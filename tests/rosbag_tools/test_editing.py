@@ -8,12 +8,12 @@ import pytest
 from rosbags.highlevel import AnyReader
 
 from rosbag_tools.bag_format import BagFormat, BagPathError
-from rosbag_tools.editing import Part, rewrite
+from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.messages.ros_types import own_types
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Channel, Message
+from rosbag_tools.reading.records import Message, TopicChannel
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
@@ -67,7 +67,7 @@ def test_real_bags_become_any_format_with_all_topics(tmp_path: Path, real_bag: F
 def test_part_in_time_and_topics(tmp_path: Path, write_drive: WriteDrive) -> None:
     """Crop keeps the format, and the messages' own times."""
     drive = write_drive(tmp_path / "a" / "drive", "sqlite3")
-    part = Part(topics=("cam/image_raw",), start_s=0.1, duration_s=0.2)
+    part = BagPart(topics=("cam/image_raw",), start_s=0.1, duration_s=0.2)
     rewrite(drive.path, tmp_path / "b", part=part)
     with Bag(tmp_path / "b") as bag:
         assert bag.format == "sqlite3"
@@ -78,8 +78,8 @@ def test_part_in_time_and_topics(tmp_path: Path, write_drive: WriteDrive) -> Non
 def test_part_beyond_the_end_is_refused(tmp_path: Path, write_drive: WriteDrive) -> None:
     """An empty bag would look like a lost one."""
     drive = write_drive(tmp_path / "drive")
-    with pytest.raises(SkylaneError, match=r"is 0\.400 s long: nothing begins 9\.0 s into it"):
-        rewrite(drive.path, tmp_path / "b", part=Part(start_s=9.0))
+    with pytest.raises(SkylaneError, match=r"is 0\.400 s long: no message is later than --start 9\.0"):
+        rewrite(drive.path, tmp_path / "b", part=BagPart(start_s=9.0))
     assert not (tmp_path / "b").exists()
 
 
@@ -87,14 +87,14 @@ def test_unknown_topic_writes_nothing(tmp_path: Path, write_drive: WriteDrive) -
     """The mistake is found before the disk is touched."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(UnknownNameError, match="did you mean"):
-        rewrite(drive.path, tmp_path / "b", part=Part(topics=("/cam/image_rw",)))
+        rewrite(drive.path, tmp_path / "b", part=BagPart(topics=("/cam/image_rw",)))
     assert not (tmp_path / "b").exists()
 
 
 def test_a_bag_is_not_written_over_itself(tmp_path: Path, write_drive: WriteDrive) -> None:
     """`--force` would delete what is to be read."""
     drive = write_drive(tmp_path / "drive")
-    with pytest.raises(BagPathError, match="is the bag to read"):
+    with pytest.raises(BagPathError, match="is the source bag"):
         rewrite(drive.path, tmp_path / "drive", overwrite=True)
     assert len(raw(drive.path)) == 10
 
@@ -103,17 +103,22 @@ def test_message_that_is_not_its_type_leaves_its_topic_out_and_says_so(tmp_path:
     """The other topics are worth having."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
-        writer.write_raw(Channel("/odd", "std_msgs/msg/String", Wire.CDR), b"\0\1\0\0\xff", 2, own_types(Wire.CDR))
+        writer.write_raw(
+            TopicChannel("/odd", "std_msgs/msg/String", Serialization.CDR),
+            b"\0\1\0\0\xff",
+            2,
+            own_types(Serialization.CDR),
+        )
     rewritten = rewrite(tmp_path / "drive", tmp_path / "drive.bag")
     assert rewritten.messages == 1
-    assert "is no std_msgs/msg/String" in rewritten.left_out["/odd"]
+    assert "is not a valid std_msgs/msg/String" in rewritten.left_out["/odd"]
 
 
 def test_latched_topics_stay_latched(tmp_path: Path) -> None:
     """A late subscriber to a static transform gets it in either generation of ROS."""
-    channel = Channel("/static", "std_msgs/msg/String", Wire.CDR, is_latched=True)
+    channel = TopicChannel("/static", "std_msgs/msg/String", Serialization.CDR, is_latched=True)
     with BagWriter(tmp_path / "a") as writer:
-        writer.write_raw(channel, b"\0\1\0\0\2\0\0\0x\0", 1, own_types(Wire.CDR))
+        writer.write_raw(channel, b"\0\1\0\0\2\0\0\0x\0", 1, own_types(Serialization.CDR))
     rewrite(tmp_path / "a", tmp_path / "b.bag")
     rewrite(tmp_path / "b.bag", tmp_path / "c", bag_format="sqlite3")
     for path in ("a", "b.bag", "c"):
@@ -139,5 +144,5 @@ def test_extracted_files_stay_in_their_folder(tmp_path: Path) -> None:
         writer.write_image("/../../evil", np.zeros((2, 2), np.uint8), "odd", 2, 2, "cam")
     extracted = extract(tmp_path / "drive", tmp_path / "out")
     assert extracted.frames == 1
-    assert "frame 1: encoding 'odd' is no picture" in extracted.unreadable[0]
+    assert "frame 1: encoding 'odd' is not an image encoding" in extracted.unreadable[0]
     assert [path.parent.name for path in (tmp_path / "out").rglob("*.png")] == ["______evil"]

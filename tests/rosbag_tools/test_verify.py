@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rosbag_tools.bag_format import BagFormat
-from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.images import Serialization
 from rosbag_tools.messages.ros_types import own_types
-from rosbag_tools.reading.records import Channel
-from rosbag_tools.verification import Finding, verify
+from rosbag_tools.reading.records import TopicChannel
+from rosbag_tools.verification import BagFault, verify
 from rosbag_tools.writer import BagWriter
 
 FindBag = Callable[[str], Path]
@@ -37,7 +37,7 @@ def test_real_bags_have_no_faults(real_bag: FindBag, name: str) -> None:
 @pytest.mark.parametrize(
     ("encoding", "shape", "reason"),
     [
-        ("32FC1", (2, 4), "is no picture"),
+        ("32FC1", (2, 4), "is not an image encoding"),
         ("rgb8", (2, 4), "takes 12 bytes, but the step is 4"),
         ("mono16", (2, 4), "takes 8 bytes, but the step is 4"),
     ],
@@ -59,16 +59,16 @@ def test_stamps_that_go_backwards_are_named(tmp_path: Path) -> None:
         for index, stamp_ns in enumerate((1_000_000_000, 0, 500_000_000, 2_000_000_000)):
             writer.write_image("/cam", PIXELS, "mono8", stamp_ns, index + 1, "cam")
     assert list(verify(tmp_path / "drive")) == [
-        Finding("row 3", "/cam", 2, 500_000_000, "its stamp lies 0.500000 s before an earlier message's")
+        BagFault("row 3", "/cam", 2, 500_000_000, "its stamp is 0.500000 s before that of an earlier message")
     ]
 
 
 def write_raw(path: Path, message_type: str, *messages: bytes) -> None:
     """A bag of messages that may be anything."""
-    channel = Channel("/raw", message_type, Wire.CDR)
+    channel = TopicChannel("/raw", message_type, Serialization.CDR)
     with BagWriter(path) as writer:
         for index, data in enumerate(messages):
-            writer.write_raw(channel, data, index + 1, own_types(Wire.CDR))
+            writer.write_raw(channel, data, index + 1, own_types(Serialization.CDR))
 
 
 @pytest.mark.parametrize("message_type", ["sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo", "std_msgs/msg/String"])
@@ -106,7 +106,7 @@ def test_a_damaged_index_alone_is_named(tmp_path: Path, write_drive: WriteDrive)
     drive.path.write_bytes(data)
     (finding,) = verify(drive.path)
     assert finding.place == "index"
-    assert "the messages themselves are whole" in finding.reason
+    assert "the messages themselves are intact" in finding.reason
 
 
 def test_progress_is_told_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:

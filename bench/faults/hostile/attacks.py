@@ -13,50 +13,50 @@ from dataclasses import dataclass
 
 import click
 
-RATE_BYTES_PER_S = 500_000  # What one hostile process sends at most.
-STARTED = "attacking"  # The line that it prints once it has opened its connections.
+RATE_BYTES_PER_S = 500_000  # Maximum rate of one hostile process.
+STARTED = "attacking"  # Printed when the connections are open.
 
-_CONNECTIONS = 16  # Per process, where a kind does not say otherwise.
+_CONNECTIONS = 16  # Default number of connections per process.
 _IDLE_CONNECTIONS = 1000
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS = 0, 1, 3, 4
 _END_STREAM, _END_HEADERS = 1, 4
-_INITIAL_WINDOW_SIZE = 4  # The identifier of the HTTP/2 setting.
-_LARGE_MESSAGE_BYTES = 1 << 30  # Larger than any worker takes.
-_CHUNK_BYTES = 16_384  # The largest HTTP/2 frame that needs no agreement.
-_TINY_MESSAGES = 100  # In one write.
-_REPEATED_FIELDS = 2000  # In one header block.
+_INITIAL_WINDOW_SIZE = 4  # Identifier of the HTTP/2 setting.
+_LARGE_MESSAGE_BYTES = 1 << 30  # Larger than any worker accepts.
+_CHUNK_BYTES = 16_384  # Maximum HTTP/2 frame size without negotiation.
+_TINY_MESSAGES = 100  # Number of messages in one write.
+_REPEATED_FIELDS = 2000  # Number of fields in one header block.
 _CALL_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 1 << 16
-_RETRY_S = 0.2  # Before a closed or refused connection is opened again.
+_RETRY_S = 0.2  # Time before a closed or refused connection is opened again.
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
     """One kind of hostile traffic.
 
-    `payloads` yields what one connection sends, piece by piece, without end; an empty piece sends nothing.
+    `payloads` yields the endless data of one connection in pieces; an empty piece sends nothing.
     """
 
     payloads: Callable[[str], Iterator[bytes]]  # Called with the address, HOST:PORT.
     is_grpc: bool
     connections: int = _CONNECTIONS
-    reads: bool = True  # Whether it receives the answers.
-    pause_s: float = 0.005  # Between two rounds over all connections.
+    reads: bool = True  # Whether it reads the responses.
+    pause_s: float = 0.005  # Pause between two rounds over all connections.
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """An HTTP/2 frame (RFC 9113, section 4.1)."""
+    """Encodes an HTTP/2 frame (RFC 9113, section 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
 def _field(name: str, value: str) -> bytes:
-    """A header field that is not indexed (RFC 7541, section 6.2.2); both texts shorter than 127 bytes."""
+    """Encodes a header field without indexing (RFC 7541, section 6.2.2); both texts are shorter than 127 bytes."""
     return b"\x00" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
 
 
 def _call(stream: int, address: str, path: str) -> bytes:
-    """The headers that begin a gRPC call."""
+    """Encodes the headers that begin a gRPC call."""
     return _frame(_HEADERS, _END_HEADERS, stream, _call_fields(address, path))
 
 
@@ -73,7 +73,7 @@ def _call_fields(address: str, path: str) -> bytes:
 
 
 def _nested_json(address: str) -> Iterator[bytes]:
-    """JSON that nests deeper and deeper, to a model that does not exist."""
+    """Yields requests with deeply nested JSON for a model that does not exist."""
     for depth in itertools.cycle((65, 129, 500, 900, 2000)):
         body = b'{"instances": ' + b"[" * depth + b"1, " * 1400 + b"1" + b"]" * depth + b"}"
         head = f"POST /v1/models/x:predict HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(body)}\r\n"
@@ -81,7 +81,7 @@ def _nested_json(address: str) -> Iterator[bytes]:
 
 
 def _tiny_messages(address: str) -> Iterator[bytes]:
-    """Empty messages, each in a frame of its own, on one open stream of inferences."""
+    """Yields empty messages, each in its own frame, on one open stream of inferences."""
     yield _PREFACE + _frame(_SETTINGS, 0, 0)
     yield _call(1, address, "/inference.GRPCInferenceService/ModelStreamInfer")
     messages = _frame(_DATA, 0, 1, b"\x00\x00\x00\x00\x00") * _TINY_MESSAGES
@@ -90,10 +90,10 @@ def _tiny_messages(address: str) -> Iterator[bytes]:
 
 
 def _repeated_headers(address: str) -> Iterator[bytes]:
-    """Calls whose headers repeat one indexed field of 4 KB thousands of times: one byte each on the wire."""
+    """Yields calls whose headers repeat one indexed field of 4 KB thousands of times, in one byte each."""
     yield _PREFACE + _frame(_SETTINGS, 0, 0)
     value = b"v" * 3900
-    entry = b"\x40\x01a\x7f" + _integer(len(value) - 127) + value  # Literal with indexing: it becomes entry 62.
+    entry = b"\x40\x01a\x7f" + _integer(len(value) - 127) + value  # Literal with indexing, which becomes entry 62.
     fields = _call_fields(address, "/inference.GRPCInferenceService/ServerLive")
     for stream in itertools.count(1, 2):
         block = fields + (entry if stream == 1 else b"") + b"\xbe" * _REPEATED_FIELDS
@@ -101,7 +101,7 @@ def _repeated_headers(address: str) -> Iterator[bytes]:
 
 
 def _integer(value: int) -> bytes:
-    """The continuation of an HPACK integer (RFC 7541, section 5.1)."""
+    """Encodes the continuation of an HPACK integer (RFC 7541, section 5.1)."""
     digits = bytearray()
     while value >= 128:
         digits.append(value % 128 + 128)
@@ -110,7 +110,7 @@ def _integer(value: int) -> bytes:
 
 
 def _large_calls(address: str) -> Iterator[bytes]:
-    """Calls that announce a gigabyte and go on sending, whatever the answer."""
+    """Yields calls that announce a gigabyte and keep sending, whatever the response is."""
     yield _PREFACE + _frame(_SETTINGS, 0, 0)
     for stream in itertools.count(1, 2):
         yield _call(stream, address, "/skylane.v1.Worker/Answer")
@@ -121,7 +121,7 @@ def _large_calls(address: str) -> Iterator[bytes]:
 
 
 def _slow_reads(address: str) -> Iterator[bytes]:
-    """Calls whose answers may not be sent, as the flow control window is zero."""
+    """Yields calls whose responses cannot be sent, because the flow control window is zero."""
     yield _PREFACE + _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0))
     for stream in itertools.count(1, 2):
         yield _call(stream, address, "/inference.GRPCInferenceService/ServerMetadata")
@@ -129,7 +129,7 @@ def _slow_reads(address: str) -> Iterator[bytes]:
 
 
 def _idle(_: str) -> Iterator[bytes]:
-    """Connections that greet and then send nothing."""
+    """Yields the connection preface and then nothing."""
     yield _PREFACE + _frame(_SETTINGS, 0, 0)
     while True:
         yield b""
@@ -146,7 +146,7 @@ ATTACKS = {
 
 
 class _Connection:
-    """One hostile connection; opened again whenever the server closes it."""
+    """One hostile connection, which is opened again when the server closes it."""
 
     def __init__(self, attack: Attack, address: str) -> None:
         self._attack = attack
@@ -159,7 +159,7 @@ class _Connection:
         self._opens_at_s = 0.0
 
     def step(self, allowed_bytes: int) -> int:
-        """Sends what the connection takes now, at most so many bytes; returns how many."""
+        """Sends as much as the connection accepts now, at most `allowed_bytes`; returns the number of bytes."""
         if self._socket is None and not self._is_opened():
             return 0
         assert self._socket is not None
@@ -205,7 +205,7 @@ class _Connection:
 
 
 def attack(kind: Attack, address: str) -> None:
-    """Sends one kind of traffic without end, at `RATE_BYTES_PER_S` at most."""
+    """Sends one kind of traffic endlessly, at most at `RATE_BYTES_PER_S`."""
     connections = [_Connection(kind, address) for _ in range(kind.connections)]
     for connection in connections:
         connection.step(1)

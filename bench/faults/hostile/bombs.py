@@ -1,4 +1,4 @@
-"""Bombs: frame messages of a few bytes that would unfold into gigabytes, or keep a decoder busy for minutes."""
+"""Bombs: small frame messages that would decompress to gigabytes or keep a decoder busy for minutes."""
 
 import struct
 import zlib
@@ -21,12 +21,12 @@ from shared.messages.frame import pack_frame
 from shared.messages.topics import FrameId
 
 _UNFOLDED = 1 << 28
-_SIDE = 8192  # Of the pictures that say they are huge: 67 million pixels, all that a geometry may tell of.
-_LEAST_BYTES = 33  # Of a PNG: its signature and header.
+_SIDE = 8192  # Side of the images with a huge declared size: 67 million pixels, the limit of a geometry.
+_LEAST_BYTES = 33  # Signature and header of a PNG.
 
 
 class Bomb(NamedTuple):
-    """What is tried, and the message that does."""
+    """A description and the message."""
 
     name: str
     frame_id: FrameId
@@ -34,7 +34,7 @@ class Bomb(NamedTuple):
 
 
 def bombs(first: FrameId, model: str, height: int, width: int) -> Iterator[Bomb]:
-    """Messages under this id and those that follow it, for a model of this input size; none of them may take memory."""
+    """Yields messages with `first` and the following ids, for a model of this input size; none may cost memory."""
     ids = (replace(first, sequence=sequence) for sequence in count(first.sequence))
     fields: dict[str, Any] = msgpack.unpackb(pack_frame(black_frame(first, model, height, width)))
 
@@ -91,7 +91,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _png(height: int, width: int, zeros: bytes) -> bytes:
-    """A PNG of black pixels, or of as many of them as there are `zeros`."""
+    """Returns a PNG with a declared size and the compressed pixels `zeros`."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = zlib.compress(zeros, 9)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", rows) + _chunk(b"IEND", b"")
@@ -102,7 +102,7 @@ def _with_chunks(png: bytes, chunks: bytes) -> bytes:
 
 
 def _jpeg(height: int, width: int) -> bytes:
-    """A JPEG whose header was made to say another size."""
+    """Returns a JPEG whose header declares another size."""
     jpeg = bytearray(cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes())
     at = jpeg.index(b"\xff\xc0") + 5
     jpeg[at : at + 4] = struct.pack(">HH", height, width)
@@ -110,7 +110,7 @@ def _jpeg(height: int, width: int) -> bytes:
 
 
 def _scans(height: int, width: int) -> bytes:
-    """A progressive JPEG whose last scan is there a thousand times."""
+    """Returns a progressive JPEG whose last scan is repeated a thousand times."""
     parameters = (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
     jpeg = cv2.imencode(".jpg", np.zeros((height, width, 3), np.uint8), parameters)[1].tobytes()
     return bytes(jpeg[:-2] + jpeg[jpeg.rindex(b"\xff\xda") : -2] * 1000 + jpeg[-2:])
@@ -121,7 +121,7 @@ def _stream(data: bytes) -> bytes:
 
 
 def _nested(inner: bytes) -> bytes:
-    """Lists of lists of `inner`, none longer than what is allowed: about a million of them."""
+    """Returns about a million `inner` in nested lists, none longer than allowed."""
     row = b"\xdc\x01\x00" + inner * 256
     table = b"\xdc\x01\x00" + row * 256
     return b"\x82\xa1v\x01\xa1x\x9f" + table * 15

@@ -1,4 +1,4 @@
-"""A frame as a vehicle would send it, for those who damage it or lie with it."""
+"""A valid frame message, the starting point of damaged and false ones."""
 
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -7,7 +7,7 @@ from shared.messages.topics import FrameId
 
 
 def black_frame(frame_id: FrameId, model: str, height: int, width: int) -> FrameMessage:
-    """A valid frame under an id: a black picture of height×width pixels in RGB, raw, of the model's own size."""
+    """Returns a valid frame with the given id: a black raw RGB image in the model's size, height×width pixels."""
     return FrameMessage(
         id=frame_id,
         model=model,

@@ -1,4 +1,4 @@
-"""A bus without a thread: whoever hands a message in delivers it, and what a node publishes is only counted."""
+"""A bus without threads: messages are delivered by the caller, and publications are only counted."""
 
 import threading
 from collections import Counter
@@ -8,7 +8,7 @@ from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties, matc
 
 
 class InlineBus:
-    """Serves one node, for millions of messages: nothing is queued here, so that nothing but the node can lose one."""
+    """A bus for one node and millions of messages. It has no queue, so only the node can lose a message."""
 
     supports_shared_subscriptions = True
     is_connected = True
@@ -16,7 +16,7 @@ class InlineBus:
     payload_limit_reason = f"this bus takes {max_payload_bytes}"
 
     def __init__(self) -> None:
-        self.published: Counter[str] = Counter()  # By the kind of topic: its part after the version.
+        self.published: Counter[str] = Counter()  # By the part of the topic after the version.
         self._lock = threading.Lock()
         self._handlers: dict[str, Handler] = {}
 
@@ -36,11 +36,11 @@ class InlineBus:
     def publish(
         self,
         topic: str,
-        payload: bytes,  # noqa: ARG002 (nobody reads it)
+        payload: bytes,  # noqa: ARG002 (only counted)
         *,
         qos: int,  # noqa: ARG002 (nothing is lost here)
-        retained: bool = False,  # noqa: ARG002 (nobody comes late)
-        properties: Properties | None = None,  # noqa: ARG002 (nobody reads them)
+        retained: bool = False,  # noqa: ARG002 (only counted)
+        properties: Properties | None = None,  # noqa: ARG002 (only counted)
         acknowledged: AckHandler | None = None,
     ) -> None:
         """See Bus."""
@@ -50,7 +50,7 @@ class InlineBus:
             acknowledged(Ack(accepted=True, no_subscriber=False))
 
     def deliver(self, topic: str, payload: bytes, properties: Properties) -> bool:
-        """Have the node take a message in; whether it had subscribed to any such."""
+        """Delivers a message to the node; returns whether the node has subscribed to its topic."""
         taken = False
         for topic_filter, handler in self._handlers.items():
             if matches(topic_filter, topic):

@@ -1,4 +1,4 @@
-"""A client that is none of ours: it says what it likes where it likes, and keeps all that it is told."""
+"""A foreign MQTT client that publishes anything anywhere and records everything that it receives."""
 
 import threading
 import uuid
@@ -15,42 +15,42 @@ from shared.network.broker_options import BrokerOptions
 
 CAMERA = "left"
 _ANSWER_S = 10.0
-_VERSION = b"\xa1v\x01"  # How every message says which version of the protocol it is.
+_VERSION = b"\xa1v\x01"  # Protocol version in an encoded message.
 _OTHER_VERSION = b"\xa1v\x63"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Something that an intruder publishes, under the protocol's prefix."""
+    """A publication of an intruder, below the protocol's prefix."""
 
     what: str
     topic: str
     payload: bytes = b"x"
     response_topic: str | None = None
-    frame_id: FrameId | None = None  # Whose refusal is waited for.
+    frame_id: FrameId | None = None  # The frame whose rejection is expected.
 
 
 class Intruder(AbstractContextManager["Intruder"]):
-    """Connected, and subscribed to all there is, from the constructor to the end of the block."""
+    """A client that is connected and subscribed to everything, until the end of the block."""
 
     def __init__(self, url: str, name: str, certs: Path | None, client_id: str | None = None) -> None:
-        """`name`: whom it may be, by its certificate in `certs`.
+        """Connects; `name` selects its certificate in `certs`.
 
         Raises:
-            SkylaneError: the broker does not let it in.
+            SkylaneError: the broker refuses the connection.
         """
         self.came: list[Delivery] = []
         self._bus = BrokerOptions(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
 
     def listen(self, topic_filter: str) -> None:
-        """Ask for messages; whether any come is the broker's to say."""
+        """Subscribes; the broker decides whether messages are delivered."""
         self._bus.subscribe(topic_filter, 1, self.came.append)
 
     def publish(self, attempt: Attempt) -> Ack:
-        """Publish, and wait for what the broker says to that.
+        """Publishes and waits for the broker's acknowledgement.
 
         Raises:
-            RigError: it says nothing.
+            RigError: no acknowledgement arrived.
         """
         said: list[Ack] = []
         has_said = threading.Event()
@@ -71,11 +71,11 @@ class Intruder(AbstractContextManager["Intruder"]):
             acknowledged=acknowledged,
         )
         if not has_said.wait(_ANSWER_S):
-            raise RigError(f"the broker says nothing to {attempt.what}")
+            raise RigError(f"no acknowledgement of the broker for {attempt.what}")
         return said[0]
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnects."""
         self._bus.close()
 
     def __exit__(self, *_: object) -> None:
@@ -83,11 +83,11 @@ class Intruder(AbstractContextManager["Intruder"]):
 
 
 def fresh_id(vehicle: str) -> FrameId:
-    """The id of a frame that nobody has sent."""
+    """Returns a new frame id of a vehicle."""
     return FrameId(vehicle, CAMERA, uuid.uuid4().hex[:12], 0)
 
 
 def frame(frame_id: FrameId, *, model: str = MODEL, other_version: bool = False) -> bytes:
-    """A frame as it is on the wire; `other_version`: of the protocol, one that does not exist."""
+    """Returns an encoded frame; with `other_version`, of a protocol version that does not exist."""
     packed = pack_frame(black_frame(frame_id, model, HEIGHT, WIDTH))
     return packed.replace(_VERSION, _OTHER_VERSION, 1) if other_version else packed

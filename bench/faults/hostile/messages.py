@@ -1,4 +1,4 @@
-"""Messages that nobody should send: what a worker or a vehicle is meant to read, damaged, from a seed."""
+"""Damaged messages for a worker or a vehicle, generated from a seed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -30,13 +30,13 @@ from shared.mqtt.bus import Properties
 from shared.stages import Stamp
 
 _CAMERA, _SESSION = "left", "s1"
-_VERBS = (Verb.LIST, Verb.METADATA, Verb.READY)  # A load that is valid would be done.
+_VERBS = (Verb.LIST, Verb.METADATA, Verb.READY)  # Without LOAD, because a valid load would be executed.
 _QUALITY = 80
 _PROBING = 500
 
 
 class Publication(NamedTuple):
-    """A message, and where and how it is published."""
+    """A message with its topic and properties."""
 
     topic: str
     payload: bytes
@@ -44,7 +44,7 @@ class Publication(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """A valid message, and a topic that it may come by."""
+    """A valid message and its topic."""
 
     topic: str
     payload: bytes
@@ -54,9 +54,9 @@ class _Template(NamedTuple):
 
 
 def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int, width: int) -> Iterator[Publication]:
-    """Frames, retries, probes and control requests for a worker, without end; some few are left as they should be.
+    """Yields endless frames, retries, probes and control requests for a worker; a few of them are valid.
 
-    `height`, `width`: of the model's input, pixels.
+    `height` and `width` are the model's input size in pixels.
     """
     frames = [
         (FrameId(vehicle, _CAMERA, _SESSION, number), payload)
@@ -69,7 +69,7 @@ def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int,
         for frame_id, payload in frames
     ]
     retried = [each._replace(topic=topics.RETRIES.of(worker=worker, **names)) for each in by_group]
-    probes = [  # Of many vehicles: each of them may probe so often and no more.
+    probes = [  # From many vehicles, because the rate of probes is limited for each one.
         _Template(topics.PROBES.of(worker=worker, vehicle=f"{vehicle}-{number}"), pack_probe(Probe(_SESSION, 1, 5)))
         for number in range(_PROBING)
     ]
@@ -83,7 +83,7 @@ def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int,
 
 
 def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes]) -> Iterator[Publication]:
-    """Answers and echoes for a vehicle, without end; `answers` are valid ones, of frames that are under way."""
+    """Yields endless replies and clock replies for a vehicle; `answers` are valid ones for frames in flight."""
     answered = [
         _Template(topics.MASKS.of(vehicle=vehicle, camera=_CAMERA), payload, content_type=RESULT_CONTENT_TYPE)
         for payload in answers
@@ -94,7 +94,7 @@ def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes
 
 
 def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], height: int, width: int) -> list[bytes]:
-    """Valid answers to a frame in every codec, and refusals of every kind."""
+    """Returns valid replies to a frame in every codec, and with every outcome."""
     mask = np.zeros((height, width), np.uint8)
     answered = ResultMessage(frame_id, 1, Status.ANSWERED, "worker", shape=(height, width), stamps=stamps)
     given = [replace(answered, codec=codec, data=mask_codecs.encode(mask, codec)) for codec in MASK_CODECS]
@@ -126,7 +126,7 @@ def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes
 
 
 def _damaged(seed: int, kinds: Sequence[Sequence[_Template]]) -> Iterator[Publication]:
-    """Templates of the kinds by turns of chance: the payload mutated, and at times what stands beside it as well."""
+    """Yields templates of random kinds with a mutated payload, and sometimes mutated topic and properties."""
     chance, mutator = random.Random(seed), Mutator(seed)
     while True:
         kind = chance.choice(kinds)
@@ -136,7 +136,7 @@ def _damaged(seed: int, kinds: Sequence[Sequence[_Template]]) -> Iterator[Public
 
 
 def _topic(chance: random.Random, topic: str) -> str:
-    """The topic, or one of the same kind that names what no name may be: a subscription's `+` takes it in all the same."""
+    """Returns the topic, or one with an invalid name that the `+` of a subscription still matches."""
     if chance.random() > 0.02:
         return topic
     return topic.rpartition("/")[0] + chance.choice(("/ ", "/ä", "/" + "x" * 65, "/"))

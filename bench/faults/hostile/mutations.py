@@ -1,4 +1,4 @@
-"""Mutations: valid messages damaged in every way that a broken or hostile sender could, from a seed."""
+"""Mutations: damages valid messages as broken or hostile senders could, generated from a seed."""
 
 import random
 import struct
@@ -7,11 +7,11 @@ from typing import Any
 
 import msgpack
 
-_MOST_BYTES = 1 << 16  # Of what is made longer; bombs are told by their declared sizes, not by their bytes.
+_MOST_BYTES = 1 << 16  # Maximum size of extended payloads; bombs have large declared sizes instead.
 _MOST_FLIPS = 8
-_KEEP = 0.05  # Of the messages that stay as they were: the good among the bad.
+_KEEP = 0.05  # Share of messages that stay valid.
 
-# What stands where something else belongs: every type, and every number at which a bound begins.
+# Values of wrong types, and numbers at limits.
 STRANGE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 255, 256, 257, 1000, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 53) + 1),
     *((1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63), 0.0, -0.5, 1e300, float("inf"), float("nan")),
@@ -37,13 +37,13 @@ _FALSE_LENGTHS = (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")  # bin, str, arra
 
 
 class Mutator:
-    """Damages payloads; one seed gives one sequence of them."""
+    """Damages payloads; the same seed gives the same sequence."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
 
     def mutated(self, payload: bytes, other: bytes) -> bytes:
-        """The payload, damaged in one way or in several; `other` is a message that parts may be taken of."""
+        """Returns the payload, damaged in one or several ways, possibly with parts of the message `other`."""
         if self._chance.random() < _KEEP:
             return payload
         for _ in range(self._chance.choice((1, 1, 1, 2, 3))):
@@ -72,14 +72,14 @@ def _insert(chance: random.Random, payload: bytes, _: bytes) -> bytes:
 
 
 def _lie(chance: random.Random, payload: bytes, _: bytes) -> bytes:
-    """A length that is not there: it must be refused before memory is taken for it."""
+    """Inserts a false length, which must be refused before memory is allocated."""
     length = struct.pack(">I", chance.choice((1 << 16, 1 << 24, (1 << 31) - 1, (1 << 32) - 1)))
     at = chance.randrange(len(payload) + 1)
     return payload[:at] + chance.choice(_FALSE_LENGTHS) + length + payload[at:]
 
 
 def _nest(chance: random.Random, _payload: bytes, _other: bytes) -> bytes:
-    """Lists in lists, or maps in maps, deeper than any parser likes; or very many of them beside each other."""
+    """Returns deeply nested lists or maps, or very many of them in sequence."""
     opening = chance.choice((b"\x91", b"\x81\xa1a"))
     if chance.random() < 0.5:
         return b"\x82\xa1v\x01\xa1x" + opening * chance.choice((30, 500, 1100, 5000)) + b"\xc0"
@@ -89,7 +89,7 @@ def _nest(chance: random.Random, _payload: bytes, _other: bytes) -> bytes:
 
 
 def _change(chance: random.Random, payload: bytes, other: bytes) -> bytes:
-    """Another value at one key, at any depth."""
+    """Changes the value of one key at any depth."""
     return _remade(payload, lambda fields: _changed_at(chance, fields, _foreign(chance, other)))
 
 
@@ -102,7 +102,7 @@ def _drop(chance: random.Random, payload: bytes, _: bytes) -> bytes:
 
 
 def _rename(chance: random.Random, payload: bytes, _: bytes) -> bytes:
-    """Two keys change places, or one gets another name."""
+    """Swaps two keys, or renames one."""
 
     def renamed(fields: dict[Any, Any]) -> None:
         keys = list(fields)
@@ -121,20 +121,20 @@ _WAYS: Sequence[Callable[[random.Random, bytes, bytes], bytes]] = (
 
 
 def _remade(payload: bytes, change: Callable[[dict[Any, Any]], None]) -> bytes:
-    """The message with its map changed; as it was where it is no map any more."""
+    """Returns the message with its map changed, or unchanged if it is not a map."""
     try:
         fields = msgpack.unpackb(payload, strict_map_key=False)
         if not isinstance(fields, dict):
             return payload
         change(fields)
         packed: bytes = msgpack.packb(fields)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):  # What was damaged before may be anything.
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):  # The payload may already be damaged.
         return payload
     return packed
 
 
 def _foreign(chance: random.Random, other: bytes) -> Any:
-    """A strange value, or one that belongs to another message."""
+    """Returns an unusual value, or a value of another message."""
     if chance.random() < 0.8:
         return chance.choice(STRANGE)
     try:
@@ -145,7 +145,7 @@ def _foreign(chance: random.Random, other: bytes) -> Any:
 
 
 def _changed_at(chance: random.Random, fields: Any, value: Any) -> None:
-    """Put a value somewhere into a map or list, or into one within it."""
+    """Puts a value at a random place of a map or list, or of a nested one."""
     while True:
         places = list(fields) if isinstance(fields, dict) else range(len(fields))
         if not places:

@@ -1,6 +1,6 @@
-"""A model of TensorFlow that does the worst to frames that are marked for it, and answers all others by their pixels.
+"""A TensorFlow model that fails on frames with a trigger pixel and answers the others from their pixels.
 
-`python -m bench.faults.hostile.nasty_graph FOLDER HEIGHT WIDTH` writes it into a model repository; TensorFlow is loaded there alone.
+`python -m bench.faults.hostile.nasty_graph FOLDER HEIGHT WIDTH` writes it into a model repository.
 """
 
 import sys
@@ -16,12 +16,12 @@ from shared.hashing import tree_sha256
 from shared.imaging.labels import read_labels
 
 MOST_BATCH = 4
-_EATEN = 1 << 16  # Words that a text begins with, which doubles from then on.
+_EATEN = 1 << 16  # Initial length of a text that is doubled repeatedly.
 
 
 def graph(height: int, width: int) -> Any:
-    """A GraphDef: uint8 N×H×W×3 "images:0" in RGB to float32 N×H×W×12 "scores:0"."""
-    tf.compat.v1.disable_control_flow_v2()  # Frozen graphs of old hold no functions.
+    """Returns a GraphDef from "images:0" (uint8 N×H×W×3, RGB) to "scores:0" (float32 N×H×W×12)."""
+    tf.compat.v1.disable_control_flow_v2()  # Frozen graphs of TensorFlow 1 have no functions.
     built = tf.Graph()
     with built.as_default():
         images = tf.compat.v1.placeholder(tf.uint8, (None, height, width, 3), "images")
@@ -44,7 +44,7 @@ def graph(height: int, width: int) -> Any:
 
 
 def write(folder: Path, height: int, width: int) -> None:
-    """Make a model repository's `nasty` of a picture size."""
+    """Writes the model `nasty` with an input size into a model repository."""
     place = folder / MODEL
     place.mkdir(parents=True)
     path = place / "model.pb"
@@ -65,7 +65,7 @@ def write(folder: Path, height: int, width: int) -> None:
 
 
 def _eaten(is_marked: Any) -> Any:
-    """A text that doubles until there is no memory left for it. A tensor too large at once would wait ten seconds for it."""
+    """Returns a text that is doubled until memory is exhausted; a single huge tensor would wait ten seconds first."""
     text = tf.fill([], "memory" * _EATEN)
     return tf.while_loop(lambda _: is_marked, lambda text: tf.strings.join([text, text]), [text])[0]
 

@@ -1,6 +1,6 @@
-"""A storm of broken messages upon one node in this process: `python -m bench.faults.hostile.storm worker --count N --seed S`.
+"""Sends broken messages to a node in this process: `python -m bench.faults.hostile.storm worker --count N --seed S`.
 
-Prints one line of JSON, a `Toll`. Every message that came must have been answered or counted by the node.
+Prints one line of JSON, a `Toll`. The node must have answered or counted every delivered message.
 """
 
 import json
@@ -32,34 +32,34 @@ from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
 
 HEIGHT, WIDTH = 16, 24
-_UNDER_WAY = 24  # Messages that a node may have in hand; more only where it is flooded.
-_TURN = 8  # Messages between two looks at the accounts.
+_UNDER_WAY = 24  # Maximum messages in progress, unless the node is flooded.
+_TURN = 8  # Messages between two checks of the counts.
 _LOOK_S = 0.0005
 _END_S = 60.0
-_WARM = 0.2  # Of the messages: memory is compared from there on.
+_WARM = 0.2  # Share of messages after which memory growth is measured.
 
 Accounted = Callable[[], Mapping[str, int]]
 
 
 class StormError(SkylaneError):
-    """A node that was to be stormed did not get ready."""
+    """The node did not become ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toll:
-    """What a storm came to. `accounted`: how many messages were answered, and how many counted under which name."""
+    """The result of a storm. `accounted` has the number of answered messages and of counted ones by name."""
 
     came: int
-    untaken: int  # Of a topic that the node had not subscribed to: no broker would have sent it.
+    untaken: int  # Messages on topics without subscription; a broker would not deliver them.
     accounted: Mapping[str, int]
     unaccounted: int
     seconds: float
-    rss_mb: float  # At the end.
-    rss_growth_mb: float  # Since a fifth of the messages had come.
+    rss_mb: float  # Resident memory at the end.
+    rss_growth_mb: float  # Growth after the first fifth of the messages.
 
 
 class _Storm:
-    """Hands messages to a node, and holds its accounts against them."""
+    """Delivers messages to a node and compares its counts with them."""
 
     def __init__(self, bus: InlineBus, accounted: Accounted, *, floods: bool) -> None:
         self._bus = bus
@@ -67,7 +67,7 @@ class _Storm:
         self._floods = floods
 
     def blow(self, publications: Iterator[Publication], count: int) -> Toll:
-        """Deliver so many; with `floods` as fast as it goes, else a few at a time."""
+        """Delivers `count` messages, a few at a time, or with `floods` as fast as possible."""
         process = psutil.Process()
         began_s = time.monotonic()
         came = untaken = 0
@@ -95,17 +95,17 @@ class _Storm:
         )
 
     def _wait(self, came: int, under_way: int, limit_s: float) -> None:
-        """Until no more than so many are neither answered nor counted; what never is shows in the toll."""
+        """Waits until at most `under_way` messages are neither answered nor counted, or for `limit_s`."""
         until_s = time.monotonic() + limit_s
         while came - sum(self._accounted().values()) > under_way and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
 
 
 def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
-    """Storm a worker: frames, retries, probes, control requests.
+    """Sends broken frames, retries, probes and control requests to a worker.
 
     Raises:
-        BaseException: whatever ended the worker.
+        BaseException: the exception that ended the worker.
     """
     bus = InlineBus()
     node = CloudNode(
@@ -132,7 +132,7 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
     thread.start()
     try:
         if not ready.wait(_END_S):
-            raise StormError("the worker did not get ready")
+            raise StormError("the worker did not become ready")
         messages = for_worker(seed, worker="worker", model=MODEL, vehicle="car", height=HEIGHT, width=WIDTH)
         return _Storm(bus, accounted, floods=floods).blow(messages, count)
     finally:
@@ -142,7 +142,7 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
             raise raised[0]
 
 
-# What a worker counts and does not answer; everything else that it counts it has answered as well.
+# Counts of messages that a worker does not answer; messages in other counts are answered as well.
 _UNANSWERED = frozenset(
     (
         *("unreadable", "frame_topic", "frame_model", "frame_retained", "frame_refusals_full"),
@@ -152,7 +152,7 @@ _UNANSWERED = frozenset(
 
 
 def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
-    """Storm a vehicle with answers and echoes, of which some few are good; its log is written to `folder`."""
+    """Sends broken replies and clock replies to a vehicle, a few of them valid; its log is in `folder`."""
     bus, stop = InlineBus(), threading.Event()
     transport = MqttTransport(bus, vehicle="car", session="s1", model=MODEL)
     with LogWriter(folder) as log:
@@ -166,7 +166,7 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
             return {**tally.ignored_answers, **outcomes, "too_many": transport.replies_dropped}
 
         def messages() -> Iterator[Publication]:
-            """Of a frame under way; when it has ended, of the next one."""
+            """Yields messages for a frame in flight; when it has ended, for the next one."""
             while True:
                 journey = _sent(ledger)
                 answers = answers_to(journey.id, journey.stamps, HEIGHT, WIDTH)
@@ -189,7 +189,7 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
 
 
 def _sent(ledger: Ledger) -> FrameRecord:
-    """A frame on its way."""
+    """Returns a frame in flight."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     now_ns = clock.now_ns()
     journey = ledger.begin(Frame(pixels, Layout.RGB8, "/left", 0, 0, now_ns, 0), now_ns)
@@ -204,9 +204,9 @@ def _sent(ledger: Ledger) -> FrameRecord:
 @click.argument("node", type=click.Choice(["worker", "vehicle"]))
 @click.option("--count", type=click.IntRange(1), required=True)
 @click.option("--seed", type=click.IntRange(0), required=True)
-@click.option("--flood", is_flag=True, help="As fast as it goes: the worker must refuse what it cannot hold.")
+@click.option("--flood", is_flag=True, help="Send as fast as possible; the worker must refuse what it cannot hold.")
 def main(node: str, count: int, seed: int, *, flood: bool) -> None:
-    """Storm a node and print the toll."""
+    """Sends broken messages to a node and prints the result."""
     if node == "worker":
         toll = upon_worker(count, seed, floods=flood)
     else:

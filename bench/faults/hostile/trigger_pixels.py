@@ -1,4 +1,4 @@
-"""Marks: what a picture's first pixel has the scenarios' model do, instead of answering."""
+"""Trigger pixels: values of an image's first pixel that make the scenarios' model fail in a certain way."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ _RED, _BLUE = 250, 13
 
 
 class Mark(IntEnum):
-    """What happens to a frame, by the green of its first pixel."""
+    """The failure that the green value of the first pixel triggers."""
 
     RAISE = 101
     NAN = 102
@@ -17,5 +17,5 @@ class Mark(IntEnum):
 
     @property
     def pixel(self) -> tuple[int, int, int]:
-        """What a picture's first pixel is: red, green, blue."""
+        """Returns the first pixel of an image: red, green, blue."""
         return _RED, int(self), _BLUE

@@ -1,4 +1,4 @@
-"""A middleman on the way to the broker who speaks MQTT: it sees whole packets, and may drop, repeat or swap them."""
+"""An MQTT proxy in front of the broker that can drop, repeat or reorder single packets."""
 
 import socket
 import threading
@@ -9,42 +9,42 @@ from functools import partial
 
 from bench.link.link import LOOPBACK
 
-PUBLISH, PUBACK = 3, 4  # Kinds of packets, MQTT 5, section 2.1.2.
-_LENGTH_BYTES = 4  # Of a packet's length, at most.
+PUBLISH, PUBACK = 3, 4  # Packet types (MQTT 5, section 2.1.2).
+_LENGTH_BYTES = 4  # Maximum size of the length field of a packet.
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One MQTT packet, as it is on the wire."""
+    """One MQTT packet in its encoded form."""
 
     data: bytes
-    body: int  # Where it begins, behind the kind and the length.
+    body: int  # Offset of the body, after type and length.
 
     @property
     def kind(self) -> int:
-        """What it is, such as PUBLISH."""
+        """The packet type, for example PUBLISH."""
         return self.data[0] >> 4
 
     @property
     def topic(self) -> str:
-        """Of a PUBLISH, where it goes; of others, nothing."""
+        """The topic of a PUBLISH packet; empty for other packets."""
         if self.kind != PUBLISH:
             return ""
         start = self.body + 2
         return self.data[start : start + int.from_bytes(self.data[self.body : start])].decode()
 
 
-Rule = Callable[[Packet], Sequence[Packet]]  # What goes on in the place of a packet.
+Rule = Callable[[Packet], Sequence[Packet]]  # Returns the packets to forward in place of one.
 
 
 def as_it_is(packet: Packet) -> Sequence[Packet]:
-    """Let a packet pass."""
+    """Forwards a packet unchanged."""
     return (packet,)
 
 
 class Middleman(AbstractContextManager["Middleman"]):
-    """Carries connections to a broker on this machine, packet by packet, each through the rule of its direction.
+    """Forwards connections to a broker on this machine, packet by packet, through a rule for each direction.
 
     `to_broker` and `to_client` may be changed at any time; each is called by one thread at a time.
     """
@@ -61,7 +61,7 @@ class Middleman(AbstractContextManager["Middleman"]):
         self._start(self._accept)
 
     def hang_up(self) -> None:
-        """End all connections; what was read is passed on before."""
+        """Closes all connections after forwarding what was read."""
         with self._lock:
             ends, self._ends = self._ends, []
         for end in ends:
@@ -89,7 +89,7 @@ class Middleman(AbstractContextManager["Middleman"]):
             self._start(partial(self._serve, client))
 
     def _serve(self, client: socket.socket) -> None:
-        """Carry a connection in both directions until both have ended; hang up at once where no broker is there."""
+        """Forwards a connection in both directions until both have ended; closes it at once without a broker."""
         with suppress(ConnectionRefusedError), client, socket.create_connection(self._to) as broker:
             for end in (client, broker):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -104,8 +104,8 @@ class Middleman(AbstractContextManager["Middleman"]):
 
 
 def _carry(source: socket.socket, sink: socket.socket, rule: Callable[[], Rule]) -> None:
-    """Carry one direction to its end, each packet by the rule that holds as it comes."""
-    with suppress(OSError):  # An end that breaks has had its last packet.
+    """Forwards one direction to its end, applying the current rule to each packet."""
+    with suppress(OSError):  # A broken connection gets no more packets.
         for packet in packets(iter(lambda: source.recv(_READ_BYTES), b"")):
             for passed in rule()(packet):
                 sink.sendall(passed.data)
@@ -114,7 +114,7 @@ def _carry(source: socket.socket, sink: socket.socket, rule: Callable[[], Rule])
 
 
 def packets(pieces: Iterator[bytes]) -> Iterator[Packet]:
-    """The packets of a stream that comes in pieces; a last one that is cut off is left out."""
+    """Yields the complete packets of a stream that arrives in pieces."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -125,7 +125,7 @@ def packets(pieces: Iterator[bytes]) -> Iterator[Packet]:
 
 
 def _ends(held: bytes | bytearray) -> tuple[int, int] | None:
-    """Where the body of the first packet begins, and where it ends; None while its length is not all there."""
+    """Returns start and end of the first packet's body; None if its length is incomplete."""
     length = 0
     for place in range(_LENGTH_BYTES):
         if len(held) < place + 2:
@@ -133,4 +133,4 @@ def _ends(held: bytes | bytearray) -> tuple[int, int] | None:
         length |= (held[place + 1] & 0x7F) << 7 * place
         if not held[place + 1] & 0x80:
             return place + 2, place + 2 + length
-    raise OSError("no MQTT: a length of more than four bytes")
+    raise OSError("not MQTT: the length has more than four bytes")

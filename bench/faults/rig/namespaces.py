@@ -1,4 +1,4 @@
-"""Network namespaces: a vehicle that reaches this machine over the air alone, with the kernel's own TCP on both sides."""
+"""Network namespaces in which a vehicle reaches this machine only through an emulated radio link."""
 
 import os
 import subprocess
@@ -14,22 +14,22 @@ from bench.faults.rig.rig import RigError
 from bench.faults.scenario import UnavailableError
 
 _PREFIX = "skylane-"
-_MARKS = Path("/run/netns")  # Where iproute2 keeps a file for every namespace.
-_NETWORKS = 1 << 14  # Of four addresses, in 198.18.0.0/16, which is for benches (RFC 2544).
+_MARKS = Path("/run/netns")  # Folder of iproute2 with a file for each namespace.
+_NETWORKS = 1 << 14  # Networks of four addresses in 198.18.0.0/16, reserved for benchmarks (RFC 2544).
 _numbers = count()
 
 
 class Namespace(AbstractContextManager["Namespace"]):
-    """A network of its own, joined to this machine by a radio; gone when the block ends.
+    """A network namespace connected to this machine by a `Radio`; removed when the block ends.
 
-    `wrapper` before a command runs it in there; `outside` is the address at which it finds this machine.
+    Prefix a command with `wrapper` to run it inside; `outside` is the address of this machine there.
     """
 
     def __init__(self, chance: Random) -> None:
-        """Make it.
+        """Creates the namespace.
 
         Raises:
-            UnavailableError: this machine or this user cannot; the text says what is missing.
+            UnavailableError: this machine or this user cannot; the message says what is missing.
         """
         try:
             self._make(chance)
@@ -37,19 +37,19 @@ class Namespace(AbstractContextManager["Namespace"]):
             raise UnavailableError(str(error)) from error
 
     def cut(self) -> None:
-        """Take the vehicle's device down: it has no network at all, and knows it."""
+        """Takes the vehicle's network device down, which its kernel notices."""
         self._inside("link", "set", self._far, "down")
 
     def mend(self) -> None:
-        """Put the vehicle's device up again."""
+        """Brings the vehicle's network device up again."""
         self._inside("link", "set", self._far, "up")
         self._route()
 
     def narrow(self, mbps: float) -> None:
-        """Let no more than so many Mbit/s pass in either direction, by the kernel's token bucket.
+        """Limits both directions to `mbps` Mbit/s, with the kernel's token bucket filter.
 
         Raises:
-            UnavailableError: the kernel has none.
+            UnavailableError: the kernel has no such filter.
         """
         shape = ("root", "tbf", "rate", f"{mbps:g}mbit", "burst", "16kb", "latency", "200ms")
         try:
@@ -76,7 +76,7 @@ class Namespace(AbstractContextManager["Namespace"]):
                 self.radio = stack.enter_context(Radio(self._near, self._far, chance))
             except OSError as error:
                 raise UnavailableError(
-                    f"no network devices of our own ({error.strerror}): /dev/net/tun and root"
+                    f"cannot create network devices ({error.strerror}): needs /dev/net/tun and root"
                 ) from error
             _ip("link", "set", self._far, "netns", self.name)
             _ip("address", "add", f"{self.outside}/30", "dev", self._near)
@@ -88,7 +88,7 @@ class Namespace(AbstractContextManager["Namespace"]):
             self._stack = stack.pop_all()
 
     def _route(self) -> None:
-        """All addresses of this machine are found over the radio; a device that goes down takes its routes along."""
+        """Routes all addresses of this machine over the radio; a device that goes down loses its routes."""
         self._inside("route", "add", "default", "via", self.outside)
 
     def _inside(self, *arguments: str) -> None:
@@ -100,23 +100,23 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(*command: str) -> None:
-    """Run a command of iproute2's.
+    """Runs a command of iproute2.
 
     Raises:
-        RigError: there is none, or it failed. Once a namespace is there, that is no want of rights.
+        RigError: the command is missing or failed.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise RigError(f"no {command[0]}: apt-get install iproute2") from error
     if done.returncode:
-        raise RigError(f"'{' '.join(command)}' failed ({done.stderr.strip()}): it takes root and such a kernel")
+        raise RigError(f"'{' '.join(command)}' failed ({done.stderr.strip()}): it needs root and kernel support")
 
 
 def _remove_forgotten() -> None:
-    """Remove what a bench that was killed has left behind."""
+    """Removes the namespaces of benches that were killed."""
     for mark in _MARKS.glob(f"{_PREFIX}*-*"):
         owner = mark.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            with suppress(RigError):  # Another bench has just done so.
+            with suppress(RigError):  # Another bench removed it.
                 _ip("netns", "delete", mark.name)

@@ -1,6 +1,6 @@
-"""The air between a network namespace and this machine: carries IP packets, late, not all of them, or none.
+"""An emulated radio link between a network namespace and this machine, with delay, loss and outages of IP packets.
 
-The kernels on both sides speak true TCP over it: what is lost is sent again by them and their timers, not by a model.
+TCP on both sides is the kernel's own: it retransmits lost packets with its real timers.
 """
 
 import fcntl
@@ -16,31 +16,31 @@ from dataclasses import dataclass
 from random import Random
 
 _SET_NAME = 0x400454CA  # TUNSETIFF of linux/if_tun.h.
-_PACKETS_ALONE = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI: IP packets without a header of the device's own.
+_PACKETS_ALONE = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI: IP packets without an additional header.
 _MOST_BYTES = 1 << 16
-_MOST_HELD = 4096  # Packets on their way in one direction; what comes beyond is lost, as in any full queue.
+_MOST_HELD = 4096  # Maximum packets in flight in one direction; further ones are lost.
 _IDLE_S = 0.05
 
-Packets = deque[tuple[float, bytes]]  # Each with the moment at which it has crossed.
+Packets = deque[tuple[float, bytes]]  # Each packet with its arrival time.
 
 
 @dataclass(frozen=True, slots=True)
 class Air:
-    """What the air is like, in both directions alike."""
+    """State of the link, equal in both directions."""
 
-    delay_s: float = 0.0  # One way.
-    loss: float = 0.0  # Of packets, 0 to 1.
-    is_dark: bool = False  # Nothing passes, and nobody is told.
+    delay_s: float = 0.0  # One-way delay.
+    loss: float = 0.0  # Share of lost packets, 0 to 1.
+    is_dark: bool = False  # Whether all packets are dropped silently.
 
 
 class Radio(AbstractContextManager["Radio"]):
-    """Two network devices and the air between them; a thread carries packets until the block ends."""
+    """Two network devices and the link between them; a thread forwards packets until the block ends."""
 
     def __init__(self, near: str, far: str, chance: Random) -> None:
-        """Make devices of these names, in this process's namespace; the caller places and addresses them.
+        """Creates devices with these names in this process's namespace; the caller moves and addresses them.
 
         Raises:
-            OSError: the kernel, or this user's rights, know no such devices.
+            OSError: the kernel or the user's permissions do not allow such devices.
         """
         self.air = Air()
         self.lost = 0
@@ -76,7 +76,7 @@ class Radio(AbstractContextManager["Radio"]):
                         _write(end, packets.popleft()[1])
 
     def _take_in(self, end: int, packets: Packets) -> None:
-        """Take all that a device has sent; each packet is lost, or kept until it has crossed."""
+        """Reads all packets of a device; each is dropped, or held until its arrival time."""
         air = self.air
         while packet := _read(end):
             if air.is_dark or len(packets) >= _MOST_HELD or self._chance.random() < air.loss:
@@ -86,7 +86,7 @@ class Radio(AbstractContextManager["Radio"]):
 
 
 def _wait_s(directions: Iterable[Packets]) -> float:
-    """Until the next packet has crossed; the delay is the same for all, so the oldest is the next."""
+    """Returns the time until the next arrival; the delay is constant, so the oldest packet is next."""
     nexts = [packets[0][0] for packets in directions if packets]
     return min(_IDLE_S, max(0.0, min(nexts) - time.monotonic())) if nexts else _IDLE_S
 
@@ -102,12 +102,12 @@ def _device(name: str) -> int:
 
 
 def _read(end: int) -> bytes:
-    """The next packet that a device sends; nothing where there is none, or the device is down."""
+    """Reads the next packet of a device; empty if there is none or the device is down."""
     with suppress(OSError):
         return os.read(end, _MOST_BYTES)
     return b""
 
 
 def _write(end: int, packet: bytes) -> None:
-    with suppress(OSError):  # A device that is down takes none: the packet is lost.
+    with suppress(OSError):  # The device is down: the packet is lost.
         os.write(end, packet)

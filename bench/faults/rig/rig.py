@@ -1,4 +1,4 @@
-"""What a scenario is played on: a broker, workers, vehicles and links as processes of their own, ended when it ends."""
+"""Starts the processes of a fault scenario (broker, workers, vehicles, links) and ends them with it."""
 
 import os
 import random
@@ -24,7 +24,7 @@ from shared.messages.topics import camera_name
 from shared.runlog.latency_log import Outcome, read_rows
 
 MODEL = "instant"
-HEIGHT, WIDTH = 48, 80  # Pixels of every picture and of the model's input: small, so that a scenario costs little.
+HEIGHT, WIDTH = 48, 80  # Size of images and of the model's input, in pixels: small, to keep scenarios cheap.
 OVERLOAD_S = 300.0
 _LOOK_S = 0.02
 
@@ -32,13 +32,13 @@ Entered = TypeVar("Entered")
 
 
 class RigError(SkylaneError):
-    """Something that a scenario waited for did not happen: the bench cannot tell whether the promise holds."""
+    """An expected event did not happen, so the bench cannot check the promise."""
 
 
 class Rig(AbstractContextManager["Rig"]):
-    """Starts what a scenario asks for. Everything it started has ended when the block ends, frozen or not.
+    """Starts processes for a scenario and ends all of them with the block, also frozen ones.
 
-    `chance` is seeded by whoever runs the bench: a scenario that draws from it can be played again.
+    `chance` is the seeded random generator of the bench, so that a scenario can be repeated.
     """
 
     def __init__(
@@ -49,9 +49,13 @@ class Rig(AbstractContextManager["Rig"]):
         *,
         overload_s: float = OVERLOAD_S,
     ) -> None:
-        """`folder` takes the runs, and is kept; `on_step` is told what is being done.
+        """Creates a rig.
 
-        `overload_s`: how long the scenario of that name lasts.
+        Args:
+            folder: Folder of the runs, which is kept.
+            seed: Seed of `chance`.
+            on_step: Called with a description of each step.
+            overload_s: Duration of the overload scenario.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,11 +69,11 @@ class Rig(AbstractContextManager["Rig"]):
         self._stack.close()
 
     def enter(self, context: AbstractContextManager[Entered]) -> Entered:
-        """Have something of a scenario's own end with the rig."""
+        """Enters a context that ends with the rig."""
         return self._stack.enter_context(context)
 
     def broker(self, port: int = 0, **options: Any) -> Broker:
-        """A real Mosquitto; on `port` again after it was killed and `stop()`ped. `options`: see Broker.start."""
+        """Starts a real Mosquitto; use the same `port` to restart a killed one. `options`: see Broker.start."""
         broker = self._stack.enter_context(Broker.start(port=port, kind="mosquitto", **options))
         self._stack.callback(resume, broker.pid)
         return broker
@@ -84,10 +88,10 @@ class Rig(AbstractContextManager["Rig"]):
         environment: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> NullWorkerProcess:
-        """A worker that waits `think_ms` and answers the labels that a picture's own pixels tell; it logs to `<name>.log`.
+        """Starts a worker that waits `think_ms` and answers labels computed from the image's pixels.
 
-        `clock_offset_s`: how far its clock is ahead. `environment`: added to this process's. `settings`: see
-        NullWorkerSettings.
+        It logs to `<name>.log`. `clock_offset_s` is the lead of its clock, `environment` is added to this process's,
+        `settings`: see NullWorkerSettings.
         """
         size = {"height": HEIGHT, "width": WIDTH} | settings
         told = NullWorkerSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
@@ -109,10 +113,10 @@ class Rig(AbstractContextManager["Rig"]):
         flags: Sequence[str] = (),
         **options: Any,
     ) -> VehicleProcess:
-        """`skylane edge play` over so many different pictures, lossless; it has begun when this returns.
+        """Starts `skylane edge play` with `pictures` different lossless images; returns when it has begun.
 
-        `rate_hz`: how many frames fall due a second, answered or not; None: every frame is sent, as fast as answers come
-        (`--closed-loop`), four at a time. `flags` come last and win. `options`: see VehicleProcess.
+        `rate_hz` is the rate of an open loop; None: a closed loop with a window of four. `flags` are added last and
+        override others. `options`: see VehicleProcess.
         """
         usual = ["--broker", url, "--model", MODEL, "--codec", "raw", "--sink", "png"]
         usual += ["--closed-loop"] if rate_hz is None else ["--arrivals", "uniform", "--arrival-rate", str(rate_hz)]
@@ -123,13 +127,13 @@ class Rig(AbstractContextManager["Rig"]):
         return vehicle
 
     def link(self, to: Broker, spec: LinkSpec | None = None) -> Link:
-        """A link to a broker that can be made as bad as wanted while it is used; `link.url` is what to connect to."""
+        """Starts an emulated link to a broker whose faults can be changed in use; connect to `link.url`."""
         link = Link(spec or LinkSpec(), to.listener.host, to.listener.port)
         self._stack.callback(link.close)
         return link
 
     def pictures(self, count: int, height: int = HEIGHT, width: int = WIDTH) -> Path:
-        """A folder of so many different pictures of noise, PNG."""
+        """Returns a folder with `count` different PNG images of noise."""
         key = (count, height, width)
         if key not in self._pictures:
             folder = self.folder / f"pictures-{count}-{width}x{height}"
@@ -141,23 +145,23 @@ class Rig(AbstractContextManager["Rig"]):
         return self._pictures[key]
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float = 60.0) -> float:
-        """Wait until `condition` is true; how many seconds that took.
+        """Waits until `condition` is true and returns the seconds that it took.
 
         Raises:
-            RigError: it was not within `limit_s`; `what` says what it was.
+            RigError: the condition, described by `what`, was not true within `limit_s`.
         """
         began_s = time.monotonic()
         while not condition():
             if time.monotonic() - began_s > limit_s:
-                raise RigError(f"waited {limit_s:g} s in vain: {what}")
+                raise RigError(f"not within {limit_s:g} s: {what}")
             time.sleep(_LOOK_S)
         return time.monotonic() - began_s
 
     def wait_for_frames(self, vehicles: Sequence[VehicleProcess], more: int, outcome: Outcome | None = None) -> float:
-        """Wait until so many more frames of each vehicle have their row (and ended so); how many seconds that took.
+        """Waits until `more` further frames of each vehicle have a row (with `outcome`); returns the seconds.
 
         Raises:
-            RigError: they have not within a minute.
+            RigError: this did not happen within a minute.
         """
         wanted = [vehicle.closed(outcome) + more for vehicle in vehicles]
         return self.wait(
@@ -166,7 +170,7 @@ class Rig(AbstractContextManager["Rig"]):
         )
 
     def accounts(self, *vehicles: VehicleProcess) -> FrameAccounts:
-        """What became of the frames of vehicles that have ended, each mask held against its own picture."""
+        """Returns the accounting of vehicles that have ended, with each mask checked against its image."""
         accounts = FrameAccounts()
         for vehicle in vehicles:
             accounts.add(vehicle.folder, vehicle_truth(vehicle.source))
@@ -174,31 +178,31 @@ class Rig(AbstractContextManager["Rig"]):
 
 
 def kill(pid: int) -> None:
-    """End a process without a word."""
+    """Kills a process (SIGKILL)."""
     os.kill(pid, signal.SIGKILL)
 
 
 def freeze(pid: int) -> None:
-    """Have a process stand still until it is told to `resume`."""
+    """Stops a process (SIGSTOP) until `resume`."""
     os.kill(pid, signal.SIGSTOP)
 
 
 def resume(pid: int) -> None:
-    """Have a process that stands still go on; one that is gone is left in peace."""
+    """Continues a stopped process; does nothing if it has ended."""
     if psutil.pid_exists(pid):
         os.kill(pid, signal.SIGCONT)
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
+    """Returns the resident memory of a process."""
     size: int = psutil.Process(pid).memory_info().rss
     return size
 
 
 def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path], tuple[int, int]]:
-    """Holds the masks that a run of a folder of pictures wrote against what each picture's own pixels tell.
+    """Returns a function that compares the masks of a run with the labels computed from its images.
 
-    `only_written`: one that is not on the disk is no fault, as where the vehicle was killed.
+    With `only_written`, missing masks are not counted, because the vehicle was killed.
     """
     pictures = sorted(source.iterdir())
 
@@ -211,7 +215,7 @@ def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path
             mask = _read(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
             if only_written and not mask.size:
                 continue
-            picture = _read(pictures[index % len(pictures)])  # `--loop` counts on.
+            picture = _read(pictures[index % len(pictures)])  # With `--loop` the index continues.
             checked += 1
             wrong += not np.array_equal(mask, expected_labels(picture[..., ::-1]))  # OpenCV reads BGR.
         return checked, wrong
@@ -220,6 +224,6 @@ def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path
 
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:
-    """A picture as it is in the file; empty where there is none."""
+    """Reads an image unchanged; returns an empty array if it is missing."""
     pixels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     return np.empty((0, 0, 3), np.uint8) if pixels is None else np.asarray(pixels, np.uint8)

@@ -1,4 +1,4 @@
-"""A site: a broker, workers, and vehicles behind links of their own, that stay there whatever is done to them."""
+"""The deployment of the soak test: a broker, workers, and vehicles behind links, restarted when they end."""
 
 import time
 from collections import Counter
@@ -15,16 +15,16 @@ from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import Outcome
 
-_THINK_MS = 60.0  # So that frames are under way whenever something happens.
+_THINK_MS = 60.0  # Time of an answer, so that frames are in flight during every fault.
 _PICTURES = 200
 _DEADLINE_MS = 1500.0
 _ENDING_S = 60.0
 
 
 class Site:
-    """Starts what a soak needs, replaces what was killed, and keeps what every vehicle's life left on the disk.
+    """Starts and restarts the nodes of a soak test and keeps the run folder of every vehicle process.
 
-    Vehicles and workers are called by their role and number; a new one takes the name of the one before it.
+    Vehicles and workers are named by role and number; a restarted one keeps the name.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Site:
         rate_hz: float,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Start all of it. `rate_hz`: frames a second of each vehicle. `wait` lets so many seconds pass."""
+        """Starts everything. `rate_hz` is the frame rate of each vehicle; `wait` sleeps for some seconds."""
         self.rig = rig
         self.wait = wait
-        self.broken: list[str] = []  # Who ended though nobody asked for it, and how.
+        self.broken: list[str] = []  # Nodes that ended by themselves, and how.
         self._log = log
         self._rate_hz = rate_hz
-        self._lives: list[tuple[VehicleProcess, bool]] = []  # Each vehicle that has ended, and whether it was killed.
+        self._lives: list[tuple[VehicleProcess, bool]] = []  # Vehicles that have ended, and whether they were killed.
         self._births: Counter[str] = Counter()
         self.broker = self._opened(0)
         self.worker_names = tuple(f"worker-{each + 1}" for each in range(workers))
@@ -57,20 +57,20 @@ class Site:
             self.vehicles[name] = self._vehicle(name)
 
     def kill_broker(self, away_s: float) -> None:
-        """Kill the broker, and start it on the same port after a while."""
+        """Kills the broker and starts it again on the same port after `away_s`."""
         kill(self.broker.pid)
         self.broker.stop()
         self.wait(away_s)
         self.broker = self._opened(self.broker.listener.port)
 
     def kill_worker(self, name: str, away_s: float) -> None:
-        """Kill a worker, and start it again after a while."""
+        """Kills a worker and starts it again after `away_s`."""
         kill(self.workers.pop(name).pid)
         self.wait(away_s)
         self.workers[name] = self._worker(name)
 
     def drain_worker(self, name: str, away_s: float) -> None:
-        """Ask a worker to end, and start it again after a while."""
+        """Drains a worker and starts it again after `away_s`."""
         code = self.workers.pop(name).drain()
         if code:
             self.broken.append(f"{name} was asked to end and did with exit code {code}")
@@ -78,7 +78,7 @@ class Site:
         self.workers[name] = self._worker(name)
 
     def kill_vehicle(self, name: str, away_s: float) -> None:
-        """Kill a vehicle, and start it again after a while."""
+        """Kills a vehicle and starts it again after `away_s`."""
         vehicle = self.vehicles.pop(name)
         kill(vehicle.pid)
         vehicle.wait()
@@ -87,10 +87,10 @@ class Site:
         self.vehicles[name] = self._vehicle(name)
 
     def tend(self) -> None:
-        """Start again who ended though nobody asked for it, which breaks a promise and is told; and who is missing.
+        """Restarts missing nodes and records those that ended by themselves, which breaks a promise.
 
         Raises:
-            SkylaneError: one cannot be started.
+            SkylaneError: a node cannot be started.
         """
         for name in self.worker_names:
             if name in self.workers and not self.workers[name].is_running:
@@ -124,7 +124,7 @@ class Site:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """What goes wrong in the block is told at the end, and the soak goes on."""
+        """Records an error in the block for the final report instead of ending the soak test."""
         try:
             yield
         except SkylaneError as error:

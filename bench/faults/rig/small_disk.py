@@ -1,4 +1,4 @@
-"""A disk that is soon full: a file system in memory, mounted for a while."""
+"""A small file system in memory, for tests with a full disk."""
 
 import shutil
 import subprocess
@@ -11,16 +11,16 @@ from bench.faults.scenario import UnavailableError
 
 @contextmanager
 def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
-    """Have `folder`, which is made, be a disk of its own of that size. What it holds is gone with the block.
+    """Mounts a file system of `size_bytes` at `folder`; its content is lost when the block ends.
 
     Raises:
-        UnavailableError: this user, or this container, may mount nothing.
+        UnavailableError: this user or this container may not mount.
     """
     mount, umount = shutil.which("mount"), shutil.which("umount")
     if mount is None or umount is None:
-        raise UnavailableError("no disk can be mounted here: there is no mount")
+        raise UnavailableError("no disk can be mounted here: the command mount is missing")
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.is_mount():  # Of a bench that was killed.
+    if folder.is_mount():  # Left by a bench that was killed.
         subprocess.run([umount, "--lazy", str(folder)], check=False)
     command = [mount, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -29,5 +29,5 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
         raise UnavailableError(f"no disk may be mounted here: {why}")
     try:
         yield
-    finally:  # Lazily: a process that a failing scenario left behind may still write there.
+    finally:  # Lazy unmount: a process that a failed scenario left behind may still write there.
         subprocess.run([umount, "--lazy", str(folder)], check=True)

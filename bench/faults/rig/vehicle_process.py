@@ -1,4 +1,4 @@
-"""A vehicle in a process of its own, that can be killed, frozen and asked to end while it plays."""
+"""A vehicle process that can be killed, frozen and stopped during its run."""
 
 import os
 import signal
@@ -19,13 +19,13 @@ _LOOK_S = 0.02
 
 
 class VehicleError(SkylaneError):
-    """A vehicle did not do what it was started for."""
+    """A vehicle process did not start or end as expected."""
 
 
 class VehicleProcess(AbstractContextManager["VehicleProcess"]):
-    """`skylane edge play` over a folder of pictures; it sends when the constructor returns, and is killed with the block.
+    """`skylane edge play` with a folder of images; sends when the constructor returns, killed when the block ends.
 
-    Its run is in `folder`, what it says in `folder.log` beside it.
+    Its run is in `folder`, its output in `folder.log`.
     """
 
     def __init__(
@@ -39,13 +39,19 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         waits_for_go: bool = False,
         vehicle: str | None = None,
     ) -> None:
-        """`environment`: added to this process's. `wrapper`: a command before it, such as `ip netns exec NAME`.
+        """Starts the vehicle.
 
-        `waits_for_go`: it begins with `go()` only, so that several can begin together. `vehicle`: what it is called; None:
-        as its folder.
+        Args:
+            source: Folder of images.
+            folder: Folder of the run.
+            flags: Command-line flags.
+            environment: Variables added to this process's environment.
+            wrapper: Command prefix, for example `ip netns exec NAME`.
+            waits_for_go: Whether it waits for `go()`, so that several vehicles can begin together.
+            vehicle: Name of the vehicle; None: the name of the folder.
 
         Raises:
-            VehicleError: it ended, or was not ready in time; its last words are told.
+            VehicleError: it ended or was not ready in time; the message has its last output.
         """
         self.source = source
         self.folder = folder
@@ -73,55 +79,55 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
     def said(self) -> str:
-        """All that it has printed so far."""
+        """Its output so far."""
         return self._said.read_text(encoding="utf-8", errors="replace")
 
     @property
     def log_tail(self) -> str:
-        """The last line that it printed."""
+        """The last line of its output."""
         lines = self.said.strip().splitlines()
         return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
 
     @property
     def is_running(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def rows(self) -> list[dict[str, str]]:
-        """The rows of its log so far; none before it has one."""
+        """Returns the rows of its latency log so far; empty before the log exists."""
         with suppress(LogError):
             return list(read_rows(self.folder))
         return []
 
     def closed(self, outcome: Outcome | None = None) -> int:
-        """How many frames have their row; of those that ended so, where an outcome is given."""
+        """Returns the number of rows so far, or of rows with `outcome`."""
         path = self.folder / CSV_NAME
         said = path.read_bytes() if path.exists() else b""
         return max(0, said.count(b"\n") - 1) if outcome is None else said.count(f",{outcome.value},".encode())
 
     def go(self) -> None:
-        """Have it begin."""
+        """Lets a vehicle with `waits_for_go` begin."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # One that has just ended is told of by whoever waits for it.
+        with suppress(OSError):  # `wait` reports a process that has just ended.
             self._process.stdin.write(b"go\n")
             self._process.stdin.flush()
 
     def stop(self) -> None:
-        """Ask it to drain and end, as Ctrl-C does; asked twice, it is told once: a second Ctrl-C ends it at once."""
+        """Sends SIGINT once, so that it drains; a second SIGINT would end it at once."""
         if not self._is_asked:
             self._is_asked = True
             self._process.send_signal(signal.SIGINT)
 
     def wait(self, limit_s: float = 120.0) -> int:
-        """Wait until it has ended; its exit code.
+        """Waits until it has ended and returns the exit code.
 
         Raises:
-            VehicleError: it still runs after `limit_s`.
+            VehicleError: it is still running after `limit_s`.
         """
         try:
             return self._process.wait(limit_s)
@@ -129,10 +135,10 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self.log_tail}") from error
 
     def end(self, limit_s: float = 60.0) -> None:
-        """Ask it to end, and see that it does so in order.
+        """Stops it and checks that it ends in order.
 
         Raises:
-            VehicleError: it does not, or with an exit code other than 0.
+            VehicleError: it does not end, or with an exit code other than 0.
         """
         if self.is_running:
             self.stop()
@@ -141,10 +147,10 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             raise VehicleError(f"{self.name} ended with exit code {code}: {self.log_tail}")
 
     def finish(self, limit_s: float = 120.0) -> None:
-        """Wait until it has played to its end, and see that it did so in order.
+        """Waits until it has played everything and checks that it ended in order.
 
         Raises:
-            VehicleError: it still runs after `limit_s`, or ended with an exit code other than 0.
+            VehicleError: it is still running after `limit_s`, or ended with an exit code other than 0.
         """
         self.wait(limit_s)
         self.end()

@@ -1,4 +1,4 @@
-"""A wall clock that can be stepped, for single processes, by libfaketime; the machine's own is left alone."""
+"""A wall clock for single processes that can be stepped, by libfaketime, without changing the machine's clock."""
 
 import os
 import subprocess
@@ -13,16 +13,16 @@ LIBRARY_MISSING = "no libfaketime: apt-get install faketime"
 
 
 class WallClock:
-    """The wall clock of the processes that are started with `environment`; right until it is stepped."""
+    """The wall clock of processes that are started with `environment`; correct until it is stepped."""
 
     def __init__(self, file: Path) -> None:
-        """`file` is where those processes read how far off they are."""
+        """Creates the clock; the processes read their offset from `file`."""
         self._file = file
         file.parent.mkdir(parents=True, exist_ok=True)
         self.step(0)
 
     def step(self, seconds: int) -> None:
-        """From now on it is so far off. The file is replaced whole: it is read at any time."""
+        """Sets the offset of the clock. The file is replaced atomically, because it can be read at any time."""
         part = self._file.with_suffix(".part")
         part.write_text(f"{seconds:+d}s\n")
         part.replace(self._file)

@@ -1,4 +1,4 @@
-"""Faults of brokers: killed again and again, and standing still."""
+"""Broker faults: killed repeatedly, and frozen."""
 
 import time
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from shared.runlog.latency_log import Outcome
 _S = 1e9
 _KILLS = 20
 _RECONNECT_S = 3.0
-_MOST_AWAY_S = 2.0  # The broker is away for a time drawn up to this.
+_MOST_AWAY_S = 2.0  # Maximum random time until a killed broker is started again.
 _RATE_HZ = 20.0
 _DEADLINE_MS = 2000.0
 _FROZEN_S = 30.0
-_HEIGHT, _WIDTH = 200, 320  # 192 KB a frame: what falls due in half a minute is 115 MB.
-_GROWTH_MB = 24.0  # Of each node: a few frames in the making, and what the allocator keeps.
+_HEIGHT, _WIDTH = 200, 320  # 192 KB per frame: half a minute of frames is 115 MB.
+_GROWTH_MB = 24.0  # Memory growth of each node: a few frames in progress, and what the allocator keeps.
 
 
 def killed_broker(rig: Rig) -> Finding:
-    """Two workers, two vehicles; the broker is killed, is away for a while drawn by chance, and is there again."""
+    """Kills the broker of two workers and two vehicles repeatedly and restarts it after a random time."""
     log = _log(rig, 0)
     broker = rig.broker(log=log)
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=5) for number in (1, 2)]
@@ -64,7 +64,7 @@ def killed_broker(rig: Rig) -> Finding:
 
 
 def frozen_broker(rig: Rig) -> Finding:
-    """A vehicle sends large frames while the broker stands still for half a minute; memory is looked at."""
+    """Freezes the broker for half a minute while a vehicle sends large frames, and observes memory."""
     broker = rig.broker()
     worker = rig.worker(broker.url, think_ms=5, height=_HEIGHT, width=_WIDTH)
     source = rig.pictures(40, _HEIGHT, _WIDTH)
@@ -72,7 +72,7 @@ def frozen_broker(rig: Rig) -> Finding:
     vehicle = rig.vehicle(broker.url, source=source, rate_hz=_RATE_HZ, flags=flags)
     with ProcessLog(rig.folder / "processes.csv", interval_s=0.25) as log:
         lives = [log.watch("vehicle", vehicle.name, vehicle.pid), log.watch("worker", worker.worker, worker.pid)]
-        rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # Once it has taken what memory it needs.
+        rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # By then the memory use is stable.
         before_s = time.monotonic()
         freeze(broker.pid)
         rig.wait(lambda: time.monotonic() > before_s + _FROZEN_S, "the broker to have stood still", _FROZEN_S + 10)
@@ -98,7 +98,7 @@ def _log(rig: Rig, number: int) -> Path:
 
 
 def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:
-    """How long each node, known by how its client's id begins, needed to be connected again, by the broker's log."""
+    """Returns the reconnect time of each node (by the prefix of its client id), from the broker's log."""
     waits: dict[str, float] = {}
     began_s = time.monotonic()
 
@@ -114,7 +114,7 @@ def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:
 
 
 def _first_answers_s(vehicle: VehicleProcess, listening_ns: Sequence[int]) -> list[float]:
-    """How long after each moment the vehicle had an answer."""
+    """Returns the time from each moment to the vehicle's next answer."""
     came_ns = sorted(int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED)
     later = [min((at_ns for at_ns in came_ns if at_ns > moment_ns), default=None) for moment_ns in listening_ns]
     return [(at_ns - moment_ns) / _S for at_ns, moment_ns in zip(later, listening_ns, strict=True) if at_ns is not None]

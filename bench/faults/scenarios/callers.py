@@ -1,4 +1,4 @@
-"""Faults of callers: hostile HTTP and gRPC clients beside an honest gRPC caller and an honest vehicle."""
+"""Caller faults: hostile HTTP and gRPC clients, while an honest gRPC caller and an honest vehicle send frames."""
 
 import subprocess
 import sys
@@ -17,13 +17,11 @@ from shared import clock
 from shared.runlog.latency_log import Outcome
 from shared.runtime.processes import terminate
 
-_RATE_HZ = 10.0  # Frames a second of each honest sender.
+_RATE_HZ = 10.0  # Frame rate of each honest sender.
 _DEADLINE_MS = 1000.0
 _THINK_MS = 20.0
-_PHASE_S = 8.0  # With one kind of attack, and without any.
-_SETTLING_S = (
-    2.0  # Not in the p95: attackers start, and fill what places they can get. Missed frames count from the start.
-)
+_PHASE_S = 8.0  # Duration of each attack, and of the phase without attack.
+_SETTLING_S = 2.0  # Not in the p95: the attackers connect and occupy slots. Missed frames count from the start.
 _PICTURES = 300
 _FLAGS = ("--deadline-ms", f"{_DEADLINE_MS:g}", "--loop")
 _MAX_SLOWDOWN = 5.0
@@ -32,7 +30,7 @@ _STOP_S = 5.0
 
 
 def hostile_callers(rig: Rig) -> Finding:
-    """One hostile process of each kind in turn, then all at once, beside two honest senders."""
+    """Runs one hostile process of each kind in turn, then all at once, while two honest senders send frames."""
     broker = rig.broker()
     http, grpc = (f"127.0.0.1:{port}" for port in free_ports(2))
     worker = rig.worker(broker.url, think_ms=_THINK_MS, http=http, grpc=grpc)
@@ -40,8 +38,8 @@ def hostile_callers(rig: Rig) -> Finding:
     vehicle = rig.vehicle(broker.url, "vehicle", pictures=_PICTURES, rate_hz=_RATE_HZ, flags=_FLAGS)
     caller = rig.vehicle(broker.url, "caller", pictures=_PICTURES, rate_hz=_RATE_HZ, flags=(*_FLAGS, *caller_flags))
     rig.wait_for_frames([vehicle, caller], 10)
-    phases: dict[str, tuple[int, int]] = {}  # From the attack's beginning to its end,
-    settled: dict[str, tuple[int, int]] = {}  # and without the time that it takes to settle.
+    phases: dict[str, tuple[int, int]] = {}  # Start and end of each attack.
+    settled: dict[str, tuple[int, int]] = {}  # The same without the settling time.
     for name, kinds in {"alone": (), **{kind: (kind,) for kind in ATTACKS}, "all at once": tuple(ATTACKS)}.items():
         rig.say(name)
         with _attacked(kinds, http, grpc, rig.folder):
@@ -98,12 +96,12 @@ def _attacked(kinds: Sequence[str], http: str, grpc: str, folder: Path) -> Itera
 
 
 def _rows(sender: VehicleProcess, span_ns: tuple[int, int]) -> list[dict[str, str]]:
-    """The rows of the frames that fell due within a span."""
+    """Returns the rows of the frames that were due within a time span."""
     return [row for row in sender.rows() if span_ns[0] <= int(row["t_due_ns"] or 0) < span_ns[1]]
 
 
 def _p95_ms(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
-    """The 95th percentile of a sender's latency; a frame that is not answered counts with its deadline."""
+    """Returns the 95th percentile of a sender's latency; an unanswered frame counts with its deadline."""
     took_ms = [
         (int(row["t_mask_decoded_ns"]) - int(row["t_due_ns"])) / 1e6
         if row["outcome"] == Outcome.ANSWERED
@@ -114,7 +112,7 @@ def _p95_ms(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
 
 
 def _missed_percent(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
-    """The share of frames without an answer in time; frames that were never read count too."""
+    """Returns the percentage of frames not answered in time, including frames that were never read."""
     answered = sum(row["outcome"] == Outcome.ANSWERED for row in _rows(sender, span_ns))
     due = int(_RATE_HZ * (span_ns[1] - span_ns[0]) / 1e9)
     return 100 * max(0.0, 1 - answered / due)

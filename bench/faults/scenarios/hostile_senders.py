@@ -1,4 +1,4 @@
-"""Faults of senders: messages that are broken in every way, and such as would unfold into gigabytes."""
+"""Sender faults: broken messages of every kind, and messages that would decompress to gigabytes."""
 
 import itertools
 import json
@@ -26,24 +26,22 @@ from shared.mqtt.bus import Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 
-_WORKER_CASES = 450_100  # To each of two workers, as fast as they are answered,
-_FLOOD_CASES = 40_000  # faster than a worker can answer,
-_VEHICLE_CASES = 40_000  # to a vehicle,
-_BROKER_CASES = 20_000  # and through a real broker beside a good vehicle: more than a million.
-_UNDER_WAY = 32  # Messages to a worker through the broker that it may not have read.
+_WORKER_CASES = 450_100  # Messages to each of two workers, as fast as they are answered.
+_FLOOD_CASES = 40_000  # Messages to a worker, faster than it can answer.
+_VEHICLE_CASES = 40_000  # Messages to a vehicle.
+_BROKER_CASES = 20_000  # Messages through a real broker with a good vehicle; together more than a million.
+_UNDER_WAY = 32  # Maximum unread messages to a worker through the broker.
 _ROOT = Path(__file__).resolve().parents[3]
 _GROWTH_MB = 64
-_RATE_HZ = 5.0  # Of the good vehicle.
-_BOMB_GROWTH_MB = (
-    128  # A message may hold a million values, which take 50 bytes each, and is held more than once itself.
-)
+_RATE_HZ = 5.0  # Frame rate of the good vehicle.
+_BOMB_GROWTH_MB = 128  # A message may have a million values of 50 bytes each, and is itself kept more than once.
 _ANSWER_S = 30.0
 _REFUSAL_S = 5.0
 _SENDER, _CAMERA, _ASKER = "hostile", "left", "asker"
 
 
 def broken_messages(rig: Rig) -> Finding:
-    """A million mutated messages: into workers and a vehicle alone, and through Mosquitto beside a good vehicle."""
+    """Sends a million mutated messages to workers and a vehicle, directly and through Mosquitto with a good vehicle."""
     seeds = [rig.chance.randrange(1 << 31) for _ in range(5)]
     rig.say(f"{_WORKER_CASES:,} messages to each of two workers")
     commands = [("worker", _WORKER_CASES, ()), ("worker", _WORKER_CASES, ())]
@@ -76,7 +74,7 @@ def broken_messages(rig: Rig) -> Finding:
 
 
 def unfolding_messages(rig: Rig) -> Finding:
-    """Each bomb to a real worker, which must refuse it, and go on, before it has taken memory for it."""
+    """Sends each bomb to a real worker, which must refuse it before it allocates memory, and continue."""
     broker = rig.broker()
     worker = _worker(rig, broker.url)
     vehicle = rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
@@ -90,7 +88,7 @@ def unfolding_messages(rig: Rig) -> Finding:
             answers[message.id.sequence] = (message.status, message.reason)
             heard.notify_all()
 
-    took: dict[str, tuple[float, float]] = {}  # By bomb: the memory that it cost and the seconds until it was refused.
+    took: dict[str, tuple[float, float]] = {}  # Memory growth and seconds until the refusal, by bomb.
     broken = []
     bus = rig.enter(_Client(broker.url))
     bus.subscribe(topics.MASKS.filter(vehicle=_SENDER), 1, returned)
@@ -127,7 +125,7 @@ def unfolding_messages(rig: Rig) -> Finding:
 
 
 class _Client(MqttBus):
-    """A sender that is no node of ours."""
+    """A foreign MQTT client."""
 
     def __init__(self, url: str) -> None:
         super().__init__(Address.parse(url), "hostile")
@@ -140,7 +138,7 @@ class _Client(MqttBus):
 
 
 def _worker(rig: Rig, url: str) -> NullWorkerProcess:
-    """A worker whose picture decoders may complain as much as they like."""
+    """Starts a worker with an unlimited log for messages of image decoders."""
     settings = NullWorkerSettings(
         worker="worker-1", model=MODEL, height=HEIGHT, width=WIDTH, think_ms=1.0, labels_from_pixels=True
     )
@@ -148,10 +146,10 @@ def _worker(rig: Rig, url: str) -> NullWorkerProcess:
 
 
 def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:
-    """Storm nodes, each in a process of its own, all at a time; what each came to.
+    """Runs all storms at the same time, each in its own process, and returns their results.
 
     Raises:
-        RigError: a node was ended by what it got; its last words are told.
+        RigError: a node ended because of a message; the text has its last output.
     """
     processes = []
     for number, (node, count, flags, seed) in enumerate(commands):
@@ -178,10 +176,10 @@ def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]
 
 
 def _publish(url: str, worker: str, seed: int) -> int:
-    """Send broken messages through the broker, a few at a time; how many answers of any kind came.
+    """Sends broken messages through the broker, a few at a time, and returns the number of replies.
 
-    The worker is asked after every few whether it has come so far: what waits for it in the broker beyond 256 messages
-    the broker throws away, anybody's, and tells nobody.
+    After every few messages the function waits until the worker has read them, because the broker silently discards
+    messages beyond 256 waiting ones.
     """
     answers: Counter[str] = Counter()
     with _Client(url) as bus:
@@ -190,7 +188,7 @@ def _publish(url: str, worker: str, seed: int) -> int:
         asking = _Asking(bus, worker)
         messages = for_worker(seed, worker=worker, model=MODEL, vehicle=_SENDER, height=HEIGHT, width=WIDTH)
         for number, each in enumerate(itertools.islice(messages, _BROKER_CASES), start=1):
-            with suppress(SkylaneError, ValueError):  # MQTT itself carries no such topic.
+            with suppress(SkylaneError, ValueError):  # MQTT does not allow such a topic.
                 bus.publish(each.topic, each.payload, qos=1, properties=each.properties)
             if number % _UNDER_WAY == 0:
                 asking.ask()
@@ -199,7 +197,7 @@ def _publish(url: str, worker: str, seed: int) -> int:
 
 
 class _Asking:
-    """Asks a worker whether it is there: what was sent before the question has been read when the answer comes."""
+    """Asks a worker for its readiness: when it replies, it has read everything that was sent before."""
 
     def __init__(self, bus: MqttBus, worker: str) -> None:
         self._bus = bus
@@ -209,10 +207,10 @@ class _Asking:
         bus.subscribe(topics.REPLIES.filter(operator=_ASKER), 1, lambda _: self._answered.set())
 
     def ask(self) -> None:
-        """Ask until there is an answer: where too many others asked, it is told to ask later.
+        """Asks until the worker replies; repeats the request if too many requests were waiting.
 
         Raises:
-            RigError: none comes.
+            RigError: no reply arrived.
         """
         self._answered.clear()
         for _ in range(round(_ANSWER_S)):
@@ -225,7 +223,7 @@ class _Asking:
 
 
 def _accounted(tolls: Sequence[dict[str, Any]]) -> str:
-    """All the ways in which messages ended, added up."""
+    """Returns the sums of how messages ended, as text."""
     total: Counter[str] = Counter()
     for toll in tolls:
         total.update(toll["accounted"])
@@ -233,13 +231,13 @@ def _accounted(tolls: Sequence[dict[str, Any]]) -> str:
 
 
 def _begin_peak(pid: int) -> float:
-    """Have a process's peak of memory begin anew; what it has resident now."""
+    """Resets the peak memory of a process and returns its resident memory in MB."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
     return _peak_mb(pid)
 
 
 def _peak_mb(pid: int) -> float:
-    """The most memory that a process had resident since then."""
+    """Returns the peak memory of a process since `_begin_peak`, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
 

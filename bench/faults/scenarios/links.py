@@ -1,4 +1,4 @@
-"""Faults of links: half open, and up and down."""
+"""Link faults: half-open connections, and links that go up and down."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ from shared.runlog.latency_log import Outcome
 
 _DARK = LinkSpec(half_open_after_s=0)
 _DARK_S = 35.0
-# What has frames in flight knows by their silence; others learn it by the pings alone.
+# A node with messages in flight notices missing acknowledgements; others notice only missing ping replies.
 _KEEPALIVES = {"worker": 2.0, "idle": 2.0, "busy": 1.5, "air": 1.5}
-_AGAIN = 20  # Answers that tell that a vehicle goes on.
+_AGAIN = 20  # Number of answers that show that a vehicle continues.
 _FLAPS = 6
 _FLAP_S = 5.0
 _RATE_HZ = 20.0
-NO_NAMESPACE = "without network namespaces (they take root, iproute2 and /dev/net/tun): over the fault proxy alone"
+NO_NAMESPACE = "without network namespaces (they need root, iproute2 and /dev/net/tun): only over the fault proxy"
 
 
 def half_open(rig: Rig) -> Finding:
-    """Links of a busy vehicle, of an idle one and of a worker swallow all for 35 s and close nothing."""
+    """Lets the links of a busy vehicle, an idle vehicle and a worker drop everything for 35 s without closing."""
     space = namespace(rig)
     broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
     links = {name: rig.link(broker) for name in ("worker-1", "busy", "idle")}
@@ -73,7 +73,7 @@ def half_open(rig: Rig) -> Finding:
 
 
 def flapping(rig: Rig) -> Finding:
-    """For a minute a link is up for 5 s and down for 5 s: its connections broken in one kind, kept in the other."""
+    """Switches links on and off every 5 s for a minute, with broken and with kept connections."""
     space = namespace(rig)
     broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
     rig.worker(broker.url)
@@ -111,7 +111,7 @@ def flapping(rig: Rig) -> Finding:
 
 
 def namespace(rig: Rig) -> Namespace | None:
-    """A network of a vehicle's own; None where this machine, or this user, can make none."""
+    """Creates a network namespace for a vehicle; returns None if this machine or user cannot."""
     try:
         return rig.enter(Namespace(rig.chance))
     except UnavailableError:
@@ -119,7 +119,7 @@ def namespace(rig: Rig) -> Namespace | None:
 
 
 def _closed_after(rig: Rig, pids: Mapping[str, int]) -> dict[str, float]:
-    """Watch processes for as long as it is dark; after how many seconds each closed a connection that it had."""
+    """Watches processes during the outage; returns the seconds after which each closed its connection."""
     held = {name: established(pid) for name, pid in pids.items()}
     began_s = time.monotonic()
     after_s: dict[str, float] = {}
@@ -135,7 +135,7 @@ def _closed_after(rig: Rig, pids: Mapping[str, int]) -> dict[str, float]:
 
 
 def _answers(vehicle: VehicleProcess, since_ns: int, worker: str = "") -> int:
-    """How many frames that left a vehicle since then were answered, by one worker or by all."""
+    """Counts the answered frames that were sent after `since_ns`, by one worker or all."""
     answered = [
         row for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED and row["worker"].startswith(worker)
     ]
@@ -143,7 +143,7 @@ def _answers(vehicle: VehicleProcess, since_ns: int, worker: str = "") -> int:
 
 
 def _in_each(vehicle: VehicleProcess, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """How many answers came in each span of time."""
+    """Counts the answers in each time span."""
     came_ns = [int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED]
     return [sum(began_ns <= at_ns < ended_ns for at_ns in came_ns) for began_ns, ended_ns in spans]
 

@@ -1,4 +1,4 @@
-"""Overload: more than the workers can do, for minutes."""
+"""Overload: more frames than the workers can answer, for minutes."""
 
 import time
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from shared.runlog.latency_log import Outcome
 
 _S, _MS = 1e9, 1e6
 _VEHICLES = 8
-_FACTOR = 2.0  # Times what the worker can do.
-_THINK_MS = 40.0  # The worker's capacity is what this allows: a wait, so that eight vehicles have the processor.
+_FACTOR = 2.0  # Offered load relative to the worker's capacity.
+_THINK_MS = 40.0  # Time of an answer: a wait, so that the processor is free for eight vehicles.
 _CAPACITY_HZ = 1e3 / _THINK_MS
 _RATE_HZ = _FACTOR * _CAPACITY_HZ / _VEHICLES
-_WINDOW = 2  # Sixteen frames wait 640 ms at most.
+_WINDOW = 2  # At most sixteen frames wait, for 640 ms.
 _DEADLINE_MS = 1500.0
-_SETTLED_S = 60.0  # Of a shorter run: a third.
+_SETTLED_S = 60.0  # Settling time; a third of shorter runs.
 _LEAST_SHARE = 0.95
-_MOST_AGE_MS = 1.25 * 1e3 / _RATE_HZ  # A newer frame comes after one period, and takes its place.
-_SLOPE_MB = 0.5  # A minute; judged where two minutes of it can be seen, for whoever has just begun still takes memory.
+_MOST_AGE_MS = 1.25 * 1e3 / _RATE_HZ  # A newer frame replaces a waiting one after one period.
+_SLOPE_MB = 0.5  # Limit per minute; checked only with two minutes of data, because new processes still grow.
 _JUDGED_S = 120.0
 _MOST_MB = {"broker": 64.0, "worker": 256.0, "vehicle": 256.0}
 
 
 def overload(rig: Rig) -> Finding:
-    """Eight vehicles offer a worker twice what it can do; what is answered, what is given up, and who grows."""
+    """Eight vehicles offer a worker twice its capacity; checks throughput, age of frames, and memory growth."""
     broker = rig.broker()
     worker = rig.worker(broker.url, think_ms=_THINK_MS)
     flags = ["--loop", "--window", str(_WINDOW), "--deadline-ms", f"{_DEADLINE_MS:g}"]
@@ -68,10 +68,9 @@ def overload(rig: Rig) -> Finding:
 
 
 def _goodput(vehicles: Sequence[VehicleProcess], began_ns: int, ended_ns: int) -> tuple[float, float]:
-    """Frames answered a second between two moments, and the share of that time that their inferences took.
+    """Returns the answered frames per second between two times, and the share of the time that their inferences took.
 
-    The second is the goodput over the capacity: in the time that an inference takes the engine alone could not do more,
-    and what it infers in vain is not answered.
+    The share is the goodput relative to the capacity of the engine, because useless inferences are not answered.
     """
     inferred_ms = [
         float(row["inferred_ms"])
@@ -83,7 +82,7 @@ def _goodput(vehicles: Sequence[VehicleProcess], began_ns: int, ended_ns: int) -
 
 
 def _ages_ms(vehicles: Sequence[VehicleProcess]) -> list[float]:
-    """How old each frame was when it was sent."""
+    """Returns the age of each frame when it was sent, in ms."""
     return [
         (int(row["t_sent_ns"]) - int(row["t_due_ns"])) / _MS
         for vehicle in vehicles
@@ -93,7 +92,7 @@ def _ages_ms(vehicles: Sequence[VehicleProcess]) -> list[float]:
 
 
 def _memory(lives: Sequence[ProcessHistory], seconds: float) -> list[Figure]:
-    """Of each role: the worst slope of its processes once they have settled, and the most that one held."""
+    """Returns for each role the steepest memory slope after the settling time, and the maximum memory."""
     settled_s = min(_SETTLED_S, seconds / 3)
     steepest_mb = _SLOPE_MB if seconds - settled_s >= _JUDGED_S else None
     figures = []

@@ -1,4 +1,4 @@
-"""Faults of messages between: repeated, out of order, without acknowledgement, too large."""
+"""Message faults: repeated, out of order, without acknowledgement, too large."""
 
 import socket
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ from shared.messages.topics import PREFIX
 from shared.runlog.latency_log import Outcome
 
 _TIMES = 3
-_STEP = 60  # Frames of each part of the run.
-_SWALLOWED = 12  # Acknowledgements; a broker lets 20 messages wait for theirs.
+_STEP = 60  # Number of frames in each part of the run.
+_SWALLOWED = 12  # Number of dropped acknowledgements; a broker allows 20 unacknowledged messages.
 _LIMIT_BYTES = 100_000
-_LARGER = (240, 320)  # Pixels: raw, more than twice the limit.
+_LARGER = (240, 320)  # Size in pixels: raw, more than twice the limit.
 
 
 class Disorder:
-    """Messages of one kind of topic, each repeated, and every two of them swapped; all others as they are."""
+    """A proxy rule that repeats messages of one kind of topic and swaps every two; others are unchanged."""
 
     def __init__(self, kind: str, times: int) -> None:
-        """`kind`: the topic's first level, such as `masks`."""
+        """Creates the rule for a topic's first level `kind`, for example `masks`."""
         self.is_on = False
-        self.repeated = 0  # Copies beside the message itself.
+        self.repeated = 0  # Number of additional copies.
         self.passed = 0
         self._prefix = f"{PREFIX}/{kind}/"
         self._times = times
         self._held: list[Packet] = []
 
     def __call__(self, packet: Packet) -> Sequence[Packet]:
-        """The rule of a middleman."""
+        """Returns the packets to forward."""
         if not packet.topic.startswith(self._prefix):
             return (packet,)
         held, self._held = self._held, []
@@ -47,7 +47,7 @@ class Disorder:
 
 
 def repeated(rig: Rig) -> Finding:
-    """A middleman swallows acknowledgements and hangs up; then repeats and swaps all frames and all masks."""
+    """A proxy drops acknowledgements and closes the connection; then it repeats and swaps all frames and masks."""
     broker = rig.broker()
     rig.worker(broker.url)
     middleman = rig.enter(Middleman((broker.listener.host, broker.listener.port)))
@@ -90,7 +90,7 @@ def repeated(rig: Rig) -> Finding:
 
 
 def too_large(rig: Rig) -> Finding:
-    """Every other frame is larger than the broker takes; of one broker that tells its limit, of one that does not."""
+    """Every other frame exceeds the broker's limit, with a broker that announces its limit and one that does not."""
     source = rig.pictures(40)
     for picture in rig.pictures(40, *_LARGER).iterdir():
         (source / f"{picture.stem}~larger.png").write_bytes(picture.read_bytes())
@@ -121,7 +121,7 @@ def too_large(rig: Rig) -> Finding:
 
 
 def _limited(path: Path, setting: str) -> Path:
-    """A broker's configuration with one of its two limits made small."""
+    """Writes a broker configuration with a smaller value of one of its two limits."""
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     lines = write_config(path, MosquittoListener(LOOPBACK, port)).read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Faults of models: what a graph does to the process that runs it, and to the vehicles beside."""
+"""Model faults: a graph that breaks the process that runs it, while another vehicle sends frames."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from bench.load.worker_process import Worker
 from shared.imaging.opencv import cv2
 from shared.runlog.latency_log import Outcome
 
-_MS = 1e3  # In a second.
+_MS = 1e3  # Milliseconds in a second.
 _PICTURES = 30
 _NASTY = {"raising": {8: Mark.RAISE, 16: Mark.NAN}, "ending": {6: Mark.HANG, 13: Mark.MEMORY, 20: Mark.CRASH}}
 _ENDS_PROCESS = (Mark.HANG, Mark.MEMORY, Mark.CRASH)
@@ -27,7 +27,7 @@ _LIMIT_S = 300.0
 
 
 def nasty_model(rig: Rig) -> Finding:
-    """A good vehicle and two whose frames make a TensorFlow model raise, answer NaN, hang, take memory and crash."""
+    """Two vehicles send frames that make a TensorFlow model raise, return NaN, hang, use all memory, and crash."""
     if find_spec("tensorflow") is None:
         raise UnavailableError("no TensorFlow: pip install 'skylane[cloud]'")
     models = rig.folder / "models"
@@ -88,7 +88,7 @@ def nasty_model(rig: Rig) -> Finding:
 
 
 def _marked(rig: Rig, name: str, marks: Mapping[int, Mark]) -> Path:
-    """A folder of pictures of noise, some of them marked."""
+    """Creates a folder of noise images, some with trigger pixels."""
     folder = rig.folder / f"pictures-{name}"
     folder.mkdir(parents=True)
     noise = np.random.default_rng(len(name))

@@ -1,4 +1,4 @@
-"""Faults of links that stay up: as narrow as was promised, lossy, and slow."""
+"""Faults of links that stay up: the lowest promised bandwidth, packet loss, and delay."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,22 +17,22 @@ from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
 
 _MBPS = 2.0
-_LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Of a message; see docs/reference/limits.md.
-_ENVELOPE_BYTES = 4096  # More than stands around the pixels.
+_LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Largest message on such a link.
+_ENVELOPE_BYTES = 4096  # More than a message needs in addition to its pixels.
 _WIDTH = 1000
 _HEIGHT = (_LARGEST_BYTES - _ENVELOPE_BYTES) // (3 * _WIDTH)
-_LARGER = 2  # Times the height: on that link, longer under way than any broker waits for a sign of life.
-_ANSWER_S = 120.0  # More than a window full of them takes.
-_LARGEST_FRAMES = 4  # As many as the window: all wait at once.
+_LARGER = 2  # Factor of the height: such a frame takes longer than any broker's keepalive on this link.
+_ANSWER_S = 120.0  # Longer than a full window takes.
+_LARGEST_FRAMES = 4  # Equal to the window, so that all wait at once.
 _LOSSES = (0.02, 0.05, 0.10)
 _ROUND_TRIPS_S = (0.05, 0.3)
 _LOSSY_FRAMES, _LOSSY_HZ, _DEADLINE_MS = 60, 5.0, 1000
-_MOST_LATE = 50.0  # Percent, of a link that loses up to
-_JUDGED_LOSS = 0.05  # so many packets: where more are lost TCP alone may take longer than the deadline.
+_MOST_LATE = 50.0  # Maximum percentage of late frames on a link with a loss of at most _JUDGED_LOSS.
+_JUDGED_LOSS = 0.05  # With more loss, TCP alone can exceed the deadline.
 
 
 def narrow(rig: Rig) -> Finding:
-    """Links of exactly the least bandwidth, a window full of the largest frames, and one that is larger."""
+    """Sends a window of the largest frames, and a larger one, over links with exactly the lowest bandwidth."""
     log = rig.folder / "broker.log"
     space, remarks = _narrow_namespace(rig)
     broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True, log=log)
@@ -66,7 +66,7 @@ def narrow(rig: Rig) -> Finding:
 
 
 def lossy(rig: Rig) -> Finding:
-    """2, 5 and 10 % of packets lost, 50 and 300 ms there and back: a vehicle each, all at once, with a deadline."""
+    """Runs one vehicle for each of 2, 5 and 10 % packet loss and 50 and 300 ms round trip, all at once."""
     log = rig.folder / "broker.log"
     cells = [(loss, round_trip_s) for loss in _LOSSES for round_trip_s in _ROUND_TRIPS_S]
     spaces = [namespace(rig) for _ in cells]
@@ -86,21 +86,21 @@ def lossy(rig: Rig) -> Finding:
 
 
 def _narrow_namespace(rig: Rig) -> tuple[Namespace | None, tuple[str, ...]]:
-    """A network as narrow as was promised; or none, and why."""
+    """Creates a network namespace with the lowest bandwidth; returns None and the reason if that is not possible."""
     space = namespace(rig)
     if space is None:
         return None, (NO_NAMESPACE,)
     try:
         space.narrow(_MBPS)
     except UnavailableError as error:
-        return None, (f"over the fault proxy alone: {error}",)
+        return None, (f"only over the fault proxy: {error}",)
     return space, ()
 
 
 def _lossy_vehicle(
     rig: Rig, broker: Broker, space: Namespace | None, loss: float, round_trip_s: float
 ) -> VehicleProcess:
-    """A vehicle that waits until it may begin, behind a link of its own."""
+    """Starts a vehicle behind its own link; it waits for `go()`."""
     if space:
         space.radio.air = Air(round_trip_s / 2, loss)
         wrapper: Sequence[str] = space.wrapper
@@ -120,7 +120,7 @@ def _lossy_vehicle(
 
 
 def _cell(vehicle: VehicleProcess, loss: float, round_trip_s: float) -> Iterator[Figure]:
-    """What came of a cell's frames."""
+    """Yields the figures of one combination of loss and round trip."""
     told = f"{loss:.0%} of {1e3 * round_trip_s:.0f} ms:"
     rows = vehicle.rows()
     took_ms = [float(row["total_ms"]) for row in rows if row["outcome"] == Outcome.ANSWERED]

@@ -1,4 +1,4 @@
-"""Faults of manners: whoever may speak MQTT says what he should not, on an open broker and on a secured one."""
+"""Protocol abuse: an MQTT client publishes forbidden messages, on an open and on a secured broker."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ from shared.runlog.latency_log import Outcome
 
 _GOOD, _INTRUDER, _WORKER, _OTHER_WORKER = "car-1", "mallory", "worker-1", "worker-2"
 _RATE_HZ = 20.0
-_MORE = 40  # Frames of the good vehicle before and after.
-_FRAMES = f"frames/{MODEL}/{_INTRUDER}/{CAMERA}"  # Where the intruder may publish.
+_MORE = 40  # Frames of the good vehicle before and after the abuse.
+_FRAMES = f"frames/{MODEL}/{_INTRUDER}/{CAMERA}"  # A topic on which the intruder may publish.
 
 
 def _refused(what: str, payload: Callable[[FrameId], bytes], response_topic: str | None = None) -> Attempt:
@@ -30,7 +30,7 @@ def _refused(what: str, payload: Callable[[FrameId], bytes], response_topic: str
     return Attempt(what, _FRAMES, payload(frame_id), response_topic, frame_id)
 
 
-# What the broker lets pass and a worker must refuse.
+# Messages that the broker delivers and a worker must reject.
 _REFUSED = (
     _refused("a version of no protocol", lambda own: frame(own, other_version=True)),
     _refused("another model than the topic's", lambda own: frame(own, model="road-large")),
@@ -38,7 +38,7 @@ _REFUSED = (
     _refused("a foreign response topic", frame, MASKS.of(vehicle=_GOOD, camera=CAMERA)),
     _refused("no message at all", lambda _: b"x"),
 )
-# What a secured broker must not let pass from a vehicle.
+# Messages that a secured broker must deny to a vehicle.
 _DENIED = (
     Attempt("another vehicle's frame", f"frames/{MODEL}/{_GOOD}/{CAMERA}", frame(fresh_id(_GOOD))),
     Attempt("another vehicle's retry", f"retries/{_WORKER}/{MODEL}/{_GOOD}/{CAMERA}", frame(fresh_id(_GOOD))),
@@ -50,26 +50,26 @@ _DENIED = (
     Attempt("an operator's order", f"control/{_WORKER}/unload"),
     Attempt("an answer to an operator", "replies/anna/nonce"),
 )
-_ON_OPEN = _DENIED[:4]  # What an open broker lets pass, and its receivers must not be misled by.
+_ON_OPEN = _DENIED[:4]  # Messages that an open broker delivers; the receivers must ignore them.
 _EVERYTHING = ("#", "+/+/+/+/+", f"{PREFIX}/masks/{_GOOD}/{CAMERA}", f"{PREFIX}/frames/+/+/+")
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What came of an intruder's visit."""
+    """The result of an intruder's attempts."""
 
     good: VehicleProcess
-    rejected: int  # Messages that a worker answered so.
+    rejected: int  # Messages that a worker rejected.
     not_rejected: tuple[str, ...]
-    denied: int  # By the broker.
-    passed: tuple[str, ...]  # What the broker should have denied.
-    leaks: int  # Messages for others that the intruder was given.
-    has_lost_connection: bool  # The good vehicle.
-    shares_name: bool  # Another process could run by the good vehicle's name.
+    denied: int  # Messages that the broker denied.
+    passed: tuple[str, ...]  # Messages that the broker should have denied.
+    leaks: int  # Messages for others that the intruder received.
+    has_lost_connection: bool  # Whether the good vehicle lost its connection.
+    shares_name: bool  # Whether another process could run with the good vehicle's name.
 
 
 def manners(rig: Rig) -> Finding:
-    """An intruder without any certificate on an open broker, and one with a vehicle's certificate on a secured one."""
+    """Runs an intruder without certificate on an open broker, and one with a vehicle's certificate on a secured one."""
     opened = _visit(rig, "open", rig.broker(), None)
     certs = _certificates(rig.folder / "certs")
     secured = _visit(rig, "secured", rig.broker(secured=certs), certs)
@@ -100,7 +100,7 @@ def manners(rig: Rig) -> Finding:
 def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
     rig.say(f"an {kind} broker")
     flags = ("--certs", str(certs)) if certs else ()
-    for worker in (_WORKER, _OTHER_WORKER):  # Two: who is silent may not be the only one.
+    for worker in (_WORKER, _OTHER_WORKER):  # Two workers, so that a silent one is not the only one.
         rig.worker(broker.url, worker, certs=certs)
     good = rig.vehicle(broker.url, f"{kind}/{_GOOD}", pictures=800, rate_hz=_RATE_HZ, flags=flags)
     rig.wait_for_frames([good], _MORE)
@@ -110,11 +110,9 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
             intruder.listen(topic_filter)
         for attempt in _REFUSED:
             intruder.publish(attempt)
-        with suppress(RigError):  # What is not rejected is told by its name.
+        with suppress(RigError):  # Attempts that are not rejected are reported by name below.
             rig.wait(lambda: len(_rejected(intruder)) >= len(_REFUSED), "every attempt to be rejected", limit_s=10)
-        if (
-            certs
-        ):  # A place in the workers' group; on an open broker nobody could keep it from reading what falls there.
+        if certs:  # Joins the workers' group; an open broker cannot prevent it from reading its share of frames.
             intruder.listen(topics.shared(topics.GROUP, topics.FRAMES.filter(model=MODEL)))
         tries = {attempt.what: intruder.publish(attempt) for attempt in (_DENIED if certs else _ON_OPEN)}
         for role, name in (("vehicle", _GOOD), ("worker", _WORKER)):
@@ -137,23 +135,23 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
 
 
 def _rejected(intruder: Intruder) -> set[str]:
-    """The frames of the intruder's that a worker rejected."""
+    """Returns the intruder's frames that a worker rejected."""
     own = MASKS.of(vehicle=_INTRUDER, camera=CAMERA)
     answers = [unpack_result(delivery.payload) for delivery in list(intruder.came) if delivery.topic == own]
     return {str(answer.id) for answer in answers if answer.status is Status.REJECTED}
 
 
 def _is_for_intruder(topic: str) -> bool:
-    """Whether a vehicle of the intruder's name may read it."""
+    """Whether a vehicle with the intruder's name may read a topic."""
     mask = MASKS.names_in(topic)
     return WORKER_STATUS.names_in(topic) is not None or (mask is not None and mask["vehicle"] == _INTRUDER)
 
 
 def _runs_again(rig: Rig, name: str, broker: Broker, flags: tuple[str, ...]) -> bool:
-    """Whether a second process can run by the name of a vehicle that runs; it must end, and say why."""
+    """Whether a second process can run with the name of a running vehicle; it must end with the reason."""
     try:
         again = rig.vehicle(broker.url, name, pictures=100, flags=flags)
-    except VehicleError:  # It has ended before it was ready.
+    except VehicleError:  # The vehicle ended before it was ready.
         pass
     else:
         again.wait()
@@ -162,10 +160,10 @@ def _runs_again(rig: Rig, name: str, broker: Broker, flags: tuple[str, ...]) -> 
 
 
 def _certificates(folder: Path) -> Path:
-    """The certificates of all, as a user makes them.
+    """Creates the certificates of all nodes with the user's command.
 
     Raises:
-        RigError: the command failed; its last words are told.
+        RigError: the command failed; the text has its output.
     """
     command = [sys.executable, "-m", "skylane", "broker", "certs", str(folder), "--broker", LOOPBACK]
     command += ["--vehicle", _GOOD, "--vehicle", _INTRUDER, "--worker", _WORKER, "--worker", _OTHER_WORKER]

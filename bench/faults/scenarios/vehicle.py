@@ -1,4 +1,4 @@
-"""Faults of a vehicle and of its machine: killed, without room on its disk, with a wall clock that jumps."""
+"""Vehicle faults: killed, with a full disk, and with a wall clock that jumps."""
 
 import shutil
 from collections import Counter
@@ -14,22 +14,22 @@ from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
 from shared.runlog.run_manifest import read_manifest
 
-_MS = 1e3  # In a second.
+_MS = 1e3  # Milliseconds in a second.
 _PICTURES = 600
-_THINK_MS = 40.0  # So that frames are under way when the vehicle is killed.
+_THINK_MS = 40.0  # Time of an answer, so that frames are in flight when the vehicle is killed.
 _DISK_BYTES = 192 << 10
-_LOG_BYTES = 48 << 10  # Where no disk can be mounted: no file can be larger.
+_LOG_BYTES = 48 << 10  # Maximum file size, if no disk can be mounted.
 _HOUR_S = 3600
-_STEP_MS = _HOUR_S * _MS / 2  # A duration with a step in it is longer than this.
+_STEP_MS = _HOUR_S * _MS / 2  # A duration that contains a step is longer than this.
 _DEADLINE_MS = 20_000.0
-_AHEAD_S = 7.25  # The worker's clock from the start on: an offset of zero could be right by chance.
-_SHOWN_S = 60.0  # By then a process has begun and has said what its clock shows.
-_SLACK_MS = 1.0  # Two processes read the wall clock apart.
-_SIGNED = frozenset({"clock_offset_ms"})  # The other times of a row are how long something took.
+_AHEAD_S = 7.25  # Lead of the worker's clock, because an offset of zero could be right by chance.
+_SHOWN_S = 60.0  # Time until a process has started and reported its clock.
+_SLACK_MS = 1.0  # Tolerance, because two processes read the wall clock at different times.
+_SIGNED = frozenset({"clock_offset_ms"})  # All other times of a row are durations.
 
 
 def killed_vehicle(rig: Rig) -> Finding:
-    """A vehicle with frames under way is killed; the next one beside it closes its log."""
+    """Kills a vehicle with frames in flight; the next one with a folder next to it closes its log."""
     broker = rig.broker()
     rig.worker(broker.url, think_ms=_THINK_MS)
     killed = rig.vehicle(broker.url, "vehicle-killed", pictures=_PICTURES)
@@ -42,7 +42,7 @@ def killed_vehicle(rig: Rig) -> Finding:
     rig.wait_for_frames([restarted], 10)
     restarted.end()
     accounts = rig.accounts(restarted)
-    # A mask that was answered and not yet on the disk died with the vehicle: those that are there are looked at.
+    # Masks that were not yet on the disk are lost with the vehicle: only existing ones are checked.
     accounts.add(killed.folder, vehicle_truth(killed.source, only_written=True))
     return Finding(
         (
@@ -57,7 +57,7 @@ def killed_vehicle(rig: Rig) -> Finding:
 
 
 def full_disk(rig: Rig) -> Finding:
-    """A vehicle logs to a disk that has room for some of its rows."""
+    """A vehicle writes its log to a disk that is too small for all rows."""
     broker = rig.broker()
     rig.worker(broker.url)
     with _disk(rig.folder / "vehicle-1") as (wrapper, remark):
@@ -86,14 +86,17 @@ def full_disk(rig: Rig) -> Finding:
 
 
 def stepped_clock(rig: Rig) -> Finding:
-    """The wall clocks of vehicle and worker jump an hour ahead, then to an hour behind, each at its own time."""
+    """Steps the wall clocks of vehicle and worker an hour ahead, then an hour back, at different times."""
     if LIBRARY is None:
         raise UnavailableError(LIBRARY_MISSING)
     broker = rig.broker()
     walls = {node: WallClock(rig.folder / f"wall-clock-{node}") for node in ("vehicle", "worker")}
     # Under libfaketime `time.sleep` fails, so this worker answers at once.
     worker = rig.worker(broker.url, think_ms=0, clock_offset_s=_AHEAD_S, environment=walls["worker"].environment)
-    flags = ["--deadline-ms", f"{_DEADLINE_MS:g}"]  # An hour's jump that a deadline saw would expire every frame.
+    flags = [
+        "--deadline-ms",
+        f"{_DEADLINE_MS:g}",
+    ]  # A deadline that depended on the wall clock would expire every frame.
     vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, environment=walls["vehicle"].environment)
     steps = [(node, step_s) for step_s in (_HOUR_S, -_HOUR_S) for node in walls]
     blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not is_stepped(pid)]
@@ -123,21 +126,21 @@ def stepped_clock(rig: Rig) -> Finding:
 
 
 def open_frames(run: Path) -> int:
-    """How many frames of a run were sent and have no row."""
+    """Counts the frames of a run that were sent and have no row."""
     sent = {row["sequence"] for row in read_lines(run / JOURNAL_NAME, header=COLUMNS)}
     return len(sent - {row["sequence"] for row in read_rows(run)})
 
 
 def negatives(row: Mapping[str, str]) -> int:
-    """How many durations of a row are less than nothing."""
+    """Counts the negative durations of a row."""
     names = [name for name in row if name.endswith("_ms") and name not in _SIGNED]
     return sum(row[name].startswith("-") for name in names)
 
 
 def untrue_offsets(rows: Iterable[Mapping[str, str]], truth_ms: float) -> tuple[float | None, int]:
-    """How far the worst offset of the worker's clock is off [ms], and how many are off by more than their error.
+    """Returns the largest error of a clock offset in ms, and the number of errors above their stated bound.
 
-    A row that tells no offset counts as one that is.
+    A row without an offset counts as an error above the bound.
     """
     off_ms = [
         (abs(float(row["clock_offset_ms"] or "inf") - truth_ms), float(row["clock_error_ms"] or 0)) for row in rows
@@ -147,7 +150,7 @@ def untrue_offsets(rows: Iterable[Mapping[str, str]], truth_ms: float) -> tuple[
 
 @contextmanager
 def _disk(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    """A small disk at `folder`, or else a command under which no file can grow large; and which of the two it is."""
+    """Mounts a small disk at `folder`, or yields a command prefix that limits file sizes; and a description."""
     prlimit = shutil.which("prlimit")
     command: tuple[str, ...] = ()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Faults of workers: killed, frozen, asked to end, all gone."""
+"""Worker faults: killed, frozen, drained, and all gone."""
 
 from collections.abc import Sequence
 
@@ -13,19 +13,19 @@ from shared.runlog.latency_log import Outcome
 _S = 1e9
 _RECOVERY_MS = 3000.0
 _THINK_MS = 40.0
-_PICTURES = 600  # More than a scenario lasts, so that every mask is a file of its own.
+_PICTURES = 600  # More than a scenario needs, so that every mask has its own file.
 _KILLS = 3
 _FROZEN_S = 4.0
 _DEADLINE_MS = 1000.0
 _AWAY_S = 60.0
-_REASON_S = 2.0  # Until the first frame says that all workers were killed; and
-_FROZEN_REASON_S = 22.5  # that all stand still: one and a half keepalives.
-_SETTLING_S = 1.0  # The broker's acknowledgement may say it before the last worker's will does.
+_REASON_S = 2.0  # Maximum time until the first frame is dropped after all workers were killed.
+_FROZEN_REASON_S = 22.5  # The same after all were frozen: one and a half keepalives.
+_SETTLING_S = 1.0  # The broker's acknowledgement can arrive before the last worker's will.
 _RATE_HZ = 10.0
 
 
 def killed_worker(rig: Rig) -> Finding:
-    """Three workers, two vehicles; a worker with frames in hand is killed, another takes its place, and again."""
+    """Kills workers that hold frames, one after the other, with three workers and two vehicles."""
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2, 3)]
     vehicles = _vehicles(rig, broker.url)
@@ -55,7 +55,7 @@ def killed_worker(rig: Rig) -> Finding:
 
 
 def frozen_worker(rig: Rig) -> Finding:
-    """Three workers, two vehicles with a deadline; a worker stands still with frames in hand, then goes on."""
+    """Freezes a worker that holds frames and continues it later, with three workers and two vehicles with a deadline."""
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2, 3)]
     vehicles = _vehicles(rig, broker.url, "--deadline-ms", f"{_DEADLINE_MS:g}")
@@ -88,7 +88,7 @@ def frozen_worker(rig: Rig) -> Finding:
 
 
 def drained_worker(rig: Rig) -> Finding:
-    """Two workers, two vehicles; one worker is asked to end with frames in hand."""
+    """Drains a worker that holds frames, with two workers and two vehicles."""
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2)]
     vehicles = _vehicles(rig, broker.url)
@@ -119,7 +119,7 @@ def drained_worker(rig: Rig) -> Finding:
 
 
 def no_worker(rig: Rig) -> Finding:
-    """Two houses at once: all workers of one are killed, all of the other stand still; a minute later they are back."""
+    """Kills all workers of one group and freezes all of another for a minute."""
     houses = {way: rig.broker() for way in ("killed", "frozen")}
     workers = {
         way: [rig.worker(broker.url, f"{way}-{number}", think_ms=_THINK_MS) for number in (1, 2)]
@@ -154,7 +154,7 @@ def no_worker(rig: Rig) -> Finding:
 
 
 def answered_since(vehicle: VehicleProcess, since_ns: int) -> list[int]:
-    """When each frame that fell due after a moment was answered, as far as the vehicle's log tells."""
+    """Returns the answer times of the frames that were due after `since_ns`, from the vehicle's log."""
     return [
         int(row["t_mask_decoded_ns"])
         for row in vehicle.rows()
@@ -175,7 +175,7 @@ def _worst(recovered_ms: Sequence[float]) -> Figure:
 
 
 def _silence(vehicle: VehicleProcess, way: str, began_ns: int, back_ns: int, limit_s: float) -> list[Figure]:
-    """How soon a vehicle said that there is no worker, whether it then sent any frame all the same, and the way back."""
+    """Returns the figures of an outage: time to the first drop, frames sent without a worker, time to recovery."""
     meanwhile = [row for row in vehicle.rows() if began_ns < int(row["t_due_ns"]) < back_ns]
     first_ns = min((int(row["t_due_ns"]) for row in meanwhile if row["reason"].startswith("no_worker")), default=None)
     known_ns = (first_ns or began_ns) + _SETTLING_S * _S

@@ -1,4 +1,4 @@
-"""What every server's client offers, and the plainest one: bytes over HTTP."""
+"""The contract of a client of any server, and the simplest one: bytes over HTTP."""
 
 import http.client
 from dataclasses import dataclass
@@ -11,40 +11,40 @@ from bench.peers.rig.workload import Job
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 
-PATIENCE_S = 60.0  # For one answer.
+PATIENCE_S = 60.0  # Timeout of one answer.
 
 
 class PeerError(SkylaneError):
-    """A server did not start, or did not answer as it should."""
+    """A server did not start, or did not answer as expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server made of a picture."""
+    """The result of a server for one image."""
 
     mask: Pixels  # uint8 H×W
-    inference_ns: int  # That the function took, as the server itself timed it.
+    inference_ns: int  # Time of the function, measured by the server.
 
 
 class Client(Protocol):
     """One connection to a server; one call at a time."""
 
     def ask(self, job: Job) -> Answer:
-        """Have a picture answered, and read the mask.
+        """Sends an image and reads the mask.
 
         Raises:
-            PeerError: it was not.
+            PeerError: the server did not answer.
         """
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
 
 
 def check_ready(port: int, path: str, word: str) -> None:
-    """Ask a server's own HTTP route whether it is ready: it answers 200, and says `word`.
+    """Checks a server's readiness route: status 200 and a body with `word`.
 
     Raises:
-        PeerError: not yet.
+        PeerError: the server is not ready.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
@@ -60,7 +60,7 @@ def check_ready(port: int, path: str, word: str) -> None:
 
 
 class HttpClient:
-    """Posts the picture's bytes over a connection that is kept; the answer is the mask's, with a header for the time."""
+    """Posts the image over a persistent connection; the response has the mask, and the inference time in a header."""
 
     def __init__(self, port: int, path: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)

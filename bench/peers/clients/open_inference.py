@@ -1,4 +1,4 @@
-"""Clients of the Open Inference Protocol: NVIDIA's own, as Triton's and MLServer's users have it."""
+"""Clients of the Open Inference Protocol: NVIDIA's tritonclient, for Triton and MLServer."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,13 +16,13 @@ from shared.imaging.frames import Pixels
 
 
 class TensorClient:
-    """The picture as a tensor of bytes in the call's message, the mask in the answer's.
+    """Sends the image as a byte tensor in the message and receives the mask in the same way.
 
-    `as_element`: as one element of type BYTES instead, for a server that makes Python numbers of the others.
+    With `as_element`, the image is one element of type BYTES, for servers that convert others to Python numbers.
     """
 
     def __init__(self, protocol: str, port: int, *, as_element: bool = False) -> None:
-        """`protocol`: "grpc", or "http" with the binary tensor extension."""
+        """Connects by `protocol`: "grpc", or "http" with the binary tensor extension."""
         self._library = _library(protocol)
         timeouts = {} if protocol == "grpc" else {"network_timeout": PATIENCE_S, "connection_timeout": PATIENCE_S}
         self._client = self._library.InferenceServerClient(f"127.0.0.1:{port}", **timeouts)
@@ -50,13 +50,13 @@ class TensorClient:
 
 
 class SharedMemoryClient:
-    """Triton's system shared memory: picture and mask lie in memory that both processes map; gRPC carries the rest."""
+    """Triton's system shared memory: both processes map the image and the mask; gRPC carries the rest."""
 
     def __init__(self, port: int) -> None:
         self._library = _library("grpc")
         self._memory = import_module("tritonclient.utils.shared_memory")
         self._client = self._library.InferenceServerClient(f"127.0.0.1:{port}")
-        self._regions: dict[str, tuple[str, Any]] = {}  # By tensor: the name that the server knows, and the memory.
+        self._regions: dict[str, tuple[str, Any]] = {}  # Name at the server and memory, by tensor.
 
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`. The mask is a view of the memory, which the next call overwrites."""
@@ -74,9 +74,9 @@ class SharedMemoryClient:
         return Answer(mask, int(found.as_numpy(TOOK_OUTPUT)[0]))
 
     def close(self) -> None:
-        """As `Client.close`; the memory is gone then."""
+        """As `Client.close`; also frees the memory."""
         for name, memory in self._regions.values():
-            with suppress(PeerError):  # The server is gone, and its mapping with it.
+            with suppress(PeerError):  # The server has ended.
                 _called(partial(self._client.unregister_system_shared_memory, name))
             self._memory.destroy_shared_memory_region(memory)
         self._client.close()
@@ -91,7 +91,7 @@ class SharedMemoryClient:
 
 
 def _library(protocol: str) -> Any:
-    """`tritonclient.grpc` or `tritonclient.http`."""
+    """Imports `tritonclient.grpc` or `tritonclient.http`."""
     return import_module(f"tritonclient.{protocol}")
 
 

@@ -1,4 +1,4 @@
-"""A plain gRPC call, bytes there and back: the channel of a bare client, and the client of the floor's server."""
+"""Plain gRPC calls with bytes in both directions, and the client of the bare gRPC server."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from bench.peers.rig.workload import Job
 
 
 class BareCall:
-    """A blocking call over a connection of its own."""
+    """A blocking call over a separate connection."""
 
     def __init__(self, address: str, method: str) -> None:
         self._channel: Any = grpc.insecure_channel(address, options=OPTIONS)
         self._call: Any = self._channel.unary_unary(method)
 
     def __call__(self, data: bytes) -> bytes:
-        """The answer's bytes.
+        """Returns the bytes of the response.
 
         Raises:
-            PeerError: there is none.
+            PeerError: the call failed.
         """
         try:
             answer: bytes = self._call(data, timeout=PATIENCE_S)

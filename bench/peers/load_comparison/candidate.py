@@ -1,4 +1,4 @@
-"""Who is measured: a way to a server that runs."""
+"""A candidate of the comparison: a running server and a transport to it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,23 +10,23 @@ from bench.peers.rig.process_tree import ProcessTree
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A way to a server that runs."""
+    """A running server and a transport to it."""
 
     server: str  # A name of NAMES.
     way: str
     connect: Callable[[], Client]
     tree: ProcessTree
     over_tcp: bool = True
-    is_floor: bool = False  # As of a Peer.
+    is_floor: bool = False  # See Peer.
 
     @property
     def name(self) -> str:
-        """Such as "triton grpc"."""
+        """For example "triton grpc"."""
         return f"{self.server} {self.way}"
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Its server runs within the block, and is stopped after it."""
+        """Lets its server run within the block and freezes it afterwards."""
         self.tree.thaw()
         try:
             yield

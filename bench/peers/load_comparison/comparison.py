@@ -1,8 +1,8 @@
-"""Every server in turn with the same pictures and the same load, in alternating rounds of one run.
+"""Measures all servers with the same images and load, in alternating rounds of one run.
 
-All servers are up from the start to the end, each in its own environment. Who is not being measured is stopped, with
-all of its processes, so that its idling costs nobody anything. What serving costs a call is the time that the client
-took for it less the time that this very call's inference took, as the server timed it.
+All servers run from start to end, each in its own environment. Servers that are not being measured are frozen with all
+their processes, so that they take no processor time. The serving overhead of a call is the client's time minus the
+inference time of the same call as the server measured it.
 """
 
 import tempfile
@@ -24,27 +24,27 @@ from shared.errors import SkylaneError
 
 @dataclass(slots=True)
 class Turns:
-    """What a way's turns with one codec gave, a list a round."""
+    """Measurements of one candidate with one codec, one list per round."""
 
     alone: list[list[Taken]] = field(default_factory=list)
     crowded: list[list[Taken]] = field(default_factory=list)
-    answers_hz: list[float] = field(default_factory=list)  # With several clients.
+    answers_hz: list[float] = field(default_factory=list)  # Answers per second with several clients, by round.
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run gave."""
+    """Measurements of a run."""
 
-    turns: dict[str, dict[Contestant, Turns]]  # By codec.
-    skipped: dict[str, str]  # Servers, or ways to them, that were not measured to the end, and why.
+    turns: dict[str, dict[Contestant, Turns]]  # By codec and candidate.
+    skipped: dict[str, str]  # Servers or transports that were not measured completely, and why.
     versions: dict[str, str]
 
 
 def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
-    """Start all that can be started, and run the rounds; `on_step` is told before each.
+    """Starts all available servers and runs the rounds; `on_step` is called before each step.
 
     Raises:
-        PeerError: none of them can be measured.
+        PeerError: no server can be measured.
         SkylaneError: the bag or the model cannot be used.
     """
     with ExitStack() as stack:

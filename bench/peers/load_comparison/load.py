@@ -1,4 +1,4 @@
-"""The load that every way gets alike: one picture in flight, then several clients at a time. Closed loops both."""
+"""The closed-loop load for every candidate: one image in flight, then several clients at the same time."""
 
 import threading
 import time
@@ -16,28 +16,28 @@ from shared.runtime.threads import ThreadGroup
 
 Connect = Callable[[], Client]
 
-SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
+SETTLING = 3  # Uncounted calls at the start of a turn, because the server was frozen.
 _STEADY, _STEADY_RATIO, _WARM_UP_CALLS = 5, 1.1, 60
-_LEAST = 4  # Calls of a turn, however long they take.
+_LEAST = 4  # Minimum number of calls in a turn, however long they take.
 _END_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One call."""
+    """Measurements of one call."""
 
-    total_ms: float  # From the picture's bytes to the mask's pixels, at the client.
+    total_ms: float  # Time at the client, from the image bytes to the mask's pixels.
     inference_ms: float
-    wrong_pixels: int  # Of the mask, or bytes of the scores, against the direct call.
+    wrong_pixels: int  # Pixels of the mask (or bytes of the scores) that differ from the direct call.
 
     @property
     def overhead_ms(self) -> float:
-        """What serving took."""
+        """Serving overhead in ms."""
         return self.total_ms - self.inference_ms
 
 
 def warm_up(connect: Connect, jobs: Sequence[Job], patience_s: float) -> int:
-    """Call until it goes no faster, or often enough; how often that was.
+    """Calls until the time is steady or a limit is reached; returns the number of calls.
 
     Raises:
         PeerError: a call failed.
@@ -52,7 +52,7 @@ def warm_up(connect: Connect, jobs: Sequence[Job], patience_s: float) -> int:
 
 
 def is_steady(took_ms: Sequence[float]) -> bool:
-    """Whether the last few calls were hardly faster than the few before them."""
+    """Whether the last calls were not clearly faster than the calls before them."""
     before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
     return len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
 
@@ -66,9 +66,9 @@ def one_in_flight(
     settling: int = SETTLING,
     meter: AbstractContextManager[object] | None = None,
 ) -> list[Taken]:
-    """So many calls, one after the other over one connection; fewer of a server that takes longer than that for them.
+    """Makes `frames` calls, one after the other over one connection; fewer if they take longer than `patience_s`.
 
-    `settling`: calls before them that do not count. `meter`: is entered after those, and left after the last call.
+    `settling` calls before them do not count. `meter` is entered after those and left after the last call.
 
     Raises:
         PeerError: a call failed.
@@ -87,9 +87,9 @@ def one_in_flight(
 def many_at_a_time(
     connect: Connect, jobs: Sequence[Job], frames: int, clients: int, patience_s: float
 ) -> tuple[float, list[Taken]]:
-    """Answers a second while so many clients call, each over its own connection; and all calls.
+    """Returns answers per second with `clients` clients, each with its own connection, and all calls.
 
-    The first answers are not counted, one for each client. A slow server gets fewer calls, as by `one_in_flight`.
+    The first answer of each client is not counted. A slow server gets fewer calls, as in `one_in_flight`.
 
     Raises:
         PeerError: a call failed.
@@ -103,7 +103,7 @@ def many_at_a_time(
         return len(answered) < clients + _LEAST or time.monotonic() < until_s
 
     def call() -> None:
-        with closing(connect()) as client:  # Here: some clients know only the thread they were made in.
+        with closing(connect()) as client:  # Created here, because some clients are bound to their thread.
             while not ended.is_set() and wanted() and (number := next(numbers)) < frames + clients:
                 taken = _timed(client, jobs[number % len(jobs)])
                 answered.append((time.perf_counter(), taken))

@@ -1,4 +1,4 @@
-"""What the contest measures, and how often."""
+"""Settings of the comparisons."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +8,12 @@ from bench.peers.rig.workload import CODECS
 
 OURS = "skylane"
 NAMES = (OURS, *PEERS)
-MASK_CODEC = "raw"  # What the peers send, and nothing here travels over a link.
+MASK_CODEC = "raw"  # As the peers send masks; there is no link here.
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured and how often."""
+    """What is measured, and how often."""
 
     bag: Path
     models: Path
@@ -21,8 +21,8 @@ class Plan:
     names: tuple[str, ...] = NAMES
     codecs: tuple[str, ...] = CODECS
     rounds: int = 5
-    frames: int = 20  # A turn with one picture in flight; twice as many with several clients.
+    frames: int = 20  # Calls of a turn with one image in flight; twice as many with several clients.
     clients: int = 8
-    mask_codec: str = MASK_CODEC  # Of Skylane's answers; the peers send theirs unpacked.
-    scenarios: tuple[str, ...] = ()  # Of SCENARIOS, for the trial; the contest has none.
-    turn_s: float = 30.0  # Half a turn takes no longer: a slow server is called less often, and its n tells.
+    mask_codec: str = MASK_CODEC  # Encoding of Skylane's masks; the peers do not compress theirs.
+    scenarios: tuple[str, ...] = ()  # Names of SCENARIOS, for the scenario comparison; empty for the load comparison.
+    turn_s: float = 30.0  # Maximum duration of half a turn; slow servers get fewer calls.

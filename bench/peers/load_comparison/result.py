@@ -1,4 +1,4 @@
-"""What the contest's turns come to: figures by cell, ratios to the fastest peer, and where a peer wins."""
+"""Results of the load comparison: values by candidate, ratios to the fastest peer, and comparisons that a peer wins."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -10,11 +10,11 @@ from bench.peers.load_comparison.comparison import Outcome, Turns
 from bench.peers.load_comparison.plan import OURS, Plan
 from shared.runtime.machine import machine
 
-Figures = dict[str, Any]  # Of one way with one codec.
+Figures = dict[str, Any]  # Values of one candidate with one codec.
 
 
 def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """What `--json` writes."""
+    """Returns the content of `--json`."""
     cells = {
         codec: {each.name: _figures(each, turns) for each, turns in by_contestant.items() if turns.alone}
         for codec, by_contestant in outcome.turns.items()
@@ -58,7 +58,7 @@ def _figures(contestant: Contestant, turns: Turns) -> Figures:
 
 
 def _ratios(figures: Mapping[str, Figures]) -> dict[str, Any]:
-    """Each of our ways' overhead over that of the fastest peer over TCP, in all and round by round."""
+    """Returns the overhead of each Skylane transport relative to the fastest peer over TCP, overall and by round."""
     fastest = _best((name for name in figures if _is_rival(figures[name])), figures)
     if fastest is None:
         return {}
@@ -79,7 +79,7 @@ def _ratios(figures: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 def _floor(figures: Mapping[str, Figures]) -> dict[str, Any]:
-    """The least that a call costs, and how much of the others' overhead that is."""
+    """Returns the overhead of a bare gRPC call, and its share of the others' overhead."""
     floor = _best((name for name in figures if figures[name]["is_floor"]), figures)
     if floor is None:
         return {}
@@ -88,7 +88,7 @@ def _floor(figures: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 def _wins(codec: str, figures: Mapping[str, Figures], clients: int) -> list[str]:
-    """A sentence for each comparison in which a peer was better than the best of our ways."""
+    """Returns a sentence for each comparison in which a peer was better than the best Skylane transport."""
     ours = [name for name in figures if figures[name]["server"] == OURS]
     theirs = [name for name, each in figures.items() if each["server"] != OURS and not each["is_floor"]]
     lines = []

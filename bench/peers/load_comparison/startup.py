@@ -1,4 +1,4 @@
-"""Who takes part: each server started, answering, warmed up and stopped; or the reason why it is not."""
+"""Starts, checks, warms up and freezes all servers before the comparison, or records why a server is skipped."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,19 +12,19 @@ from shared.errors import SkylaneError
 
 
 class LineUp:
-    """Servers with the work that awaits them, up until the stack that it is given is closed."""
+    """Starts servers that run until the given stack is closed."""
 
     def __init__(self, starter: Starter, work: Iterable[Sequence[Job]], turn_s: float, stack: ExitStack) -> None:
-        """`work`: what each is warmed up with, one after the other, for `turn_s` at most each."""
+        """Creates the starter; each server is warmed up with `work`, for at most `turn_s` per item."""
         self.contestants: list[Contestant] = []
-        self.skipped: dict[str, str] = {}  # Servers, or ways to them, and why they take no part.
+        self.skipped: dict[str, str] = {}  # Servers or transports that are skipped, and why.
         self._starter, self._work, self._turn_s, self._stack = starter, list(work), turn_s, stack
 
     def start(self, wanted: Mapping[str, Sequence[str] | None], on_step: Callable[[str], None]) -> None:
-        """Start one after the other; `on_step` is told before each. `wanted`: by server its ways; None: all of them.
+        """Starts the servers of `wanted`, with their transports (None: all); `on_step` is called before each.
 
         Raises:
-            PeerError: none can be started.
+            PeerError: no server can be started.
         """
         for name, ways in wanted.items():
             on_step(f"starting {name}")
@@ -53,5 +53,5 @@ class LineUp:
 
 
 def nobody(skipped: Mapping[str, str]) -> PeerError:
-    """That all were skipped, and why each."""
+    """Returns the error that all servers were skipped, with the reasons."""
     return PeerError("nobody to measure: " + "; ".join(f"{who}: {why}" for who, why in skipped.items()))

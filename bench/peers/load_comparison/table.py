@@ -1,4 +1,4 @@
-"""The contest's result as somebody reads it in a terminal."""
+"""Prints the result of the load comparison."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from bench.harness.output import machine_line
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
 
-_TARGETS = {"jpeg": 1.15, "raw": 1.0}  # At most, of the fastest peer's overhead over TCP.
+_TARGETS = {"jpeg": 1.15, "raw": 1.0}  # Maximum overhead relative to the fastest peer over TCP.
 _TARGET_WAY = "skylane grpc"
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print the tables, the ratios, and what was skipped."""
+    """Prints the tables, the ratios, and the skipped servers."""
     for codec, figures in result["cells"].items():
         if figures:
             console.print(_cells(result, codec, figures))
@@ -54,7 +54,7 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
 
 
 def _floor(codec: str, figures: Mapping[str, Any], ratios: Mapping[str, Any], floor: Mapping[str, Any]) -> str:
-    """What no server over gRPC can be better than, and how far that is from the target."""
+    """Returns the lower limit of any gRPC server, and its distance from the target."""
     name = floor["name"]
     told = f"The floor. {codec}: {name}, the function behind a bare gRPC server, adds "
     told += f"{figures[name]['overhead_ms']['median']:.2f} ms to a call"

@@ -1,4 +1,4 @@
-"""The peers: how each is started, as its own documentation has it, and by which ways a client reaches it."""
+"""The table of compared servers: how each is started, as documented by its authors, and its transports."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,16 +18,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one run gives one server."""
+    """Resources of one server in a run."""
 
     environment: Environment
-    folder: Path  # Its own, for settings, caches and its log.
-    ports: tuple[int, int, int, int]  # All free: for HTTP, for gRPC, and two for whatever else it opens.
+    folder: Path  # Folder for settings, caches and the log.
+    ports: tuple[int, int, int, int]  # Free ports: HTTP, gRPC, and two others.
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A client's path to a server."""
+    """A transport between a client and a server."""
 
     name: str  # "shm": shared memory.
     connect: Callable[[Seat], Client]
@@ -36,23 +36,23 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A serving system."""
+    """A model server."""
 
     title: str
-    library: str  # Whose version stands beside the figures.
+    library: str  # The library whose version is reported.
     command: Callable[[Seat], list[str]]
     ways: tuple[Way, ...]
-    ready_path: str = ""  # Answers 200 over HTTP once the model is loaded, before it has inferred anything.
-    ready_word: str = ""  # And says this, where 200 alone tells nothing.
-    ready_port: int = 0  # Which of the seat's.
-    variables: Mapping[str, str] = field(default_factory=dict)  # Of its environment.
-    is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
-    is_floor: bool = False  # No serving system, and nobody's rival: what a call of gRPC's own costs at the least.
-    is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
+    ready_path: str = ""  # HTTP path that answers 200 when the model is loaded, before the first inference.
+    ready_word: str = ""  # Text that the answer must contain, if 200 is not enough.
+    ready_port: int = 0  # Index of the port.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Environment variables.
+    is_alone: bool = False  # Whether it listens on every address, so that it only runs in a network namespace.
+    is_floor: bool = False  # Whether it is the bare gRPC server, the lower limit of a gRPC call.
+    is_torch: bool = False  # Whether it serves TorchScript, whose results differ in the last bits.
 
 
 def _module(name: str) -> Callable[[Seat], list[str]]:
-    """Run one of our server modules with its ports as arguments."""
+    """Returns the command that runs a module of `bench.peers.servers` with its ports as arguments."""
     return lambda seat: [str(seat.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, seat.ports[:2])]
 
 
@@ -67,7 +67,7 @@ def _mlserver(seat: Seat) -> list[str]:
         "host": "127.0.0.1",
         "http_port": http_port,
         "grpc_port": grpc_port,
-        "parallel_workers": 0,  # With more it does not start here: multiprocessing in its workers fails.
+        "parallel_workers": 0,  # With more it does not start: multiprocessing in its workers fails.
         "metrics_endpoint": None,
         "debug": False,
     }

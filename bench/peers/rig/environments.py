@@ -1,6 +1,6 @@
-"""The peers' environments: a folder each with a Python of its own, made when asked for from a lock of all it needs.
+"""Virtual environments of the peers, created on request from lock files.
 
-No two of the peers agree on the versions of what they share, nor with Skylane.
+Each peer needs its own, because their dependencies conflict with each other and with Skylane's.
 """
 
 import subprocess
@@ -13,49 +13,49 @@ from typing import IO
 from bench.peers.clients.client import PeerError
 
 _LOCKS = Path(__file__).resolve().parents[1] / "requirements"
-_COMPLETE = "complete"  # In the environment: the lock that it was made of.
+_COMPLETE = "complete"  # File in the environment with a copy of its lock.
 _SYSTEM = Path("/usr/bin/python3.11")
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a peer's Python is."""
+    """The virtual environment of a peer."""
 
     folder: Path
     lock: Path
-    maker: Path  # The Python that makes it.
+    maker: Path  # The Python that creates it.
 
     @property
     def programs(self) -> Path:
-        """The folder of its commands, wherever one is called from."""
+        """The folder of its commands."""
         return self.folder.absolute() / "bin"
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The interpreter."""
         return self.programs / "python"
 
     @property
     def log(self) -> Path:
-        """What the last making of it said."""
+        """The log of the last installation."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def server_log(self) -> Path:
-        """What its server last said."""
+        """The log of the server."""
         return self.folder.with_name(f"{self.folder.name}-server.log")
 
     @property
     def is_complete(self) -> bool:
-        """Whether it was made to its end, of the lock as it is now."""
+        """Whether it was completely installed from the current lock."""
         stamp = self.folder / _COMPLETE
         return stamp.is_file() and stamp.read_bytes() == self.lock.read_bytes()
 
     def check(self) -> None:
-        """Make sure that it can be used.
+        """Checks that it can be used.
 
         Raises:
-            PeerError: it is not there, or was made of another lock.
+            PeerError: it is missing, or was created from another lock.
         """
         if not self.folder.is_dir():
             raise PeerError(f"no environment in {self.folder}: skylane bench peers --prepare")
@@ -63,10 +63,10 @@ class Environment:
             raise PeerError(f"{self.folder} is half made, or of another lock: skylane bench peers --prepare")
 
     def make(self, on_step: Callable[[str], None]) -> None:
-        """Make it anew; pip's output goes to `log`.
+        """Creates it again; pip's output goes to `log`.
 
         Raises:
-            PeerError: a library cannot be had; the log's last line is told.
+            PeerError: a library cannot be installed; the message has the last line of the log.
         """
         (self.folder / _COMPLETE).unlink(missing_ok=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +79,10 @@ class Environment:
         (self.folder / _COMPLETE).write_bytes(self.lock.read_bytes())
 
     def version(self, library: str) -> str:
-        """The version of a library that the lock names.
+        """Returns the version of a library in the lock.
 
         Raises:
-            PeerError: it names none.
+            PeerError: the lock does not contain the library.
         """
         for line in self.lock.read_text(encoding="utf-8").splitlines():
             name, _, version = line.partition("==")
@@ -99,10 +99,10 @@ class Environment:
 
 
 def environment(peer: str, root: Path | None = None) -> Environment:
-    """The environment of a peer, there or not. `root`: the folder of all; None: `build/peers`."""
+    """Returns the environment of a peer, whether it exists or not, in `root` (None: `build/peers`)."""
     return Environment((root or Path("build") / "peers") / peer, _LOCKS / f"{peer}.lock", _maker())
 
 
 def _maker() -> Path:
-    """Triton wants a Python with its shared library in the system's own place, which the distribution's is."""
+    """Triton needs a Python whose shared library is in a system folder, such as the distribution's Python."""
     return _SYSTEM if _SYSTEM.exists() else Path(sys.executable)

@@ -1,7 +1,7 @@
-"""The function that every peer serves: a TensorFlow graph from colour pixels to class ids, and a JPEG's decoding before it.
+"""The function that every peer serves: JPEG decoding and a TensorFlow graph from pixels to class ids.
 
-It needs TensorFlow, NumPy and OpenCV alone, and nothing of Skylane's: each peer loads it in an environment of its own.
-The graph is the very one that Skylane's engine runs, as `bench.peers.rig.workload` writes it.
+It imports only TensorFlow, NumPy and OpenCV, because each peer loads it in its own environment. The graph is the one
+that Skylane's engine runs, written by `bench.peers.rig.workload`.
 """
 
 import math
@@ -15,11 +15,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-GRAPH_VARIABLE = "SKYLANE_PEER_GRAPH"  # Of a server's environment: the graph's file.
-SHAPE_VARIABLE = "SKYLANE_PEER_SHAPE"  # And what it takes, H×W×3: "608x968x3".
-MODEL = "road"  # Its name where a server wants one.
-INPUT, MASK_OUTPUT, TOOK_OUTPUT = "data", "mask", "inference_ns"  # Of the Open Inference Protocol's calls.
-INFERENCE_HEADER = "Inference-Ns"  # Of the other HTTP servers' answers.
+GRAPH_VARIABLE = "SKYLANE_PEER_GRAPH"  # Environment variable with the graph's file.
+SHAPE_VARIABLE = "SKYLANE_PEER_SHAPE"  # Environment variable with the input shape H×W×3, for example "608x968x3".
+MODEL = "road"  # Name of the model.
+INPUT, MASK_OUTPUT, TOOK_OUTPUT = "data", "mask", "inference_ns"  # Tensors of Open Inference calls.
+INFERENCE_HEADER = "Inference-Ns"  # Header in the responses of the other HTTP servers.
 IMAGES = "skylane_images:0"  # uint8 N×H×W×3.
 MASK = "mask:0"  # uint8 N×H×W.
 
@@ -27,14 +27,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Read when the library is l
 
 
 class NotAPictureError(ValueError):
-    """Bytes that are no picture."""
+    """The bytes are not an image."""
 
 
 class Function:
-    """The graph in a session with TensorFlow's own settings, on the processor; several may call it at a time."""
+    """The graph in a session with TensorFlow's default settings on the CPU; thread-safe."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Load the frozen graph at `path`; None: where the environment's GRAPH_VARIABLE points."""
+        """Loads the frozen graph at `path`; None: the file in GRAPH_VARIABLE."""
         tf: Any = import_module("tensorflow")  # Any: TensorFlow ships no types.
         definition = tf.compat.v1.GraphDef()
         definition.ParseFromString(Path(path or os.environ[GRAPH_VARIABLE]).read_bytes())
@@ -46,7 +46,7 @@ class Function:
         self._run = session.make_callable(MASK, feed_list=[IMAGES])
 
     def answer(self, data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-        """As `infer`, of the bytes of a call.
+        """Decodes the bytes of a call and calls `infer`.
 
         Raises:
             NotAPictureError: as `picture_of`.
@@ -54,7 +54,7 @@ class Function:
         return self.infer(picture_of(data, self._shape))
 
     def infer(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-        """The mask, uint8 H×W, of a picture, uint8 H×W×3 in the graph's colour order; and the nanoseconds it took."""
+        """Returns the mask, uint8 H×W, of an image, uint8 H×W×3 in the graph's colour order, and the time in ns."""
         begun_ns = time.perf_counter_ns()
         masks = self._run(image[None])
         took_ns = time.perf_counter_ns() - begun_ns
@@ -62,13 +62,13 @@ class Function:
 
 
 def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The picture, uint8 of `shape`, in a call's bytes: its pixels where they are as many, else a JPEG of any size.
+    """Returns the image, uint8 of `shape`, from raw pixels of that size or from a JPEG of any size.
 
-    One of another size is stretched, by the area of its pixels where no axis grows and cubic otherwise, as
-    `shared.imaging.geometry.apply` does it. Neither is a part of an inference's nanoseconds.
+    A JPEG of another size is stretched: area interpolation if no axis grows, otherwise cubic, as in
+    `shared.imaging.geometry.apply`. Decoding is not part of the inference time.
 
     Raises:
-        NotAPictureError: they are neither.
+        NotAPictureError: the bytes are neither.
     """
     values = np.frombuffer(data, np.uint8)
     if values.size == math.prod(shape):
@@ -85,6 +85,6 @@ def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArr
 
 
 def _decoded(values: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """As Skylane decodes, so that the decoder makes no difference."""
+    """Decodes as Skylane does, so that the decoder makes no difference."""
     picture = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
     return None if picture is None else np.asarray(picture, np.uint8)

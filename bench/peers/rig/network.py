@@ -1,18 +1,18 @@
-"""A network of its own for the whole bench: some peers listen on every address of the machine, and ask nobody who calls."""
+"""Runs the whole bench in a network namespace, because some peers listen on every address without authentication."""
 
 import os
 import subprocess
 import sys
 
-VARIABLE = "SKYLANE_PEERS_NETWORK"  # Set in the process that is inside.
+VARIABLE = "SKYLANE_PEERS_NETWORK"  # Set in the process inside the namespace.
 _ENTER = ("unshare", "--net", "--")
 _UP = 'ip link set lo up && exec "$@"'
 
 
 def enter() -> None:
-    """Start this process anew, as the same process, in a network namespace that has a loopback device and nothing else.
+    """Executes this process again in a network namespace with only a loopback device.
 
-    Comes back where that was done, or cannot be. Call it before anything is opened.
+    Returns if that was done already or is not possible. Call it before opening any file or socket.
     """
     if is_own() or _refusal() is not None:
         return
@@ -21,12 +21,12 @@ def enter() -> None:
 
 
 def is_own() -> bool:
-    """Whether this process has a network of its own."""
+    """Whether this process is in its own network namespace."""
     return VARIABLE in os.environ
 
 
 def _refusal() -> str | None:
-    """Why there can be none; None where there can."""
+    """Returns why a namespace is not possible; None if it is."""
     try:
         done = subprocess.run([*_ENTER, "sh", "-c", _UP, "sh", "true"], capture_output=True, text=True, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""A server's processes: all that it has started, though they have a session or a process group of their own."""
+"""The process tree of a server, including processes with their own session or process group."""
 
 import os
 import signal
@@ -13,19 +13,19 @@ _LOOK_S = 0.002
 
 
 class ProcessTree:
-    """Processes and what they start. One that was seen once stays a member, though its parent is gone.
+    """Processes and all their descendants. A process that was found once stays a member after its parent has ended.
 
-    A member is found by its parent or by its session, hence also one whose parent has ended before anybody looked,
-    unless it began a session of its own.
+    Members are found by their parent or their session, so a process whose parent ended earlier is found unless it has
+    its own session.
     """
 
     def __init__(self, roots: Iterable[int]) -> None:
-        """`roots`: the numbers of processes; those that are gone count for nothing."""
+        """Creates the tree from the process ids `roots`; ended processes are ignored."""
         self._members = {process.pid: process for process in map(_process, roots) if process}
         self._sessions = {session for pid in self._members if (session := _session(pid)) == pid}
 
     def members(self) -> list[psutil.Process]:
-        """Those that run now."""
+        """Returns the running members."""
         for process in [*self._members.values(), *self._of_sessions()]:
             with suppress(psutil.NoSuchProcess):
                 found = [process, *process.children(recursive=True)]
@@ -34,22 +34,22 @@ class ProcessTree:
         return [process for process in self._members.values() if _is_alive(process)]
 
     def freeze(self) -> None:
-        """Stop all, until they are thawed: they take no processor time. Returns once all are stopped."""
+        """Stops all members (SIGSTOP) and returns when all are stopped."""
         pause = threading.Event()
         while [process for process in self.members() if not _has_stopped(process)]:
             self._send(signal.SIGSTOP)
             pause.wait(_LOOK_S)
 
     def thaw(self) -> None:
-        """Have all go on."""
+        """Continues all members."""
         self._send(signal.SIGCONT)
 
     def end(self, patience_s: float) -> None:
-        """Ask all to end, and kill what is left after `patience_s`. Ending twice is no error."""
+        """Terminates all members and kills the remaining ones after `patience_s`. May be called repeatedly."""
         self.thaw()
         self._send(signal.SIGTERM)
         psutil.wait_procs(self.members(), patience_s)
-        while left := self.members():  # What is killed may just have started another.
+        while left := self.members():  # A killed process may have started another one.
             for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -1,4 +1,4 @@
-"""What a server's processes take of the machine, all together, while it is called."""
+"""Measures CPU and memory of all processes of a server during a block."""
 
 import threading
 import time
@@ -17,28 +17,28 @@ _END_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was taken from the beginning of a block to its end."""
+    """CPU and memory of a block."""
 
     wall_s: float
-    cpu_s: float  # Of processor time, user's and system's.
-    rss_mb: float  # The most resident at a time, 10^6 bytes; what processes share counts for each.
-    pss_mb: float  # At the end; what processes share is divided among them.
+    cpu_s: float  # User and system processor time.
+    rss_mb: float  # Maximum resident memory in 10^6 bytes; shared memory counts for each process.
+    pss_mb: float  # Proportional memory at the end; shared memory is divided among the processes.
 
     @property
     def cpu_percent(self) -> float:
-        """The utilisation: 100 is one core busy all the time."""
+        """Utilization; 100 is one core that is always busy."""
         return 100 * self.cpu_s / self.wall_s
 
 
 class Meter(AbstractContextManager["Meter"]):
-    """Measures a tree of processes while the block lasts.
+    """Measures a process tree within the block.
 
-    A process that ends within it takes its processor time with it; one that begins is counted. Resident memory is looked
-    at ten times a second, of the processes that were there at the beginning: finding others would take the time of
-    the client that is measured. Proportional memory is what the kernel adds up page by page, hence once, at the end.
+    The processor time of a process that ends is lost; a process that begins is counted. Resident memory is sampled ten
+    times a second for the processes that existed at the beginning, because a search would disturb the measured client.
+    Proportional memory is expensive for the kernel, so it is read once at the end.
     """
 
-    usage: Usage  # Once the block has ended.
+    usage: Usage  # Available after the block.
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree

@@ -1,4 +1,4 @@
-"""A peer's server in processes of its own."""
+"""Runs the server of a peer."""
 
 import os
 import subprocess
@@ -19,10 +19,10 @@ _END_S = 20.0
 
 
 class Server(AbstractContextManager["Server"]):
-    """Runs while the block lasts; no process of it is left then."""
+    """A server that runs until the block ends; then all its processes have ended."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
-        """Start it. `folder`: where it runs. `environment`: added to this process's. `log`: takes what it says.
+        """Starts the server in `folder`, with `environment` added to this process's and its output in `log`.
 
         Raises:
             PeerError: the command cannot be run.
@@ -44,15 +44,15 @@ class Server(AbstractContextManager["Server"]):
         self.tree = ProcessTree([self._process.pid])
 
     def await_answer(self, connect: Callable[[], Client], job: Job, patience_s: float) -> None:
-        """Return once a client has had an answer.
+        """Waits until a client gets an answer.
 
         Raises:
-            PeerError: the server ended, or gave none in time; its last words are told.
+            PeerError: the server ended, or did not answer in time; the message has its last output.
         """
         self._await(partial(_ask_once, connect, job), patience_s)
 
     def await_ready(self, port: int, path: str, word: str, patience_s: float) -> None:
-        """Return once it says itself that it is ready, as `check_ready` asks it: nothing was inferred then.
+        """Waits until the server reports its readiness (`check_ready`), without any inference.
 
         Raises:
             PeerError: as `await_answer`.
@@ -81,7 +81,7 @@ class Server(AbstractContextManager["Server"]):
                     raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
             else:
                 return
-            self.tree.members()  # Who is seen now is known later, when its parent is gone.
+            self.tree.members()  # Records the members, to find them after their parent has ended.
             pause.wait(_LOOK_S)
 
     def _last_words(self) -> str:

@@ -1,4 +1,4 @@
-"""Skylane among the peers: one worker with all its doors, a bare call of its gRPC, and the vehicle's own transports."""
+"""Skylane as a candidate: a worker with all frontends, a plain gRPC client, and the vehicle's transports."""
 
 import queue
 import uuid
@@ -31,13 +31,13 @@ from shared.registry import load
 from shared.stages import Stage
 
 _CAMERA = "front"
-_ENGINE = "tensorflow"  # That the peers' function is made of.
-_CALL = "grpc"  # A bare call by grpcio, as any client would make it,
-_VEHICLE = "grpc by a vehicle"  # and the same endpoint by a vehicle's transport.
+_ENGINE = "tensorflow"  # The engine that runs the peers' function.
+_CALL = "grpc"  # A plain call with grpcio.
+_VEHICLE = "grpc by a vehicle"  # The same endpoint with the vehicle's transport.
 
 
 class CallClient:
-    """As plain a client as the peers'."""
+    """A plain gRPC client, like those of the peers."""
 
     def __init__(self, call: BareCall, vehicle: str, session: str, want: RequestOptions) -> None:
         self._call = call
@@ -58,7 +58,7 @@ class CallClient:
 
 
 class SkylaneClient:
-    """A vehicle with one camera and one frame in flight, by any of the vehicle's transports."""
+    """A vehicle with one camera and one frame in flight, with any of its transports."""
 
     def __init__(self, transport: Transport, vehicle: str, session: str, want: RequestOptions) -> None:
         self._transport, self._want = transport, want
@@ -97,19 +97,24 @@ def opened(
     *,
     is_cold: bool = False,
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
-    """A worker with its broker, up until the stack is closed; and by way how to connect.
+    """Starts a worker with its broker until the stack is closed; returns its processes and clients by transport.
 
-    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS. `ways`: those that are wanted; None: all.
-    `is_cold`: it does not warm its model up.
+    Args:
+        stack: Ends the worker.
+        models: The model repository.
+        model: The model to serve.
+        mask_codec: Encoding of masks, a key of MASK_CODECS.
+        ways: Names of transports; None: all.
+        is_cold: Whether the warm-up is skipped.
 
     Raises:
-        SkylaneError: it did not get ready.
+        SkylaneError: the worker did not become ready.
     """
     doors = [door for door in ALL_TRANSPORTS if ways is None or any(_door(way) == door for way in ways)]
     flags = engine_flags(engine=_ENGINE, warm_up=0 if is_cold else None)
     site = stack.enter_context(GatewayDeployment(models=models, model=model, transports=doors, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
-    stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
+    stack.callback(tree.thaw)  # Frozen processes do not react to the signal to end.
     want = RequestOptions(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
     if _CALL in doors:
@@ -124,15 +129,15 @@ def _door(way: str) -> str:
 
 
 def _called(site: GatewayDeployment, want: RequestOptions) -> Client:
-    """A client of a name of its own at the gRPC door."""
+    """Returns a gRPC client with a unique name."""
     return CallClient(BareCall(site.address(_CALL), SkylaneAdapter.method), *_names(), want)
 
 
 def _connected(site: GatewayDeployment, door: str, model: str, want: RequestOptions) -> Client:
-    """A vehicle of its own at a door, which has found the worker.
+    """Returns a vehicle that is connected to the worker.
 
     Raises:
-        SkylaneError: it cannot connect, or nobody serves the model.
+        SkylaneError: it cannot connect, or no worker serves the model.
     """
     vehicle, session = _names()
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
@@ -146,17 +151,17 @@ def _connected(site: GatewayDeployment, door: str, model: str, want: RequestOpti
 
 
 def _names() -> tuple[str, str]:
-    """A vehicle's and a session's, that nobody had before."""
+    """Returns unique names of a vehicle and a session."""
     return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
 
 
 def answer_of(answer: ResultMessage, job: Job) -> Answer:
-    """The mask in memory, and how long its inference took.
+    """Returns the mask and its inference time.
 
-    Of a classification a vehicle is told the best classes alone: the others' scores are taken to be right.
+    A vehicle gets only the best classes of a classification: the other scores are assumed to be right.
 
     Raises:
-        PeerError: it is none.
+        PeerError: the message has no result.
     """
     if answer.status is not Status.ANSWERED:
         raise PeerError(f"{answer.status}: {answer.reason}")

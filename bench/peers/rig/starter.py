@@ -1,4 +1,4 @@
-"""How a plan's servers are started: Skylane or a peer, to be asked at once or without ever having been asked."""
+"""Starts Skylane or a peer, with or without a first inference."""
 
 import os
 import shutil
@@ -23,22 +23,22 @@ _READY_S = 120.0
 
 
 class Starter:
-    """Starts servers, one as often as it is asked to. What they serve is written once."""
+    """Starts servers, also repeatedly; the files that they serve are written once."""
 
     def __init__(self, plan: Plan, job: Job, folder: Path) -> None:
-        """`job`: one of those that they will get. `folder`: empty; they keep there what they need to."""
-        self.versions: dict[str, str] = {}  # Of the peers that were started.
+        """Creates the starter; `job` is an example of the calls, `folder` an empty folder for the servers' files."""
+        self.versions: dict[str, str] = {}  # Versions of the started peers.
         self._plan, self._job, self._folder = plan, job, folder
 
     def start(
         self, name: str, stack: ExitStack, ways: Sequence[str] | None = None, *, is_cold: bool = False
     ) -> list[Contestant]:
-        """Start a server of NAMES, up until the stack is closed; it is stopped, and so are its contestants.
+        """Starts a server of NAMES until the stack is closed and returns its candidates, which are frozen.
 
-        `ways`: those that are wanted; None: all. `is_cold`: it has inferred nothing yet.
+        `ways` are the transports to use (None: all). With `is_cold`, the server has made no inference yet.
 
         Raises:
-            SkylaneError: it cannot be started, or does not get ready.
+            SkylaneError: the server cannot be started, or does not become ready.
         """
         found = self._ours(stack, ways, is_cold=is_cold) if name == OURS else self._peer(name, stack, is_cold=is_cold)
         return [each for each in found if ways is None or each.way in ways]
@@ -52,18 +52,18 @@ class Starter:
     def _peer(self, name: str, stack: ExitStack, *, is_cold: bool) -> list[Contestant]:
         peer = PEERS[name]
         if peer.is_alone and not network.is_own():
-            raise PeerError("it listens on every address of the machine: run as root, and it gets a network of its own")
+            raise PeerError("it listens on every address of the machine: run as root, to use a network namespace")
         made = environment(name)
         made.check()
         self.versions[name] = f"{peer.library} {made.version(peer.library)}"
         folder = self._folder / name
         folder.mkdir()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)  # The next start of it finds nothing of this one.
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)  # The next start must not find old files.
         seat = Seat(made, folder, (free_port(), free_port(), free_port(), free_port()))
         variables = {
             "PYTHONPATH": str(ROOT),
             "PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(folder),  # For caches; the next two are for sockets.
+            "HOME": str(folder),  # Caches; the next two variables are for sockets.
             "TMPDIR": str(folder),
             "TEMP": str(folder),
             GRAPH_VARIABLE: str(self._torchscript() if peer.is_torch else self._graph()),
@@ -83,14 +83,14 @@ class Starter:
         ]
 
     def _graph(self) -> Path:
-        """The graph of Skylane's engine, in a file."""
+        """Writes the graph of Skylane's engine and returns its path."""
         path = self._folder / "graph.pb"
         if not path.exists():
             write_graph(self._plan.models, self._plan.model, path)
         return path
 
     def _torchscript(self) -> Path:
-        """The same network as TorchScript, in a file."""
+        """Writes the same network as TorchScript and returns its path."""
         path = self._folder / "network.pt"
         if not path.exists():
             write: Callable[..., None] = import_module("bench.peers.rig.torch_network").write_torchscript

@@ -1,6 +1,6 @@
-"""`road-small` in PyTorch with the weights that ship, for servers that take no TensorFlow graph.
+"""`road-small` in PyTorch with the shipped weights, for servers that cannot run TensorFlow graphs.
 
-The same network as `modelling.architectures.networks.road_small`, its dilation by dilated convolutions on the whole map.
+The network is that of `modelling.architectures.networks.road_small`, with dilated convolutions on the whole map.
 """
 
 import warnings
@@ -20,18 +20,18 @@ functional: Any = import_module("torch.nn.functional")
 NAME = "road-small"
 
 _OUTPUT_STRIDE = 8
-_PADDED = 4  # The map that is dilated is padded to a multiple of this, and cropped behind.
+_PADDED = 4  # The dilated map is padded to a multiple of this and cropped afterwards.
 
 
 class UnknownNetworkError(SkylaneError):
-    """A network that is not written in PyTorch here."""
+    """The network is not implemented in PyTorch."""
 
 
 class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no types that are read here.
-    """Class ids uint8 N×H×W of pictures uint8 N×H×W×3, RGB."""
+    """Computes class ids, uint8 N×H×W, from images, uint8 N×H×W×3, RGB."""
 
     def __init__(self, weights: Mapping[str, Any]) -> None:
-        """`weights`: folded, by the layers' names in TensorFlow."""
+        """Creates the network; `weights` are folded and named by the layers in TensorFlow."""
         super().__init__()
         self._names = {name: f"weight_{place}" for place, name in enumerate(sorted(weights))}
         for name, buffer in self._names.items():
@@ -50,7 +50,7 @@ class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no type
         return _resized(scores, given).argmax(1).to(torch.uint8)
 
     def _trunk(self, features: Any) -> tuple[Any, Any, Any]:
-        """The maps at a quarter and an eighth of the size, and the last."""
+        """Returns the maps at a quarter and an eighth of the size, and the last one."""
         finest, stride, dilation = {}, 2, 1
         for number, row in enumerate(SMALL, 1):
             step = row.stride
@@ -98,22 +98,22 @@ class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no type
 
 
 def write_torchscript(models: Path, model: str, path: Path, sides: tuple[int, int]) -> None:
-    """Write the network as TorchScript; `models`: the repository that holds it, `sides`: height and width.
+    """Writes the network of the repository `models` as TorchScript; `sides` are height and width.
 
     Raises:
-        SkylaneError: it is another model, or its weights are not there.
+        SkylaneError: the model is another one, or its weights are missing.
     """
     if model != NAME:
         raise UnknownNetworkError(f"{model} is not written in PyTorch: compare TorchServe with {NAME}")
     network = RoadSmall(shipped_weights(recipe(NAME), models)).eval()
     with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, and sizes are meant to become constants.
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and sizes become constants intentionally.
         traced = torch.jit.trace(network, torch.zeros((1, *sides, 3), dtype=torch.uint8), check_trace=False)
         torch.jit.save(traced, str(path))
 
 
 def _same(features: Any, spread: int, strides: tuple[int, int]) -> tuple[int, int, int, int]:
-    """TensorFlow's SAME padding: left, right, top, bottom."""
+    """Returns TensorFlow's SAME padding: left, right, top, bottom."""
     totals = [
         max((-(-side // stride) - 1) * stride + spread - side, 0)
         for side, stride in zip(features.shape[2:], strides, strict=True)
@@ -123,7 +123,7 @@ def _same(features: Any, spread: int, strides: tuple[int, int]) -> tuple[int, in
 
 
 def _pooled(features: Any, size: int, strides: tuple[int, int]) -> Any:
-    """The mean of what of each window lies in the map."""
+    """Returns the mean of the part of each window inside the map."""
     padding = _same(features, size, strides)
     sums = functional.avg_pool2d(functional.pad(features, padding), size, strides)
     return sums / functional.avg_pool2d(functional.pad(torch.ones_like(features[:1, :1]), padding), size, strides)

@@ -1,6 +1,6 @@
-"""What a run gives every server to do: the graph in a file, the pictures, and the masks that the direct call makes.
+"""The work of every server: the graph in a file, the images, and the expected masks of a direct call.
 
-A classifier's scores take a mask's place as their bytes: of each class the four of its 32-bit number, uint8 C×4.
+For classifiers, the bytes of the scores are used as the mask: four bytes for the 32-bit score of each class, uint8 C×4.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,35 +28,35 @@ _HEADS = {Task.SEGMENTATION: "mask", Task.CLASSIFICATION: "scores"}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A frame as a client sends it, and what the direct call answers to the very pixels that the server will see."""
+    """A frame as a client sends it, and the result of a direct call for the same pixels."""
 
     frame: FrameMessage
     mask: Pixels  # uint8 H×W, or C×4.
 
     @property
     def data(self) -> bytes:
-        """The picture's bytes: a JPEG, or the pixels."""
+        """The bytes of the image: JPEG or raw pixels."""
         return bytes(self.frame.data)
 
     @property
     def raw_bytes(self) -> int:
-        """What its pixels take."""
+        """Size of the raw pixels."""
         return prod(self.frame.shape)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """What the function takes, H×W×3: another shape than the frame's where the server resizes it."""
+        """Input shape of the function, H×W×3; differs from the frame's if the server resizes it."""
         return self.frame.geometry.target_height, self.frame.geometry.target_width, 3
 
 
 def write_graph(models: Path, model: str, path: Path) -> None:
-    """Write the graph of Skylane's engine for one picture, from uint8 1×H×W×3 to uint8 1×H×W, as `Function` reads it.
+    """Writes the graph of Skylane's engine for one image, from uint8 1×H×W×3 to uint8 1×H×W, for `Function`.
 
     Raises:
-        SkylaneError: the model is not there, no frozen graph, or for neither segmentation nor classification.
+        SkylaneError: the model is missing, is not a frozen graph, or neither segments nor classifies.
     """
-    graphs = import_module("cloud.engines.tensorflow.graph_session")  # Not above: these load TensorFlow.
-    formats = import_module("cloud.engines.tensorflow.graphdef")
+    graphs = import_module("cloud.engines.tensorflow.graph_session")  # Imported here because it loads TensorFlow.
+    formats = import_module("cloud.engines.tensorflow.frozen_graph")
     rewriting = import_module("cloud.engines.tensorflow.graph_rewriting")
     tf = import_module("cloud.engines.tensorflow.library").tf
     repository = Repository(models)
@@ -74,14 +74,14 @@ def write_graph(models: Path, model: str, path: Path) -> None:
 
 
 def by_codec(plan: PlaybackSettings, codecs: Iterable[str] = CODECS) -> dict[str, PlaybackSettings]:
-    """The same pictures in each codec."""
+    """Returns a plan with the same images for each codec."""
     return {codec: replace(plan, codec=codec) for codec in codecs}
 
 
 def jobs(plans: Mapping[str, PlaybackSettings]) -> dict[str, Sequence[Job]]:
-    """The frames of each plan, by its name, with the masks of the direct calls of Skylane's engine.
+    """Returns the frames of each plan, by name, with the masks of direct calls of Skylane's engine.
 
-    `plans`: all of one model.
+    All plans must have the same model.
 
     Raises:
         SkylaneError: a source or the model cannot be used.
@@ -97,7 +97,7 @@ def _jobs(plan: PlaybackSettings, model: Model) -> list[Job]:
 
 
 def _truth(model: Model, picture: Images) -> Pixels:
-    """The mask of the direct call, or the bytes of its scores."""
+    """Returns the mask of a direct call, or the bytes of its scores."""
     (answer,) = model.infer(picture[None])[_HEADS[model.card.task]]
     mask: Pixels = answer if model.card.task is Task.SEGMENTATION else answer.view(np.uint8).reshape(len(answer), -1)
     return mask

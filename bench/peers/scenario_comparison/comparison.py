@@ -1,8 +1,8 @@
-"""Every server through the scenarios of the comparison of 2022, in alternating rounds of one run.
+"""Runs every server through the scenarios of the comparison of 2022, in alternating rounds of one run.
 
-Each server has one way here: its own first one over TCP; Skylane has its plain call, and MQTT as a vehicle uses it. In
-each round every server is started anew, with no other beside it, and goes through all scenarios: cold, then warm. So the
-rounds are independent, as the t-tests want them, and the memory of one large model at a time is enough.
+Each peer uses its first transport over TCP; Skylane uses a plain gRPC call, and a vehicle over MQTT. In each round every
+server is started again, alone, and runs all scenarios: first cold, then warm. The rounds are therefore independent, as
+the t-tests require, and only one large model is in memory.
 """
 
 import tempfile
@@ -28,32 +28,34 @@ OUR_WAYS = ("grpc", "mqtt")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One server in one scenario, in one round."""
+    """Measurements of one server in one scenario and round."""
 
     scenario: str
     server: str
     way: str
-    number: int  # Of the round, from 0.
+    number: int  # Number of the round, from 0.
     taken: Sequence[Taken]
     usage: Usage
 
     @property
     def name(self) -> str:
-        """The contestant's."""
+        """Name of the candidate."""
         return f"{self.server} {self.way}"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What the runs gave."""
+    """Measurements of all runs."""
 
     runs: list[Run] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)  # Servers, or ways to them, not measured to the end, and why.
+    skipped: dict[str, str] = field(
+        default_factory=dict
+    )  # Servers or transports that were not measured completely, and why.
     versions: dict[str, str] = field(default_factory=dict)
 
 
 def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
-    """Run the plan's scenarios; `on_step` is told before each run.
+    """Runs the plan's scenarios; `on_step` is called before each run.
 
     Raises:
         PeerError: no server can be measured.
@@ -87,7 +89,7 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
 def _in_order(
     names: Sequence[str], contestant: Contestant, work: Mapping[str, Sequence[Job]], turn_s: float
 ) -> Iterator[str]:
-    """The scenarios of a server that has inferred nothing yet: the cold ones, then, warmed up with their pictures, the others."""
+    """Yields the scenarios of a newly started server: the cold ones, then the others after a warm-up with their images."""
     yield from (name for name in names if SCENARIOS[name].is_cold)
     warm = [name for name in names if not SCENARIOS[name].is_cold]
     for name in warm:
@@ -103,7 +105,7 @@ def _measured(contestant: Contestant, scenario: str, number: int, frames: Sequen
 
 
 def ways(server: str) -> tuple[str, ...]:
-    """The ways of a server of NAMES that are measured."""
+    """Returns the measured transports of a server of NAMES."""
     if server == OURS:
         return OUR_WAYS
     return (next(way.name for way in PEERS[server].ways if way.over_tcp),)

@@ -1,4 +1,4 @@
-"""What the trial's runs come to: figures by run and by server, prices, and tests against Skylane's plain call."""
+"""Results of the scenario comparison: values by run and server, prices, and tests against Skylane's plain call."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from bench.statistics.run_test import compare_runs
 from shared.runtime.machine import machine
 
 AGAINST = f"{OURS} {OUR_WAYS[0]}"
-PRICE_PER_HOUR = 1.25  # EUR, of the machine of 2022.
-TESTED = {"mean_ms": "mean, ms", "cpu_percent": "CPU %"}  # Figures of a run.
+PRICE_PER_HOUR = 1.25  # EUR per hour, for the machine of 2022.
+TESTED = {"mean_ms": "mean, ms", "cpu_percent": "CPU %"}  # Tested values of a run.
 
 _QUARTERS = {"p25_ms": 25, "p50_ms": 50, "p75_ms": 75, "p95_ms": 95}
 
@@ -25,7 +25,7 @@ Figures = dict[str, Any]
 
 
 def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """What `--json` writes; what so few runs cannot tell is null."""
+    """Returns the content of `--json`; values that need more runs are null."""
     runs = [_run(each) for each in outcome.runs]
     cells = {
         scenario: {
@@ -57,7 +57,7 @@ def _names(outcome: Outcome, scenario: str) -> list[str]:
 
 
 def _run(run: Run) -> Figures:
-    """A run's own figures, with every call."""
+    """Returns the values of a run, with every call."""
     return {
         "scenario": run.scenario,
         "server": run.server,
@@ -72,7 +72,7 @@ def _run(run: Run) -> Figures:
 
 
 def _cell(runs: Sequence[Run]) -> Figures:
-    """All runs of one server in one scenario: of all calls, the mean of the runs' utilisation, the most memory."""
+    """Returns the values of one server in one scenario: over all calls, the mean utilization, the maximum memory."""
     durations = _durations(runs)
     return {
         "server": runs[0].server,
@@ -86,7 +86,7 @@ def _cell(runs: Sequence[Run]) -> Figures:
 
 
 def _durations(runs: Sequence[Run]) -> Figures:
-    """Of all calls of the runs; `first_ms`: the median of the runs' first calls."""
+    """Returns statistics of all calls of the runs; `first_ms` is the median of the runs' first calls."""
     taken = [each for run in runs for each in run.taken]
     total_ms = [each.total_ms for each in taken]
     return {
@@ -102,7 +102,7 @@ def _durations(runs: Sequence[Run]) -> Figures:
 
 
 def _tests(figure: str, scenarios: Sequence[str], outcome: Outcome, runs: Sequence[Figures]) -> list[Figures]:
-    """A figure of the runs of each server against that of AGAINST, by round; adjusted for all of these tests."""
+    """Tests a value of each server's runs against AGAINST, paired by round and adjusted for all tests."""
     pairs = [
         (scenario, name)
         for scenario in scenarios
@@ -129,7 +129,7 @@ def _tests(figure: str, scenarios: Sequence[str], outcome: Outcome, runs: Sequen
 
 
 def _of(runs: Sequence[Figures], figure: str, scenario: str, name: str) -> pd.Series:
-    """A figure of each run of one server, by its round."""
+    """Returns a value of each run of one server, by round."""
     mine = [each for each in runs if each["scenario"] == scenario and f"{each['server']} {each['way']}" == name]
     return pd.Series([each[figure] for each in mine], [each["round"] for each in mine], np.float64)
 

@@ -1,9 +1,9 @@
-"""Lamp posts, sign posts, traffic lights and bollards: posts, with what they carry."""
+"""Draws lamp posts, sign posts, traffic lights and bollards."""
 
 import numpy as np
 
 from rosbag_tools.drive.canvas import POLE, Colour
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 from rosbag_tools.drive.world import Post
 
 _STEEL = ((128, 130, 132), (96, 100, 104), (150, 152, 154), (70, 78, 76))
@@ -17,8 +17,8 @@ _PLATES: tuple[tuple[str, Colour, Colour], ...] = (
 )
 
 
-def paint_post(view: View, post: Post) -> None:
-    """Paint a post and what hangs on it, all of class pole."""
+def paint_post(view: SceneView, post: Post) -> None:
+    """Draws a post with its lamp, sign or light; everything has the class pole."""
     foot, top = view.camera.see(np.array([[post.s, 0.0, post.z], [post.s, post.height, post.z]]))
     painter = _Painter(view, float(foot[2]), float(foot[0]))
     steel = _STEEL[post.look % len(_STEEL)]
@@ -29,9 +29,9 @@ def paint_post(view: View, post: Post) -> None:
 
 
 class _Painter:
-    """Paints in metres on an upright plane that faces the camera, from a post's foot."""
+    """Draws in metres on an upright plane that faces the camera; the origin is the foot of a post."""
 
-    def __init__(self, view: View, depth: float, sideways: float) -> None:
+    def __init__(self, view: SceneView, depth: float, sideways: float) -> None:
         camera = view.camera
         self._canvas = view.canvas
         self._scale = camera.focal / depth
@@ -41,14 +41,14 @@ class _Painter:
         self._depth = depth
 
     def bar(self, start: tuple[float, float], end: tuple[float, float], radius: float, colour: Colour) -> None:
-        """A straight bar, lighter on one side where it is wide enough to show."""
+        """Draws a straight bar, with a highlight if it is wide enough."""
         self.polygon(_bar(start, end, radius, -1.0, 1.0), colour)
         light = (min(255, colour[0] + 36), min(255, colour[1] + 36), min(255, colour[2] + 36))
         if radius * self._scale > 2.5:  # noqa: PLR2004 - pixels that a highlight needs.
             self.polygon(_bar(start, end, radius, -0.5, 0.0), light)
 
     def polygon(self, points: list[tuple[float, float]], colour: Colour, *, glow: bool = False) -> None:
-        """A convex polygon of points (right, up)."""
+        """Draws a convex polygon of points (right, up)."""
         pixels = np.rint([(self._column + x * self._scale, self._row - y * self._scale) for x, y in points])
         shown = self._weather.seen([colour], self._depth)[0] if glow else self._weather.paint(colour, self._depth)
         self._canvas.fill(np.clip(pixels, -30000, 30000).astype(np.int32), shown, POLE)
@@ -63,7 +63,7 @@ class _Painter:
         turn: float = 0.0,
         glow: bool = False,
     ) -> None:
-        """A regular polygon, round by default."""
+        """Draws a regular polygon, by default nearly a circle."""
         angles = np.linspace(0, 2 * np.pi, sides + 1)[:-1] + turn
         self.polygon(
             [(centre[0] + radius * np.cos(a), centre[1] + radius * np.sin(a)) for a in angles], colour, glow=glow

@@ -1,4 +1,4 @@
-"""The ground of the drive: road, markings, kerbs, sidewalks and grass, with their grain and the shadows on them."""
+"""Draws the ground: road, markings, kerbs, sidewalks and grass, with texture and shadows."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,18 +12,18 @@ from rosbag_tools.drive.objects.street import Street
 from rosbag_tools.drive.weather import Weather
 from rosbag_tools.drive.world import CHUNK, CROSSING, ZEBRA, Chunk
 
-FARTHEST = 260.0  # Metres to which ground is painted.
-_TILE = 16.0  # Metres that the grain repeats after.
-_FAR_SIDE = 260.0  # Where the ground ends sideways, beyond what the camera sees of it.
+FARTHEST = 260.0  # Distance up to which the ground is drawn, in metres.
+_TILE = 16.0  # Period of the texture, in metres.
+_FAR_SIDE = 260.0  # Lateral end of the ground, outside the image, in metres.
 _KERB = 0.16
-_MARKED = 85.0  # Metres to which markings are painted.
+_MARKED = 85.0  # Distance up to which markings are drawn, in metres.
 _UP = (0.0, 1.0, 0.0)
 
 _Rgb = tuple[float, float, float]
 
 
 class Ground:
-    """The ground of one drive, its tones drawn from the seed."""
+    """The ground of one drive; its colours depend on the seed."""
 
     def __init__(self, street: Street, weather: Weather, grain: npt.NDArray[np.float32]) -> None:
         rng = np.random.default_rng([street.seed, 5])
@@ -41,7 +41,7 @@ class Ground:
         self._paint: _Rgb = _tuple(np.array((226, 226, 220)) * rng.uniform(0.8, 1.05))
 
     def paint(self, canvas: Canvas, camera: Camera, chunks: Sequence[Chunk], shadows: Iterable[Points]) -> None:
-        """Paint the ground of these chunks; `shadows` are convex outlines N×3 on it."""
+        """Draws the ground of these chunks; `shadows` are convex outlines N×3 on it."""
         self._paint_strips(canvas, camera, {chunk.start: chunk for chunk in chunks})
         for chunk in chunks:
             if chunk.start - camera.z < _MARKED:
@@ -70,7 +70,7 @@ class Ground:
                 canvas.fill(np.array((near[at], near[at + 1], far[at + 1], far[at])), colours[at], owner)
 
     def _strips(self, chunk: Chunk, z: float) -> list[tuple[_Rgb, int]]:
-        """Colour and class of the strips from left to right at `z`."""
+        """Returns colour and class of the strips from left to right at `z`."""
         shade = 1.0 + 0.06 * chunk.patch
         road = ((self._road[0] * shade, self._road[1] * shade, self._road[2] * shade), ROAD)
         if chunk.side_street and CROSSING[0] <= z - chunk.start <= CROSSING[1]:
@@ -92,7 +92,7 @@ class Ground:
             canvas.tint(camera.polygon(camera.see(outline)), self._weather.paint(self._paint, depth, _UP))
 
     def _paint_light(self, canvas: Canvas, camera: Camera, shadows: Iterable[Points]) -> None:
-        """Multiply grain and shadows into the ground, at half the resolution."""
+        """Multiplies texture and shadows into the ground, at half the resolution."""
         top = max(0, int(camera.horizon) + 1)
         area = canvas.rgb[top:]
         if not area.size:
@@ -134,7 +134,7 @@ def _tuple(values: npt.NDArray[np.float64]) -> _Rgb:
 
 
 def _depths(camera: Camera, chunks: dict[float, Chunk]) -> npt.NDArray[np.float64]:
-    """Where the ground is cut across: finer near by, and wherever its plan changes."""
+    """Returns the distances at which the ground is divided: finer nearby, and wherever the street changes."""
     end = max(chunks) + CHUNK
     cuts = set((camera.z + np.geomspace(NEAR, FARTHEST, 30)).tolist())
     for start, chunk in chunks.items():
@@ -145,7 +145,7 @@ def _depths(camera: Camera, chunks: dict[float, Chunk]) -> npt.NDArray[np.float6
 
 
 def _markings(street: Street, chunk: Chunk) -> list[tuple[float, float, float, float]]:
-    """Painted lines of a chunk: middle, width, start and end."""
+    """Returns the painted lines of a chunk: centre, width, start and end."""
     start = chunk.start
     end = start + (ZEBRA[0] - 1.6 if chunk.zebra else CHUNK)
     pieces = [(0.0, 0.14, start + 6.0 * step, min(start + 6.0 * step + 3.5, end)) for step in range(4)]

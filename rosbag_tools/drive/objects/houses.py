@@ -1,4 +1,4 @@
-"""Houses: a draped facade along the street, a side wall that faces the camera, and a roof."""
+"""Draws houses: a textured facade along the street, a side wall towards the camera, and a roof."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,20 +9,20 @@ from rosbag_tools.drive.camera import Points
 from rosbag_tools.drive.canvas import BUILDING, Image
 from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects import textures
-from rosbag_tools.drive.view import CLOSEST, View
+from rosbag_tools.drive.view import CLOSEST, SceneView
 from rosbag_tools.drive.weather import Weather
 from rosbag_tools.drive.world import House
 
-_DEPTH = 11.0  # Metres from front to back.
+_DEPTH = 11.0  # Depth of a house, in metres.
 _SEEN_TO = 190.0
 _FACES = 6
-_WIDE = 13.0  # Metres from which a facade has six windows a storey instead of three.
+_WIDE = 13.0  # Width in metres from which a facade has six windows per storey instead of three.
 _TILES = ((150, 74, 56), (92, 84, 82), (120, 96, 80))
 _TOWARDS_CAMERA = (0.0, 0.35, -0.94)
 
 
 class Houses:
-    """The houses of one drive; `front` is how far from the centreline they stand."""
+    """The houses of one drive; `front` is their distance from the centreline, in metres."""
 
     def __init__(self, seed: int, front: float, weather: Weather) -> None:
         self._seed = seed
@@ -31,8 +31,8 @@ class Houses:
         self._walls = [textures.wall(f"face/{seed}/{at}", weather) for at in range(_FACES)]
         self._facades: dict[tuple[int, int, int], list[Image]] = {}
 
-    def place(self, view: View, house: House) -> Placed | None:
-        """A house, ready to be painted; None where it is out of view."""
+    def place(self, view: SceneView, house: House) -> Placed | None:
+        """Returns a house ready to be drawn; None if it is outside the image."""
         if view.depth(house.near) > _SEEN_TO or view.depth(house.far) < CLOSEST + 1.0:
             return None
         front, back = self._fronts(house)
@@ -48,7 +48,7 @@ class Houses:
         return Placed(left, right, float(seen[0, 2]), float(seen[1, 2]), columns, paint)
 
     def shadow(self, house: House, lean: tuple[float, float]) -> Iterator[Points]:
-        """The outline of what it shades of the street; `lean` is where a shadow goes, (right, ahead) for each metre up."""
+        """Yields the outline of a house's shadow; `lean` is the shift (right, ahead) of a shadow per metre of height."""
         height = house.storeys * textures.STOREY
         shift, slide = lean[0] * height, lean[1] * height
         if shift * house.side < 0:
@@ -59,7 +59,7 @@ class Houses:
     def _fronts(self, house: House) -> tuple[float, float]:
         return house.side * self._front, house.side * (self._front + _DEPTH)
 
-    def _paint(self, view: View, house: House) -> None:
+    def _paint(self, view: SceneView, house: House) -> None:
         near = max(house.near, view.camera.z + CLOSEST)
         if house.roof:
             self._paint_roof(view, house, near)
@@ -67,7 +67,7 @@ class Houses:
             self._paint_wall(view, house)
         self._paint_front(view, house, near)
 
-    def _paint_roof(self, view: View, house: House, near: float) -> None:
+    def _paint_roof(self, view: SceneView, house: House, near: float) -> None:
         front, back = self._fronts(house)
         ridge, eaves = (front + back) / 2, house.storeys * textures.STOREY
         top = eaves + house.roof
@@ -78,13 +78,13 @@ class Houses:
             colour = self._walls[house.face % _FACES][64, 64] / max(self._weather.ambient)
             view.face(gable, colour, _TOWARDS_CAMERA, BUILDING)
 
-    def _paint_wall(self, view: View, house: House) -> None:
+    def _paint_wall(self, view: SceneView, house: House) -> None:
         (front, back), top = self._fronts(house), house.storeys * textures.STOREY
         corners = np.array([[front, top], [back, top], [back, 0.0], [front, 0.0]])
         picture = self._weather.veiled(self._walls[house.face % _FACES], view.depth(house.near))
         view.drape(picture, np.column_stack((corners, np.full(4, house.near))), BUILDING)
 
-    def _paint_front(self, view: View, house: House, near: float) -> None:
+    def _paint_front(self, view: SceneView, house: House, near: float) -> None:
         front, top = self._fronts(house)[0], house.storeys * textures.STOREY
         length = house.far - house.near
         pixels = view.camera.focal * top / max(view.depth(near), 4.0)

@@ -1,4 +1,4 @@
-"""Persons and riders: skeletons of limbs that walk and pedal. A rider is the person together with the bicycle."""
+"""Draws persons and riders as skeletons that walk and pedal. A rider is a person together with the bicycle."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,18 +10,18 @@ import numpy as np
 from rosbag_tools.drive.camera import NEAR, Points
 from rosbag_tools.drive.canvas import PERSON, RIDER, Colour
 from rosbag_tools.drive.traffic import Mover
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 
-REACH = {"person": 0.45, "rider": 0.9}  # How far a figure reaches to each side at most, in metres.
+REACH = {"person": 0.45, "rider": 0.9}  # Maximum extent to each side, in metres.
 _TOWARDS_CAMERA = (0.0, 0.35, -0.94)
 _TYRE = (38, 38, 40)
 
-_Joint = tuple[float, float, float]  # Right, up, ahead of the figure's own, in metres.
+_Joint = tuple[float, float, float]  # (right, up, ahead) relative to the figure, in metres.
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A person's size and clothes, and the bicycle's colour where there is one."""
+class Body:
+    """Size and clothes of a person, and the colour of the bicycle of a rider."""
 
     height: float
     girth: float
@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Limb:
-    """A round bar between two joints, `thickness` metres through."""
+    """A round bar between two joints, `thickness` metres in diameter."""
 
     start: _Joint
     end: _Joint
@@ -45,10 +45,10 @@ class Limb:
 
 
 @lru_cache(maxsize=512)
-def figure(look: int) -> Figure:
-    """The person that `look` stands for."""
+def figure(look: int) -> Body:
+    """Returns the person that belongs to the number `look`."""
     rng = Random(f"figure/{look}")
-    return Figure(
+    return Body(
         rng.uniform(1.6, 1.9),
         rng.uniform(0.9, 1.15),
         rng.choice(((226, 180, 150), (198, 146, 112), (140, 96, 70), (96, 66, 50))),
@@ -61,8 +61,8 @@ def figure(look: int) -> Figure:
     )
 
 
-def walking(body: Figure, phase: float) -> list[Limb]:
-    """The limbs of a person in mid-step, far side first; `phase` in radians."""
+def walking(body: Body, phase: float) -> list[Limb]:
+    """Returns the limbs of a walking person, far side first; `phase` of the step in radians."""
     t = body.height
     swing = sin(phase)
     hip, shoulder = 0.52 * t, 0.82 * t
@@ -83,8 +83,8 @@ def walking(body: Figure, phase: float) -> list[Limb]:
     return [*limbs, *_trunk(body, (0.0, hip, 0.0), (0.0, shoulder, 0.02), (0.0, 0.925 * t, 0.03))]
 
 
-def riding(body: Figure, phase: float) -> list[Limb]:
-    """The limbs of a rider and the bars of the bicycle; the wheels are painted apart."""
+def riding(body: Body, phase: float) -> list[Limb]:
+    """Returns the limbs of a rider and the bars of the bicycle; the wheels are drawn separately."""
     t = body.height
     hip, shoulder, head = (0.0, 0.98, -0.18), (0.0, 0.98 + 0.29 * t, 0.08), (0.0, 0.98 + 0.41 * t, 0.14)
     crank, saddle, bars, hub = (0.0, 0.30, 0.0), (0.0, 0.92, -0.2), (0.0, 1.02, 0.42), (0.0, 0.34, 0.55)
@@ -110,26 +110,26 @@ def riding(body: Figure, phase: float) -> list[Limb]:
     return limbs
 
 
-def paint_person(view: View, mover: Mover) -> None:
-    """Paint a walking or standing person."""
+def paint_person(view: SceneView, mover: Mover) -> None:
+    """Draws a walking or standing person."""
     _paint_limbs(view, mover, walking(figure(mover.look), mover.phase), view.canvas.new_thing(PERSON))
 
 
-def paint_rider(view: View, mover: Mover) -> None:
-    """Paint a rider and the bicycle as one thing."""
+def paint_rider(view: SceneView, mover: Mover) -> None:
+    """Draws a rider and the bicycle as one object."""
     owner = view.canvas.new_thing(RIDER)
     _paint_wheels(view, mover, owner)
     _paint_limbs(view, mover, riding(figure(mover.look), mover.phase), owner)
 
 
-def _seen(view: View, mover: Mover, joints: Points) -> Points | None:
-    """Joints of a figure as seen from the camera; None where they come too near."""
+def _seen(view: SceneView, mover: Mover, joints: Points) -> Points | None:
+    """Returns the joints in camera coordinates; None if they are too near."""
     turn = np.array([[cos(mover.yaw), 0, -sin(mover.yaw)], [0, 1, 0], [sin(mover.yaw), 0, cos(mover.yaw)]])
     seen = view.camera.see(joints @ turn.T + (mover.s, 0.0, mover.z))
     return seen if seen[:, 2].min() >= NEAR else None
 
 
-def _paint_limbs(view: View, mover: Mover, limbs: list[Limb], owner: int) -> None:
+def _paint_limbs(view: SceneView, mover: Mover, limbs: list[Limb], owner: int) -> None:
     seen = _seen(view, mover, np.array([joint for limb in limbs for joint in (limb.start, limb.end)]))
     if seen is None:
         return
@@ -142,7 +142,7 @@ def _paint_limbs(view: View, mover: Mover, limbs: list[Limb], owner: int) -> Non
         view.canvas.line(pixels[2 * at], pixels[2 * at + 1], thickness, colours[at], owner)
 
 
-def _paint_wheels(view: View, mover: Mover, owner: int) -> None:
+def _paint_wheels(view: SceneView, mover: Mover, owner: int) -> None:
     angles = np.linspace(0, 2 * pi, 17)[:-1]
     colour = view.weather.paint(_TYRE, view.depth(mover.z), _TOWARDS_CAMERA)
     for hub in (0.55, -0.52):
@@ -156,7 +156,7 @@ def _paint_wheels(view: View, mover: Mover, owner: int) -> None:
             view.canvas.line(start, end, thickness, colour, owner)
 
 
-def _trunk(body: Figure, hip: _Joint, shoulder: _Joint, head: _Joint) -> list[Limb]:
+def _trunk(body: Body, hip: _Joint, shoulder: _Joint, head: _Joint) -> list[Limb]:
     low = tuple(a * 0.8 + b * 0.2 for a, b in zip(hip, shoulder, strict=True))
     wide = 0.11 * body.girth
     limbs = []

@@ -1,4 +1,4 @@
-"""Trees, bushes and hedges."""
+"""Draws trees, bushes and hedges."""
 
 from functools import partial
 
@@ -8,12 +8,12 @@ import numpy as np
 from rosbag_tools.drive.canvas import VEGETATION, Image
 from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects import textures
-from rosbag_tools.drive.view import CLOSEST, View
+from rosbag_tools.drive.view import CLOSEST, SceneView
 from rosbag_tools.drive.weather import Weather
 from rosbag_tools.drive.world import Hedge, Plant
 
-_SEEN_TO = 130.0  # Metres.
-_SHORTEST = 0.5  # Metres of hedge that are worth painting.
+_SEEN_TO = 130.0  # Distance up to which plants are drawn, in metres.
+_SHORTEST = 0.5  # Shortest hedge that is drawn, in metres.
 _HEDGE_DEPTH = 0.8
 _TRUNK = (96, 78, 62)
 _CLIPPED = (76, 100, 50)
@@ -29,8 +29,8 @@ class Plants:
         self._bushes = [textures.foliage(f"bush/{seed}/{at}", weather, tree=False) for at in range(3)]
         self._hedges = [textures.pyramid(textures.hedge(f"hedge/{seed}/{at}", weather)) for at in range(2)]
 
-    def place(self, view: View, plant: Plant) -> Placed | None:
-        """A tree or bush, ready to be painted; None where it is out of view."""
+    def place(self, view: SceneView, plant: Plant) -> Placed | None:
+        """Returns a tree or bush ready to be drawn; None if it is outside the image."""
         depth = view.depth(plant.z)
         if not CLOSEST < depth < _SEEN_TO or not view.resolves(plant.width, depth):
             return None
@@ -42,8 +42,8 @@ class Plants:
         middle, reach = float(seen[:, 0].mean()), 0.3 if plant.trunk else half * 0.6
         return Placed(middle - reach, middle + reach, depth, depth, columns, partial(self._paint, view, plant))
 
-    def place_hedge(self, view: View, hedge: Hedge) -> Placed | None:
-        """A hedge, ready to be painted; None where it is out of view."""
+    def place_hedge(self, view: SceneView, hedge: Hedge) -> Placed | None:
+        """Returns a hedge ready to be drawn; None if it is outside the image."""
         near = max(hedge.near, view.camera.z + CLOSEST)
         if hedge.far - near < _SHORTEST or view.depth(near) > _SEEN_TO:
             return None
@@ -55,7 +55,7 @@ class Plants:
         paint = partial(self._paint_hedge, view, hedge, near)
         return Placed(low, high, float(seen[0, 2]), float(seen[1, 2]), columns, paint)
 
-    def _paint(self, view: View, plant: Plant) -> None:
+    def _paint(self, view: SceneView, plant: Plant) -> None:
         depth = view.depth(plant.z)
         scale = view.camera.focal / depth
         middle, foot = view.camera.project(view.camera.see(np.array([[plant.s, 0.0, plant.z]])))[0].tolist()
@@ -71,7 +71,7 @@ class Plants:
         view.canvas.stamp(self._weather.veiled(picture, depth), shape, corner, stretch, VEGETATION)
 
     def _look(self, plant: Plant, pixels: float) -> tuple[Image, Image]:
-        """A plant's foliage and shape, shrunk towards `pixels` high, so that it is painted without flicker."""
+        """Returns foliage and shape of a plant, reduced to about `pixels` height to avoid flicker."""
         looks = self._crowns if plant.trunk else self._bushes
         picture, shape = looks[plant.look % len(looks)]
         step = int(picture.shape[0] / max(8.0, pixels))
@@ -82,7 +82,7 @@ class Plants:
         outline = cv2.resize(shape, size, interpolation=cv2.INTER_NEAREST)
         return np.asarray(small, np.uint8), np.asarray(outline, np.uint8)
 
-    def _paint_hedge(self, view: View, hedge: Hedge, near: float) -> None:
+    def _paint_hedge(self, view: SceneView, hedge: Hedge, near: float) -> None:
         top, back = hedge.height, hedge.s + (_HEDGE_DEPTH if hedge.s > 0 else -_HEDGE_DEPTH)
         end = np.array([[hedge.s, 0, near], [back, 0, near], [back, top, near], [hedge.s, top, near]])
         view.face(end, _CLIPPED, _TOWARDS_CAMERA, VEGETATION)

@@ -1,4 +1,4 @@
-"""Convex solids with decals, of which vehicles are built."""
+"""Convex solids with decals, the parts of vehicles."""
 
 from dataclasses import dataclass
 
@@ -22,12 +22,12 @@ class Face:
     points: Points
     colour: Triple
     normal: npt.NDArray[np.float64]
-    glow: bool = False  # Lit by itself where lamps are on.
+    glow: bool = False  # Whether the face glows when lamps are on.
 
 
 @dataclass(frozen=True, slots=True)
 class Solid:
-    """Faces painted in order; solids of one layer are painted far to near, a lower layer before a higher."""
+    """Faces in drawing order; solids of a layer are drawn from far to near, lower layers first."""
 
     layer: int
     centre: npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class Solid:
 
 
 class Block:
-    """A hexahedron in the making: the rectangle `low` at its foot, `high` at its top; (left, right, rear, front)."""
+    """Builds a hexahedron from its lower rectangle `low` and upper rectangle `high`, (left, right, rear, front)."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Block:
         *,
         glow: bool = False,
     ) -> None:
-        """Paint a rectangle on a side; `across` and `upward` are shares of the side, from its lower left seen from outside."""
+        """Adds a rectangle on a side; `across` and `upward` are shares of the side, from the lower left seen from outside."""
         a, b, c, d = self._quads[side]
         corners = []
         for u, v in ((0, 0), (1, 0), (1, 1), (0, 1)):
@@ -77,7 +77,7 @@ class Block:
         self._add(np.array(corners), colour, glow=glow)
 
     def solid(self, layer: int) -> Solid:
-        """The finished solid."""
+        """Returns the finished solid."""
         return Solid(layer, self._centre, tuple(self._faces))
 
     @staticmethod
@@ -92,7 +92,7 @@ class Block:
 
 
 def wheels(half: float, radius: float, axles: tuple[float, ...], layer: int) -> list[Solid]:
-    """Tyres seen from the ends as blocks under the body, and from the side, two layers up, as discs with a hub."""
+    """Returns the wheels: blocks under the body, visible from the ends, and discs two layers above for the sides."""
     solids = []
     for axle in axles:
         for side in (-1.0, 1.0):

@@ -1,29 +1,29 @@
-"""The plan of a drive's street: how wide, how busy, how green it is, drawn from the seed."""
+"""The dimensions and the character of a drive's street, generated from the seed."""
 
 from dataclasses import dataclass
 from random import Random
 
 from rosbag_tools.drive.camera import Bend
 
-_CURVATURE = 1 / 650  # The sharpest bend, in 1/m: no house may hide the street within 100 m.
+_CURVATURE = 1 / 650  # Maximum curvature in 1/m, so that no house hides the street within 100 m.
 
 
 @dataclass(frozen=True, slots=True)
 class Street:
-    """The plan of a drive's street; metres, metres per second, shares of 1."""
+    """Properties of a drive's street, in metres, metres per second, and shares of 1."""
 
     seed: int
-    lanes: int  # Each way.
+    lanes: int  # Number of lanes in each direction.
     lane_width: float
-    parking: float  # The width of the parking strip on each side, 0 for none.
+    parking: float  # Width of the parking strip on each side; 0 for none.
     sidewalk: float
-    verge: float  # The width of the grass between kerb and sidewalk, 0 for none.
-    setback: float  # From the sidewalk to the houses.
+    verge: float  # Width of the grass between kerb and sidewalk; 0 for none.
+    setback: float  # Distance from the sidewalk to the houses.
     bend: Bend
     speed: float
-    green: float  # How much of the lots is park.
+    green: float  # Share of the lots that are parks.
     trees: float
-    lamps: float  # Metres between lamp posts.
+    lamps: float  # Distance between lamp posts.
     parked: float
     walkers: float
     riders: float
@@ -33,27 +33,27 @@ class Street:
 
     @property
     def road(self) -> float:
-        """From the centreline to the kerb."""
+        """Distance from the centreline to the kerb."""
         return self.lanes * self.lane_width + self.parking
 
     @property
     def pavement(self) -> float:
-        """From the centreline to where the sidewalk begins, behind the verge."""
+        """Distance from the centreline to the beginning of the sidewalk, behind the verge."""
         return self.road + self.verge
 
     @property
     def edge(self) -> float:
-        """From the centreline to the sidewalk's far side."""
+        """Distance from the centreline to the far side of the sidewalk."""
         return self.pavement + self.sidewalk
 
     @property
     def front(self) -> float:
-        """From the centreline to the houses."""
+        """Distance from the centreline to the houses."""
         return self.edge + self.setback
 
 
 def plan(seed: int) -> Street:
-    """Draw the street of a drive."""
+    """Generates the street of a drive."""
     rng = Random(f"street/{seed}")
     lengths = (rng.uniform(90, 160), rng.uniform(50, 80))
     share = rng.choice((0.0, rng.uniform(0.2, 1.0), rng.uniform(0.2, 1.0)))

@@ -1,4 +1,4 @@
-"""The surfaces of a drive, drawn once: facades, foliage, clouds and asphalt."""
+"""Generates the textures of a drive: facades, foliage, clouds and asphalt."""
 
 from random import Random
 
@@ -9,16 +9,16 @@ import numpy.typing as npt
 from rosbag_tools.drive.canvas import Image
 from rosbag_tools.drive.weather import Weather
 
-STOREY = 3.1  # Metres.
-BAY = 3.0  # Metres of facade a window.
-_SCALE = 22  # Pixels of facade texture a metre.
-_FOLIAGE = 320  # Pixels of foliage texture each way.
+STOREY = 3.1  # Height of a storey, in metres.
+BAY = 3.0  # Width of facade per window, in metres.
+_SCALE = 22  # Resolution of facade textures, in pixels per metre.
+_FOLIAGE = 320  # Width and height of foliage textures, in pixels.
 
 
 def grain(
     rng: np.random.Generator, height: int, width: int, octaves: int, coarsest: int = 4
 ) -> npt.NDArray[np.float32]:
-    """Smooth noise H×W in -1 to 1, with `octaves` of detail from `coarsest` cells on."""
+    """Returns smooth noise H×W from -1 to 1, with `octaves` levels of detail, starting at `coarsest` cells."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         cells = coarsest * 2**octave
@@ -28,21 +28,21 @@ def grain(
 
 
 def pyramid(picture: Image) -> list[Image]:
-    """A picture and its halvings down to 8 pixels, for painting it small without flicker."""
+    """Returns an image and its reductions by half down to 8 pixels, to draw it small without flicker."""
     levels = [picture]
-    while min(levels[-1].shape[:2]) >= 16:  # noqa: PLR2004 - halving 16 gives the 8 promised.
+    while min(levels[-1].shape[:2]) >= 16:  # noqa: PLR2004 - the last level has at least 8 pixels.
         levels.append(np.asarray(cv2.pyrDown(levels[-1]), np.uint8))
     return levels
 
 
 def level(levels: list[Image], height: float) -> Image:
-    """The level that is next above `height` pixels high."""
+    """Returns the smallest level with at least `height` pixels."""
     steps = int(np.floor(np.log2(max(1.0, levels[0].shape[0] / max(height, 1.0)))))
     return levels[min(steps, len(levels) - 1)]
 
 
 def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
-    """A lit house front, RGB, `storeys` by `bays` windows."""
+    """Returns a lit house front, RGB, with `storeys` by `bays` windows."""
     rng = Random(seed)
     noise = np.random.default_rng(rng.randrange(2**32))
     height, width = int(storeys * STOREY * _SCALE), int(bays * BAY * _SCALE)
@@ -71,7 +71,7 @@ def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
 
 
 def wall(seed: str, weather: Weather) -> Image:
-    """A lit house side without windows, RGB; the same colour as the front of the same seed."""
+    """Returns a lit house side without windows, RGB, in the colour of the front with the same seed."""
     rng = Random(seed)
     noise = np.random.default_rng(rng.randrange(2**32))
     picture = np.empty((128, 128, 3), np.float32)
@@ -83,7 +83,7 @@ def wall(seed: str, weather: Weather) -> Image:
 
 
 def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
-    """A lit crown or bush, RGB, and its shape: uint8, 0 where one sees past it."""
+    """Returns a lit crown or bush, RGB, and its shape: uint8, 0 where it is transparent."""
     rng = Random(seed)
     noise = np.random.default_rng(rng.randrange(2**32))
     size = _FOLIAGE
@@ -116,7 +116,7 @@ def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
 
 
 def hedge(seed: str, weather: Weather) -> Image:
-    """A lit clipped hedge, RGB."""
+    """Returns a lit clipped hedge, RGB."""
     rng = Random(seed)
     noise = np.random.default_rng(rng.randrange(2**32))
     picture = np.empty((96, 768, 3), np.float32)
@@ -127,7 +127,7 @@ def hedge(seed: str, weather: Weather) -> Image:
 
 
 def sky(seed: int, weather: Weather, height: int, width: int) -> Image:
-    """The sky from the top of the picture to the horizon, RGB, twice as wide as the picture so that it can turn."""
+    """Returns the sky from the top of the image to the horizon, RGB, twice as wide as the image so that it can turn."""
     noise = np.random.default_rng([seed, 77])
     rows, columns = max(16, height // 4), max(32, width // 2)
     share = np.linspace(0, 1, rows, dtype=np.float32)[:, None, None] ** 0.8
@@ -143,7 +143,7 @@ def sky(seed: int, weather: Weather, height: int, width: int) -> Image:
 
 
 def asphalt(seed: int) -> npt.NDArray[np.float32]:
-    """A square of ground 16 m wide, 1024×1024, that tiles: how much lighter or darker, in -1 to 1."""
+    """Returns a tileable brightness map of 16 m × 16 m asphalt, 1024×1024, from -1 to 1."""
     noise = np.random.default_rng([seed, 78])
     fine = noise.normal(0, 0.45, (1024, 1024)).astype(np.float32)
     rough = noise.normal(0, 1, (64, 64)).astype(np.float32)
@@ -188,7 +188,7 @@ def _window(
     frame: npt.NDArray[np.int64],
     glass: list[float] | None,
 ) -> None:
-    """Paint a window, or where there is no glass a door, into the bay whose lower left is `corner`.
+    """Draws a window, or without `glass` a door, into the bay with the lower left `corner`.
 
     `window` is its share of the bay.
     """

@@ -1,4 +1,4 @@
-"""Cars, trucks and buses: convex solids with decals, drawn from a seed and painted with their far faces left out."""
+"""Cars, trucks and buses: convex solids with decals, generated from a seed, drawn without hidden faces."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,14 +9,14 @@ import numpy as np
 from rosbag_tools.drive.camera import NEAR
 from rosbag_tools.drive.canvas import BUS, CAR, TRUCK
 from rosbag_tools.drive.objects.solids import Block, Solid, wheels
-from rosbag_tools.drive.view import View
+from rosbag_tools.drive.view import SceneView
 
 VEHICLES = {"car": CAR, "truck": TRUCK, "bus": BUS}
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A vehicle: metres, its origin on the ground below its middle, looking ahead."""
+class VehicleShape:
+    """The shape of a vehicle, in metres; the origin is on the ground below its centre, and it faces ahead."""
 
     kind: str
     width: float
@@ -26,14 +26,14 @@ class Model:
 
 
 @lru_cache(maxsize=512)
-def vehicle(kind: str, look: int) -> Model:
-    """The model of a "car", "truck" or "bus" that `look` stands for."""
+def vehicle(kind: str, look: int) -> VehicleShape:
+    """Returns the shape of a "car", "truck" or "bus" that belongs to the number `look`."""
     rng = Random(f"vehicle/{kind}/{look}")
     return {"car": _car, "truck": _truck, "bus": _bus}[kind](rng)
 
 
-def paint_vehicle(view: View, model: Model, place: tuple[float, float], yaw: float) -> None:
-    """Paint a vehicle that stands at `place` (s, z), turned by `yaw` radians to the left."""
+def paint_vehicle(view: SceneView, model: VehicleShape, place: tuple[float, float], yaw: float) -> None:
+    """Draws a vehicle at `place` (s, z), turned by `yaw` radians to the left."""
     camera, weather = view.camera, view.weather
     owner = view.canvas.new_thing(VEHICLES[model.kind])
     turn = np.array([[np.cos(yaw), 0, -np.sin(yaw)], [0, 1, 0], [np.sin(yaw), 0, np.cos(yaw)]])
@@ -59,7 +59,7 @@ def paint_vehicle(view: View, model: Model, place: tuple[float, float], yaw: flo
         view.canvas.fill(polygon, colours[at], owner)
 
 
-def _car(rng: Random) -> Model:
+def _car(rng: Random) -> VehicleShape:
     shape = rng.choice(("saloon", "hatch", "hatch", "estate", "suv", "van"))
     tall = {"saloon": 1.44, "hatch": 1.48, "estate": 1.48, "suv": 1.70, "van": 1.88}[shape] * rng.uniform(0.97, 1.03)
     length = {"saloon": 4.6, "hatch": 4.0, "estate": 4.7, "suv": 4.6, "van": 4.8}[shape] * rng.uniform(0.95, 1.05)
@@ -103,10 +103,10 @@ def _car(rng: Random) -> Model:
     solids = [*wheels(half, radius, axles, 0), hull.solid(1), cabin.solid(3)]
     if shape in ("suv", "estate") and rng.random() < rng.uniform(0.2, 0.6):
         solids.append(Block((40, 40, 42), high, high, (tall, tall + 0.1)).solid(4))
-    return Model("car", 2 * half, tall, length, tuple(solids))
+    return VehicleShape("car", 2 * half, tall, length, tuple(solids))
 
 
-def _truck(rng: Random) -> Model:
+def _truck(rng: Random) -> VehicleShape:
     half, length = rng.uniform(1.12, 1.25), rng.uniform(6.5, 9.5)
     tall, cab_tall, deck = rng.uniform(3.2, 3.9), rng.uniform(2.5, 3.0), rng.uniform(0.9, 1.1)
     cab_length = rng.uniform(1.8, 2.2)
@@ -150,10 +150,10 @@ def _truck(rng: Random) -> Model:
     radius = rng.uniform(0.45, 0.52)
     tyres = wheels(half - 0.02, radius, (rear + 1.3, rear + 2.5, front - 1.1), 0)
     solids = [*tyres, chassis.solid(1), cab.solid(3), box.solid(3)]
-    return Model("truck", 2 * half, tall, length, tuple(solids))
+    return VehicleShape("truck", 2 * half, tall, length, tuple(solids))
 
 
-def _bus(rng: Random) -> Model:
+def _bus(rng: Random) -> VehicleShape:
     half, length, tall = 1.27, rng.uniform(10.0, 12.5), rng.uniform(2.95, 3.2)
     paint, band = rng.choice(_BUS_COLOURS)
     low = (-half, half, -length / 2, length / 2)
@@ -181,7 +181,7 @@ def _bus(rng: Random) -> Model:
     for span in ((0.86, 0.95), (0.5, 0.59)):
         hull.decal("right", span, (0.04, 0.84), (58, 66, 74))
     axles = (-length / 2 + 2.9, length / 2 - 2.5)
-    return Model("bus", 2 * half, tall, length, (*wheels(half, 0.48, axles, 0), hull.solid(1)))
+    return VehicleShape("bus", 2 * half, tall, length, (*wheels(half, 0.48, axles, 0), hull.solid(1)))
 
 
 _CAR_COLOURS = (

@@ -127,13 +127,13 @@ def test_nv24_keeps_colour_at_full_resolution() -> None:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (raw_message(0, 6, "mono8", 6, b""), "there is nothing in it"),
+        (raw_message(0, 6, "mono8", 6, b""), "it is empty"),
         (raw_message(MAX_PIXELS, 2, "mono8", 2, b""), "more than"),
         (raw_message(4, 6, "mono8", 6, bytes(23)), "takes 24 bytes, but there are 23"),
         (raw_message(4, 6, "mono8", 6, bytes(25)), "takes 24 bytes, but there are 25"),
         (raw_message(4, 6, "rgb8", 6, bytes(24)), "takes 18 bytes, but the step is 6"),
         (raw_message(4, 6, "bayer_rgbg8", 6, bytes(24)), "did you mean"),
-        (raw_message(4, 6, "32FC1", 24, bytes(96)), "'32FC1' is no picture"),
+        (raw_message(4, 6, "32FC1", 24, bytes(96)), "'32FC1' is not an image encoding"),
         (raw_message(4, 5, "uyvy", 10, bytes(40)), "pixels in pairs"),
         (raw_message(3, 6, "nv12", 6, bytes(24)), "2×2 blocks"),
     ],

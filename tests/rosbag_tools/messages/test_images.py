@@ -8,7 +8,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from rosbag_tools.messages.images import (
     MalformedMessageError,
-    Wire,
+    Serialization,
     read_compressed_image,
     read_image,
     read_stamp,
@@ -25,7 +25,9 @@ NANOSECONDS = st.integers(0, 999_999_999)
 SPELLINGS = st.sampled_from(["ros1", "cdr", "cdr big-endian"])
 
 
-def spell(spelling: str, message_type: str, stamp: tuple[int, int], frame_id: str, *fields: Any) -> tuple[bytes, Wire]:
+def spell(
+    spelling: str, message_type: str, stamp: tuple[int, int], frame_id: str, *fields: Any
+) -> tuple[bytes, Serialization]:
     """A message as `rosbags` writes it, and its wire."""
     store: Any = ROS1 if spelling == "ros1" else ROS2
     time = store.types["builtin_interfaces/msg/Time"](*stamp)
@@ -33,8 +35,8 @@ def spell(spelling: str, message_type: str, stamp: tuple[int, int], frame_id: st
     header = store.types["std_msgs/msg/Header"](*sequence, time, frame_id)
     message = store.types[message_type](header, *fields)
     if spelling == "ros1":
-        return bytes(store.serialize_ros1(message, message_type)), Wire.ROS1
-    return bytes(store.serialize_cdr(message, message_type, little_endian=spelling == "cdr")), Wire.CDR
+        return bytes(store.serialize_ros1(message, message_type)), Serialization.ROS1
+    return bytes(store.serialize_cdr(message, message_type, little_endian=spelling == "cdr")), Serialization.CDR
 
 
 @UNHURRIED
@@ -80,8 +82,8 @@ def test_every_truncation_is_refused(spelling: str, data: st.DataObject) -> None
 
 
 @UNHURRIED
-@given(st.binary(max_size=80), st.sampled_from(Wire))
-def test_any_bytes_are_read_or_refused(raw: bytes, wire: Wire) -> None:
+@given(st.binary(max_size=80), st.sampled_from(Serialization))
+def test_any_bytes_are_read_or_refused(raw: bytes, wire: Serialization) -> None:
     """Damage may be anything; only our own error may come of it."""
     for read in (read_image, read_compressed_image, read_stamp):
         try:

@@ -183,7 +183,7 @@ def test_unknown_topic_offers_the_nearest(tmp_path: Path, write_drive: WriteDriv
 def test_topic_without_pictures_names_those_with(tmp_path: Path, write_drive: WriteDrive) -> None:
     """The topic is there, so that offering near names would mislead."""
     drive = write_drive(tmp_path / "drive")
-    with pytest.raises(NoImagesError, match=r"CameraInfo, no images: images are on /cam/image_raw"):
+    with pytest.raises(NoImagesError, match=r"CameraInfo messages, not images: images are on /cam/image_raw"):
         BagSource(drive.path, topics=["/cam/camera_info"])
 
 
@@ -203,16 +203,16 @@ def test_missing_bag_offers_the_nearest(tmp_path: Path, write_drive: WriteDrive)
 
 
 def test_foreign_file_is_refused(tmp_path: Path) -> None:
-    """A video is no bag, and the message says what is one."""
+    """A video is not a bag, and the message says what is one."""
     path = tmp_path / "drive.bag"
     path.write_bytes(b"RIFF" + bytes(100))
-    with pytest.raises(ForeignBagError, match="is no bag"):
+    with pytest.raises(ForeignBagError, match="is not a bag"):
         BagSource(path)
 
 
 def test_folder_without_data_is_refused(tmp_path: Path) -> None:
     """The folder above the bag is easily given for it."""
-    with pytest.raises(MissingBagError, match=r"holds no \.db3 and no \.mcap"):
+    with pytest.raises(MissingBagError, match=r"contains no \.db3 and no \.mcap"):
         BagSource(tmp_path)
 
 

@@ -35,5 +35,5 @@ def test_every_time_that_a_client_came_is_counted_and_no_other_client(tmp_path: 
     )
     assert connects(log, "skylane-vehicle-car-1") == 3
     assert reconnects(log, "skylane-vehicle-car-1") == 2
-    with pytest.raises(RigError, match="does not tell"):  # Less than none would pass for none.
+    with pytest.raises(RigError, match="has no connection"):  # Less than none would pass for none.
         reconnects(log, "skylane-vehicle-car-2")

@@ -43,7 +43,7 @@ def test_packets_are_found_however_the_stream_is_cut(bodies: list[tuple[int, byt
 
 def test_something_else_than_mqtt_ends_the_connection() -> None:
     """A length that never ends would be waited for until the scenario does."""
-    with pytest.raises(OSError, match="no MQTT"):
+    with pytest.raises(OSError, match="not MQTT"):
         list(packets(iter([b"\x30\xff\xff\xff\xff\xff"])))
 
 
