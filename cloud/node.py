@@ -82,12 +82,12 @@ class CloudNode:
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
         self._circuit_breaker = CircuitBreaker()
-        self._submission = Submission(self._admission, self._circuit_breaker)
+        self.submission = Submission(self._admission, self._circuit_breaker)
         self._health = HealthFile(settings.health_file)
         self._models = models
         self.served_models = ServedModels()
         self._mqtt = MqttFrontend(
-            self._submission,
+            self.submission,
             self._replier,
             self.served_models,
             worker=settings.worker,
@@ -96,11 +96,11 @@ class CloudNode:
             qos=settings.qos,
             give_up=self.end,
         )
-        self.door = Door(self._submission, self._replier, self.served_models, session=settings.session)
+        self.door = Door(self.submission, self._replier, self.served_models, session=settings.session)
         model_swap = ModelSwap(
             self.served_models,
             (self._mqtt, self.door),
-            self._submission,
+            self.submission,
             self.start_serving,
             loader=self._loader,
             is_stopping=self._stopped.is_set,

@@ -92,4 +92,3 @@ def _default(value: Any) -> str:
 if __name__ == "__main__":
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
-        print(path)

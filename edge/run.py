@@ -115,7 +115,7 @@ def run(
         remarks = [*retry_lines(counts), *origin_lines(counts, card), *unused_lines(transport.unused())]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    for line in sampler.told():
+    for line in sampler.report_lines():
         console.print(line, markup=False, highlight=False)
     rows = print_report(folder, console, remarks)
     faults += common_faults(rows, source_name, config.model)

@@ -22,7 +22,6 @@ from bench.harness.environment import sample_bag
 from bench.harness.samples import spread
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
-from edge.run import run
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.broker.broker import Broker

@@ -180,8 +180,8 @@ def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
     repository = Repository(folder / "models")
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
-    frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION, _UNSEEN)
-    quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=called)
+    frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES)
+    quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=int8_name)
     return repository.root
 
 
@@ -191,7 +191,7 @@ def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: 
         found = {}
         for name, each in ready.items():
             on_step(f"{name}: mean IoU")
-            found[name] = evaluate_segmentation(model, plan.bag, frames=plan.frames).mean_iou
+            found[name] = evaluate_segmentation(each.model, plan.bag, frames=plan.frames).mean_iou
     except EvaluationError:
         return None
     return found

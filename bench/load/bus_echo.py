@@ -102,7 +102,7 @@ def _echo_process(broker: str, certs: Path | None, name: str) -> Iterator[None]:
             yield
         finally:
             process.stdin.close()
-            end(process, _STOP_TIMEOUT_S)
+            terminate(process, _STOP_TIMEOUT_S)
 
 
 @click.command()

@@ -319,7 +319,9 @@ class Ledger:
             self._changed.notify_all()
         self._frame_log.ended(record.id, outcome, reason, row.worker)
 
-    def _row(self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None) -> LatencyRow:
+    def _row(
+        self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None
+    ) -> LatencyRow:
         reply = reply or ValidatedReply()
         return LatencyRow(
             vehicle=record.id.vehicle,

@@ -124,7 +124,7 @@ class Vehicle:
                 vehicle=out.name,
                 session="s1",
                 replay=ReplaySettings(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", options=RequestOptions("zstd"), version=model["version"]),
+                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=model["version"]),
                 **run_settings,
             ),
         )

@@ -153,14 +153,14 @@ def _frame(index: int) -> Any:
     return np.ascontiguousarray(coarse.repeat(16, axis=0).repeat(16, axis=1))
 
 
-def _direct(model: Model, index: int, *, want: RequestOptions = RequestOptions(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
+def _direct(model: Model, index: int, *, options: RequestOptions = RequestOptions(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
     """Returns the result of the model, called directly."""
     rgb, card = _frame(index), model.card
     height, width = rgb.shape[:2]
     plan = geometry.plan(Resize(resize or card.resize), height, width, HEIGHT, WIDTH)
     outputs = model.infer(np.ascontiguousarray(geometry.apply(rgb, plan))[None])
     message = FrameMessage(
-        FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", options=want
+        FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", options=options
     )
     return TASKS[card.task]({head: values[0] for head, values in outputs.items()}, message, model.manifest)
 

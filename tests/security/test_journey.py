@@ -46,8 +46,8 @@ def test_all_roles_can_do_their_work(secured: Broker, certs: Path, tmp_path: Pat
             sinks=(),
             out=tmp_path / "run",
         )
-        assert run(str(pictures), config, Console(file=StringIO())) == 0
-        name = worker._settings.worker
+        assert run(str(images), config, Console(file=StringIO())) == 0
+        rows = list(read_rows(tmp_path / "run"))
         flags = ["--broker", secured.url, "--certs", str(certs), "--operator", "anna", "--json"]
         result = CliRunner().invoke(control, [str(rows[0]["worker"]), "list", *flags])
     assert [row["outcome"] for row in rows] == [Outcome.ANSWERED] * FRAMES

@@ -89,7 +89,7 @@ class MqttTransport:
         self._vehicle = vehicle
         self._session = session
         self._qos = qos
-        self.workers = WorkerDirectory(topics.checked("model", model), version)
+        self.workers = WorkerDirectory(topics.validate_name("model", model), version)
         self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.workers.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from bench.load.synthetic_run import Plan, write_run
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
@@ -65,7 +65,7 @@ INVALID_VALUES: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("what", INVALID_VALUES)
 def test_impossible_values_in_a_run_do_not_prevent_its_report(tmp_path: Path, what: str) -> None:
     """These values once caused memory errors and tracebacks."""
-    folder = write_run(tmp_path / "run", Plan(frames=60))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60))
     INVALID_VALUES[what](folder)
     assert write_report([folder]).stat().st_size
     assert json.dumps(report_json(load_report_input([folder])), allow_nan=False)
@@ -149,7 +149,7 @@ def test_the_name_of_an_axis_cannot_place_files_in_another_folder(tmp_path: Path
 
 def test_an_incomplete_page_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the disk is full, a browser would show the incomplete page without an error."""
-    folder = write_run(tmp_path / "run", Plan(frames=30))
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
 
     def fill(path: Path, text: str, **_: Any) -> int:
         path.write_bytes(text[:100].encode())

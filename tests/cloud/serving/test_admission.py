@@ -158,13 +158,13 @@ def test_bytes_are_freed_although_the_payload_was_cleared() -> None:
 def test_expired_frames_are_taken_and_dropped_first() -> None:
     """They need no inference, but use memory while they wait."""
     admission = Admission(max_frames=2)
-    live, expired = _request(vehicle="a"), _request(vehicle="b", remaining_ms=0)
+    live, expired = _request(vehicle="a"), _request(vehicle="b", budget_ms=0)
     admission.offer(live)
     admission.offer(expired)
     newest = _request(vehicle="a")
     assert admission.offer(newest) == [expired]
     admission.take(lambda request: request)
-    expired = _request(vehicle="b", remaining_ms=0)
+    expired = _request(vehicle="b", budget_ms=0)
     admission.offer(expired)
     assert _drain(admission) == [expired, newest]
 
@@ -186,7 +186,7 @@ def test_far_deadlines_of_taken_frames_are_forgotten() -> None:
     """Otherwise the heap of deadlines would grow with every frame."""
     admission = Admission(max_frames=4)
     for _ in range(1000):
-        admission.offer(_request(remaining_ms=80_000_000))
+        admission.offer(_request(budget_ms=80_000_000))
         _take(admission)
     assert len(admission._deadlines) < 50
 
@@ -232,7 +232,7 @@ def test_a_free_slot_and_a_deadline_wake_a_waiting_thread() -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    without_deadline, urgent = _request(), _request(camera="right", remaining_ms=50)
+    without_deadline, urgent = _request(), _request(camera="right", budget_ms=50)
     admission.offer(without_deadline)
     admission.offer(urgent)
     assert was_called.wait(WAIT_S)

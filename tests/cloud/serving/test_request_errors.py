@@ -139,7 +139,9 @@ def test_a_probe_that_raises_gets_no_reply(doors: GatewayWorker, monkeypatch: py
 
 
 @pytest.mark.parametrize("verb", [Verb.LIST, Verb.LOAD])
-def test_a_control_request_that_raises_is_refused(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
+def test_a_control_request_that_raises_is_refused(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
     """Both control threads serve the next request."""
     monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
     monkeypatch.setattr("cloud.frontends.control.ModelEntry", raise_once(ModelEntry))
@@ -177,7 +179,9 @@ HTTP_CALLS: dict[str, tuple[str, Callable[[GatewayWorker], int]]] = {
 
 
 @pytest.mark.parametrize("call", HTTP_CALLS)
-def test_an_http_handler_that_raises_answers_500(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_an_http_handler_that_raises_answers_500(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     """The next request of the same kind succeeds."""
     method, ask = HTTP_CALLS[call]
     with monkeypatch.context() as patched:

@@ -27,7 +27,7 @@ from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
 
-def address_of(worker: Doors, name: str) -> str:
+def address_of(worker: GatewayWorker, name: str) -> str:
     """Returns the address of the worker for a transport."""
     return worker.grpc if name.endswith("grpc") else worker.http
 

@@ -18,7 +18,7 @@ from edge.upload.cli import UnwritableError, send
 from edge.upload.client import UploadSettings, WorkerLostError
 from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
-from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 
@@ -39,7 +39,7 @@ def send_images(folder: Path, lines: Path, *arguments: str) -> Result:
     return CliRunner().invoke(send, words)
 
 
-def address_of(worker: Doors, transport: str) -> str:
+def address_of(worker: GatewayWorker, transport: str) -> str:
     """Returns the address of a worker."""
     return worker.grpc if transport == "grpc" else worker.http
 

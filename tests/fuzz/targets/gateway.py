@@ -95,7 +95,7 @@ def _publish_seeds() -> Iterator[bytes]:
 _PARSERS = (
     _Parser(tfs_json.read_predict, _rest_predict_seeds),
     _Parser(_rest_infer, _rest_infer_seeds),
-    _Parser(lambda data: parts_of(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
+    _Parser(lambda data: parse_form(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
     _Parser(tfs_messages.read_predict, _predict_seeds),
     _Parser(oip_messages.read_request, _infer_seeds),
     _Parser(unpack, lambda: iter([pack(b"message")])),

@@ -45,7 +45,7 @@ class _Parser(NamedTuple):
 def _rest_infer(data: bytes) -> object:
     """The first byte is the length of the JSON part."""
     headers = {MASK_HEADER: _HEADER, open_inference.LENGTH_HEADER: str(data[0] if data else 0)}
-    return open_inference.OipRestAdapter("net").read(Returned(data[1:], headers, 0))
+    return open_inference.OipRestAdapter("net").read(RpcReply(data[1:], headers, 0))
 
 
 def _rest_infer_seeds() -> Iterator[bytes]:
@@ -103,14 +103,14 @@ def _rest_predict_seeds() -> Iterator[bytes]:
 
 
 _PARSERS = (
-    _Parser(lambda data: SkylaneAdapter().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
-    _Parser(lambda data: open_inference.OipGrpcAdapter().read(Returned(data, _METADATA, 0)), _infer_reply_seeds),
+    _Parser(lambda data: SkylaneAdapter().read(RpcReply(data, {}, 0)), lambda: iter([pack(_MASK)])),
+    _Parser(lambda data: open_inference.OipGrpcAdapter().read(RpcReply(data, _METADATA, 0)), _infer_reply_seeds),
     _Parser(
-        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(Returned(data, _METADATA, 0)), _predict_reply_seeds
+        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(RpcReply(data, _METADATA, 0)), _predict_reply_seeds
     ),
     _Parser(_rest_infer, _rest_infer_seeds),
     _Parser(
-        lambda data: tensorflow_serving.TfServingRestAdapter("net").read(Returned(data, {MASK_HEADER: _HEADER}, 0)),
+        lambda data: tensorflow_serving.TfServingRestAdapter("net").read(RpcReply(data, {MASK_HEADER: _HEADER}, 0)),
         _rest_predict_seeds,
     ),
     _Parser(_triton, _triton_seeds),

@@ -15,9 +15,9 @@ from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from edge.reliability.clock_sync import Probes
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_directory import Workers
+from edge.reliability.clock_sync import ProbeTracker
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
@@ -151,7 +151,7 @@ def _read_result(payload: bytes) -> None:
 
 
 def _read_status(payload: bytes) -> None:
-    workers = Workers()
+    workers = WorkerDirectory("tiny")
     workers.announced(Delivery(topics.WORKER_STATUS.of(worker="worker"), payload, clock.now_ns()))
     workers.online()
 
@@ -161,7 +161,7 @@ def _read_probe(payload: bytes) -> None:
 
 
 def _read_echo(payload: bytes) -> None:
-    probes = Probes("s1", Clocks())
+    probes = ProbeTracker("s1", WorkerClocks())
     sent = probes.probe("worker", 5)
     assert sent.sequence == 0
     probes.echoed("worker", payload, 50)

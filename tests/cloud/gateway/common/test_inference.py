@@ -255,7 +255,7 @@ def test_a_reply_names_the_version_that_answered(
         assert gate.reached.wait(WAIT_S)
         waiting = [start_inference(submission, call({INPUT: random_pixels(2)})) for _ in range(3)]
         assert all(decoded.acquire(timeout=WAIT_S) for _ in range(2))  # The first, and one that waits behind it.
-        (lane,) = node._serving.place(node._open_lane(newer))
+        (lane,) = node.served_models.set_current(node.start_serving(newer))
         gate.open()
         assert lane.close()
         assert wait(first).card.version == "1"
@@ -278,15 +278,14 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
     pending = start_inference(submission, call({INPUT: ONE}))
     assert gate.reached.wait(WAIT_S)
     seen = submission.wait_for_change(0, 0.0, lambda: False)
-    unloading = threading.Thread(target=submission.dismiss, args=("tiny",))
-    unloading.start()
+    submission.remove_model("tiny")
     assert submission.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not submission.status.cards
     with pytest.raises(ApiError, match="unloaded") as raised:
         submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert raised.value.code is ErrorCode.NOT_FOUND
     gate.open()
-    unloading.join(WAIT_S)
+    assert worker.node.submission.wait_until_idle("tiny", WAIT_S)
     assert pending.futures[0].done()
     pending.reply()
 
@@ -308,10 +307,8 @@ def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: Ga
     thread = threading.Thread(target=stream)
     thread.start()
     assert answered.wait(WAIT_S)
-    unloading = threading.Thread(target=submission.dismiss, args=("tiny", 10 * WAIT_S), daemon=True)
-    unloading.start()
-    unloading.join(WAIT_S / 2)
-    assert not unloading.is_alive()
+    submission.remove_model("tiny")
+    assert worker.node.submission.wait_until_idle("tiny", WAIT_S)
     assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
     finished.set()
     thread.join(WAIT_S)
