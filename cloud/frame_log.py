@@ -13,7 +13,7 @@ _MAX_SESSIONS = 1024  # Known sessions of vehicles; beyond this limit, the least
 _LOG = get_logger("cloud")
 
 
-class FrameEventLog:
+class WorkerFrameLog:
     """Logs what happens to frames, with a rate limit per vehicle and reason. Thread-safe."""
 
     def __init__(self) -> None:

@@ -1,9 +1,11 @@
-"""Writes docs/reference/cli.md and docs/reference/configuration.md from the code: `make docs-reference`.
+"""Writes cli.md and configuration.md of docs/reference, or of another folder, from the code: `make docs-reference`.
 
 `tests/test_docs.py` fails while the files differ from what this script writes.
 """
 
+import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,19 @@ _WIDTH = 100
 _NOTICE = "<!-- Written by docs/generate_reference.py. Change the code, then run `make docs-reference`. -->"
 
 
-def pages() -> dict[Path, str]:
-    """Returns the text of each generated page by its path."""
-    return {_REFERENCE / "cli.md": cli_page(), _REFERENCE / "configuration.md": configuration_page()}
+def write_pages(folder: Path) -> None:
+    """Writes the generated pages into a folder."""
+    (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
+    (folder / "configuration.md").write_text(configuration_page(), encoding="utf-8")
 
 
 def cli_page() -> str:
     """Returns the help of every command as one Markdown page."""
     parts = ["# Command line", "", _NOTICE, "", "The text of each section is what `skylane COMMAND --help` prints.", ""]
-    for name, command in sorted(_commands(skylane.skylane, "skylane")):
-        with click.Context(command, info_name=name, terminal_width=_WIDTH, max_content_width=_WIDTH) as context:
-            parts += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
+    with skylane.skylane.make_context("skylane", [], resilient_parsing=True) as root:
+        for name, context in sorted(_contexts(root), key=itemgetter(0)):
+            context.terminal_width = context.max_content_width = _WIDTH
+            parts += [f"## {name}", "", "```text", context.command.get_help(context), "```", ""]
     return "\n".join(parts)
 
 
@@ -59,14 +63,13 @@ def configuration_page() -> str:
     return "\n".join(parts)
 
 
-def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        with click.Context(command) as context:
-            for each in command.list_commands(context):
-                found = command.get_command(context, each)
-                assert found is not None
-                yield from _commands(found, f"{name} {each}")
+def _contexts(context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    yield context.command_path, context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from _contexts(command.make_context(name, [], parent=context, resilient_parsing=True))
 
 
 def _row(key: str, section: type[BaseModel], command: click.Command) -> str:
@@ -90,5 +93,4 @@ def _default(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
+    write_pages(Path(sys.argv[1]) if sys.argv[1:] else _REFERENCE)

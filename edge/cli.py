@@ -17,10 +17,9 @@ from edge.sources.source import is_camera
 from edge.transports.transport import TRANSPORTS
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import number, override
+from shared.flags import GroupedCommand, number, option_group, override
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
 from shared.network.broker_options import broker_options
-from shared.option_groups import GroupedCommand, option_group
 from shared.runtime.health_file import health_file_option
 
 READY = "ready: waiting for a line on the standard input"

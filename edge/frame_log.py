@@ -8,7 +8,7 @@ from shared.runlog.latency_log import Outcome
 _SHOWN_DIGITS = 12  # Length of a model's hash in a line.
 
 
-class FrameEventLog:
+class VehicleFrameLog:
     """Logs events of frames, rate-limited by kind. Any thread may call it."""
 
     def __init__(self) -> None:

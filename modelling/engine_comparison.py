@@ -44,7 +44,7 @@ class ModelBenchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineVariant:
+class EngineCombination:
     """One way to run the model."""
 
     candidate: Candidate
@@ -62,7 +62,7 @@ class EngineVariant:
 class VariantResult:
     """The measurements of a variant."""
 
-    variant: EngineVariant
+    variant: EngineCombination
     took_ms: tuple[float, ...]  # The duration of each run of a whole batch.
     ratio: float  # Frames per second relative to the reference in the same rounds, by the medians.
     ratio_of_least: float  # The same by the minima, which depend less on other load of the machine.
@@ -109,8 +109,8 @@ class ModelBenchResult:
 class _LoadedVariants:
     """The variants that could be loaded, with their outputs on the test frames and their accuracy."""
 
-    models: dict[EngineVariant, Model] = field(default_factory=dict)
-    outputs: dict[EngineVariant, Outputs] = field(default_factory=dict)
+    models: dict[EngineCombination, Model] = field(default_factory=dict)
+    outputs: dict[EngineCombination, Outputs] = field(default_factory=dict)
     accuracies: dict[Candidate, float | None] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     unjudged: str | None = None
@@ -129,7 +129,7 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
     Raises:
         SkylaneError: the model does not exist, its reference cannot run, or the bag has no frame.
     """
-    own = EngineVariant(reference(repository, plan.model, plan.version), 0, 1)
+    own = EngineCombination(reference(repository, plan.model, plan.version), 0, 1)
     requested = _variants(repository, plan)
     variants = [own, *(variant for variant in requested if variant != own)]
     steps = len(variants) + plan.rounds + _WARM_UP_ROUNDS
@@ -180,15 +180,15 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
     return ModelBenchResult(plan, name, rows, tuple(loaded.refused), manifest.task, loaded.unjudged)
 
 
-def _variants(repository: Repository, plan: ModelBenchPlan) -> list[EngineVariant]:
+def _variants(repository: Repository, plan: ModelBenchPlan) -> list[EngineCombination]:
     found = candidates(repository, plan.model, plan.version)
     chosen = [each for each in found if not plan.engines or each.engine in plan.engines]
     return [
-        EngineVariant(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches
+        EngineCombination(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches
     ]
 
 
-def _load(repository: Repository, variant: EngineVariant, plan: ModelBenchPlan) -> Model:
+def _load(repository: Repository, variant: EngineCombination, plan: ModelBenchPlan) -> Model:
     candidate = variant.candidate
     where = Placement(device=plan.device, intra_threads=variant.threads, precision=candidate.precision)
     return repository.load(candidate.model, where, variant.batch, version=candidate.version, engine=candidate.engine)
@@ -197,8 +197,8 @@ def _load(repository: Repository, variant: EngineVariant, plan: ModelBenchPlan) 
 def _load_variant(  # noqa: PLR0917 - one call.
     repository: Repository,
     plan: ModelBenchPlan,
-    variant: EngineVariant,
-    own: EngineVariant,
+    variant: EngineCombination,
+    own: EngineCombination,
     frames: Images,
     loaded: _LoadedVariants,
     opened: ExitStack,

@@ -118,6 +118,8 @@ def test_no_two_public_classes_have_the_same_name() -> None:
     """One name for one thing: a reader who searches for a class must find one."""
     places: dict[str, list[str]] = {}
     for name, path in NAMES.items():
+        if name.startswith("bench.peers.servers."):  # Each runs in the environment of another server.
+            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cloud.engines.engine import Outputs
-from cloud.frame_log import FrameEventLog
+from cloud.frame_log import WorkerFrameLog
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from cloud.serving.request_errors import RequestErrors
@@ -33,7 +33,7 @@ class Replier:
         """`node` is the name of this process in stamps."""
         self.stats = ServingStats()
         self.errors = RequestErrors()
-        self.log = FrameEventLog()
+        self.log = WorkerFrameLog()
         self._worker = worker
         self._node = node
         self._counts = Counts()

@@ -1,4 +1,4 @@
-"""Recompute the main figures of a run's report from its latency.csv alone: python docs/examples/recompute.py RUN."""  # noqa: INP001 (a script)
+"""Recompute the main figures of a run's report from its latency.csv alone: python docs/examples/recompute.py RUN."""
 
 import sys
 from pathlib import Path

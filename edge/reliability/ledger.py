@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from edge.frame_log import FrameEventLog
+from edge.frame_log import VehicleFrameLog
 from edge.reliability.reply_validation import ReplyOrigin, ValidatedReply, matches_attempt
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
@@ -116,7 +116,7 @@ class Ledger:
         self._clocks = clocks or WorkerClocks()
         self._stats = stats or WorkerStats()
         self._on_closed = on_closed
-        self._frame_log = FrameEventLog()
+        self._frame_log = VehicleFrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
         self._in_flight: dict[FrameId, FrameRecord] = {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from edge.frame_log import FrameEventLog
+from edge.frame_log import VehicleFrameLog
 from edge.reliability.clock_sync import probe_interval_ns
 from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.retry_policy import RetryPolicy
@@ -36,7 +36,7 @@ class Retrier:
         self._policy = policy
         self._stats = stats
         self._clocks = clocks
-        self._frame_log = FrameEventLog()
+        self._frame_log = VehicleFrameLog()
 
     def run(self, stop: threading.Event) -> None:
         """Checks the frames in flight until stopped; the body of a thread."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cloud.frame_log import CountSummary, FrameEventLog
+from cloud.frame_log import CountSummary, WorkerFrameLog
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from tests.support.tiny_model import frame
@@ -36,7 +36,7 @@ def replace_session(frame_id: Any, session: str) -> Any:
 
 def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:
     """A restart of a vehicle is logged, a frame is not."""
-    log = FrameEventLog()
+    log = WorkerFrameLog()
     for sequence in range(5):
         log.replied(_request(sequence), _answer(sequence, Status.ANSWERED))
     log.replied(_request(0), _answer(0, Status.ANSWERED, session="s2"))
@@ -48,7 +48,7 @@ def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> No
 
 def test_refusals_are_logged_with_a_rate_limit(logged: Any) -> None:
     """A vehicle that floods the worker must not flood its log."""
-    log = FrameEventLog()
+    log = WorkerFrameLog()
     for sequence in range(100):
         log.replied(_request(sequence), _answer(sequence, Status.OVERLOADED))
     log.replied(_request(100), _answer(100, Status.REJECTED))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from edge.frame_log import FrameEventLog
+from edge.frame_log import VehicleFrameLog
 from edge.reliability.reply_validation import ReplyOrigin
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
@@ -17,7 +17,7 @@ def _frame(sequence: int) -> FrameId:
 
 def test_frames_that_end_in_the_same_way_are_one_line(log_lines: Lines) -> None:
     """A worker could fill a disk by sending a new reason with every frame; the vehicle has few reasons."""
-    log = FrameEventLog()
+    log = VehicleFrameLog()
     for sequence in range(100):
         log.ended(_frame(sequence), Outcome.REJECTED, f"no model {sequence}", "w")
         log.ended(_frame(sequence), Outcome.DROPPED, "window", "")
@@ -32,7 +32,7 @@ def test_frames_that_end_in_the_same_way_are_one_line(log_lines: Lines) -> None:
 
 def test_a_changed_model_is_logged(log_lines: Lines) -> None:
     """From then on the results come from another model."""
-    log = FrameEventLog()
+    log = VehicleFrameLog()
     log.answered(_frame(0), "tiny", ReplyOrigin("w", "1", "tensorflow", "0" * 64))
     log.answered(_frame(1), "tiny", ReplyOrigin("v", "1", "openvino", "0" * 64))
     assert not log_lines()
@@ -45,6 +45,6 @@ def test_a_changed_model_is_logged(log_lines: Lines) -> None:
 
 def test_a_retry_is_logged_with_its_worker_and_the_silence_before_it(log_lines: Lines) -> None:
     """An operator sees which worker takes over."""
-    FrameEventLog().sent_again(_frame(3), "v", 1_500_000_000)
+    VehicleFrameLog().sent_again(_frame(3), "v", 1_500_000_000)
     (line,) = log_lines()
     assert (line["event"], line["worker"], line["silent_ms"]) == ("frame sent again", "v", 1500)

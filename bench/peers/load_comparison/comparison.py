@@ -32,7 +32,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadMeasurements:
     """Measurements of a run."""
 
     turns: dict[str, dict[Contestant, Turns]]  # By codec and candidate.
@@ -40,7 +40,7 @@ class Outcome:
     versions: dict[str, str]
 
 
-def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
+def run(plan: Plan, on_step: Callable[[str], None]) -> LoadMeasurements:
     """Starts all available servers and runs the rounds; `on_step` is called before each step.
 
     Raises:
@@ -64,7 +64,7 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
                     _turn(contestant, work[codec], plan, turns[codec][contestant])
                 except SkylaneError as error:
                     lineup.skipped[contestant.name] = f"not from round {number + 1} on, {codec}: {error}"
-        return Outcome(turns, lineup.skipped, starter.versions)
+        return LoadMeasurements(turns, lineup.skipped, starter.versions)
 
 
 def _turn(contestant: Contestant, work: Sequence[Job], plan: Plan, turns: Turns) -> None:

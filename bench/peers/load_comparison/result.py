@@ -6,14 +6,14 @@ from typing import Any
 
 from bench.harness.samples import spread
 from bench.peers.load_comparison.candidate import Contestant
-from bench.peers.load_comparison.comparison import Outcome, Turns
+from bench.peers.load_comparison.comparison import LoadMeasurements, Turns
 from bench.peers.load_comparison.plan import OURS, Plan
 from shared.runtime.machine import machine
 
 Figures = dict[str, Any]  # Values of one candidate with one codec.
 
 
-def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def result(plan: Plan, outcome: LoadMeasurements) -> dict[str, Any]:
     """Returns the content of `--json`."""
     cells = {
         codec: {each.name: _figures(each, turns) for each, turns in by_contestant.items() if turns.alone}

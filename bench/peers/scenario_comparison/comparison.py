@@ -44,7 +44,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScenarioMeasurements:
     """Measurements of all runs."""
 
     runs: list[Run] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Outcome:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
+def run(plan: Plan, on_step: Callable[[str], None]) -> ScenarioMeasurements:
     """Runs the plan's scenarios; `on_step` is called before each run.
 
     Raises:
@@ -65,7 +65,7 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
         on_step("the pictures and their masks")
         work = jobs({name: pictures(plan, name) for name in plan.scenarios})
         starter = Starter(plan, next(iter(work.values()))[0], Path(folder))
-        outcome = Outcome(versions=starter.versions)
+        outcome = ScenarioMeasurements(versions=starter.versions)
         seats = [(name, way) for name in plan.names for way in ways(name)]
         for number, (server, way) in product(range(plan.rounds), seats):
             if server in outcome.skipped:

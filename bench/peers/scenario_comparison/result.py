@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench.offloading.cost import footage_cost
 from bench.peers.load_comparison.plan import OURS, Plan
-from bench.peers.scenario_comparison.comparison import OUR_WAYS, Outcome, Run
+from bench.peers.scenario_comparison.comparison import OUR_WAYS, Run, ScenarioMeasurements
 from bench.statistics.run_test import compare_runs
 from shared.runtime.machine import machine
 
@@ -24,7 +24,7 @@ _QUARTERS = {"p25_ms": 25, "p50_ms": 50, "p75_ms": 75, "p95_ms": 95}
 Figures = dict[str, Any]
 
 
-def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def result(plan: Plan, outcome: ScenarioMeasurements) -> dict[str, Any]:
     """Returns the content of `--json`; values that need more runs are null."""
     runs = [_run(each) for each in outcome.runs]
     cells = {
@@ -52,7 +52,7 @@ def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _names(outcome: Outcome, scenario: str) -> list[str]:
+def _names(outcome: ScenarioMeasurements, scenario: str) -> list[str]:
     return list(dict.fromkeys(each.name for each in outcome.runs if each.scenario == scenario))
 
 
@@ -101,7 +101,9 @@ def _durations(runs: Sequence[Run]) -> Figures:
     }
 
 
-def _tests(figure: str, scenarios: Sequence[str], outcome: Outcome, runs: Sequence[Figures]) -> list[Figures]:
+def _tests(
+    figure: str, scenarios: Sequence[str], outcome: ScenarioMeasurements, runs: Sequence[Figures]
+) -> list[Figures]:
     """Tests a value of each server's runs against AGAINST, paired by round and adjusted for all tests."""
     pairs = [
         (scenario, name)

@@ -1,1 +1,4 @@
-"""The chapters of a report."""
+"""The chapters of a report, each a module that returns a `Chapter`.
+
+Start with `run.stages`.
+"""

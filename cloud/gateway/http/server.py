@@ -24,9 +24,8 @@ from cloud.gateway.http import health, metrics, skylane_routes
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.concurrency_limit import ConcurrencyLimit
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
-from cloud.gateway.http.host_check import HostCheck
+from cloud.gateway.http.header_checks import HostCheck, OriginCheck
 from cloud.gateway.http.middleware import CallMiddleware
-from cloud.gateway.http.origin_check import OriginCheck
 from cloud.gateway.open_inference import rest_routes as open_inference_routes
 from cloud.gateway.tf_serving import rest_routes as tf_serving_routes
 

@@ -1,1 +1,4 @@
-"""Chapters about a single run."""
+"""Chapters about a single run: its outcomes, stages, clocks and resources.
+
+Start with `stages`.
+"""

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from bench.peers.load_comparison.candidate import Contestant
-from bench.peers.load_comparison.comparison import Outcome, Turns
+from bench.peers.load_comparison.comparison import LoadMeasurements, Turns
 from bench.peers.load_comparison.load import Taken
 from bench.peers.load_comparison.plan import Plan
 from bench.peers.load_comparison.result import result
@@ -24,7 +24,7 @@ def _turns(overheads_ms: tuple[float, float], answers_hz: float, wrong: int = 0)
     return Turns(alone, [[Taken(400.0, 50.0, 0)]] * 2, [answers_hz] * 2)
 
 
-OUTCOME = Outcome(
+OUTCOME = LoadMeasurements(
     {
         "raw": {
             _contestant("skylane", "grpc"): _turns((4.0, 8.0), 20.0),
@@ -57,7 +57,7 @@ def test_every_comparison_that_a_peer_wins_is_told() -> None:
 def test_the_floor_is_nobodys_rival_and_is_told_beside_the_target() -> None:
     """A bare server would win every comparison; how far it lies below tells what a target can ask for."""
     with_floor = {**OUTCOME.turns["raw"], _contestant("grpcio", "grpc", is_floor=True): _turns((3.0, 3.0), 22.0)}
-    found = result(PLAN, Outcome({"raw": with_floor}, {}, {}))
+    found = result(PLAN, LoadMeasurements({"raw": with_floor}, {}, {}))
     assert found["ratios"] == result(PLAN, OUTCOME)["ratios"]
     assert found["wins"] == result(PLAN, OUTCOME)["wins"]
     assert found["floors"]["raw"]["of"]["skylane grpc"] == pytest.approx(0.5)
@@ -95,7 +95,7 @@ def test_the_table_shows_everybody_and_says_who_is_missing() -> None:
 def test_without_a_peer_there_is_no_ratio() -> None:
     """Whoever measures Skylane alone gets its figures all the same."""
     ours = {each: turns for each, turns in OUTCOME.turns["raw"].items() if each.server == "skylane"}
-    found = result(PLAN, Outcome({"raw": ours}, {}, {}))
+    found = result(PLAN, LoadMeasurements({"raw": ours}, {}, {}))
     assert found["ratios"] == {"raw": {}}
     assert found["wins"] == []
     assert found["cells"]["raw"]["skylane grpc"]["n"] == 4
@@ -103,6 +103,6 @@ def test_without_a_peer_there_is_no_ratio() -> None:
 
 def test_a_way_that_never_had_a_turn_is_no_row() -> None:
     """It failed in the first round, and is told among the skipped."""
-    found = result(PLAN, Outcome({"raw": {_contestant("ray", "http"): Turns()}}, {"ray http": "gone"}, {}))
+    found = result(PLAN, LoadMeasurements({"raw": {_contestant("ray", "http"): Turns()}}, {"ray http": "gone"}, {}))
     assert found["cells"] == {"raw": {}}
     show(found, Console(file=io.StringIO()))

@@ -9,7 +9,7 @@ from bench.offloading.cost import footage_cost
 from bench.peers.load_comparison.load import Taken
 from bench.peers.load_comparison.plan import Plan
 from bench.peers.rig.resource_meter import Usage
-from bench.peers.scenario_comparison.comparison import Outcome, Run
+from bench.peers.scenario_comparison.comparison import Run, ScenarioMeasurements
 from bench.peers.scenario_comparison.result import result
 from bench.peers.scenario_comparison.table import show
 
@@ -23,7 +23,7 @@ def _run(scenario: str, server: str, number: int, first_ms: float, then_ms: floa
     return Run(scenario, server, "grpc", number, taken, Usage(wall_s, 0.5 * wall_s, 100.0 + number, 80.0))
 
 
-OUTCOME = Outcome(
+OUTCOME = ScenarioMeasurements(
     [
         _run(scenario, server, number, first_ms + number, then_ms + number / 10)
         for number in range(3)
@@ -63,7 +63,7 @@ def test_every_server_is_tested_against_skylanes_plain_call() -> None:
 
 def test_one_round_shows_no_difference_and_is_still_json() -> None:
     """nan is no JSON: other languages' readers refuse the file."""
-    one = Outcome([each for each in OUTCOME.runs if each.number == 0])
+    one = ScenarioMeasurements([each for each in OUTCOME.runs if each.number == 0])
     found = result(PLAN, one)
     assert found["tests"][0]["p_value"] is None
     json.dumps(found, allow_nan=False)
@@ -72,14 +72,14 @@ def test_one_round_shows_no_difference_and_is_still_json() -> None:
 
 def test_without_skylane_nothing_is_tested() -> None:
     """It was skipped, and the others are shown all the same."""
-    found = result(PLAN, Outcome([each for each in OUTCOME.runs if each.server == "triton"]))
+    found = result(PLAN, ScenarioMeasurements([each for each in OUTCOME.runs if each.server == "triton"]))
     assert found["tests"] == []
     assert list(found["scenarios"]["cold_start"]) == ["triton grpc"]
 
 
 def test_a_scenario_that_nobody_went_through_is_no_table() -> None:
     """Its servers failed before, and are told among the skipped."""
-    found = result(PLAN, Outcome(skipped={"skylane": "gone"}))
+    found = result(PLAN, ScenarioMeasurements(skipped={"skylane": "gone"}))
     assert found["scenarios"] == {"cold_start": {}, "same_image": {}}
     show(found, Console(file=io.StringIO()))
 

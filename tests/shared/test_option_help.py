@@ -3,7 +3,7 @@
 import click
 from click.testing import CliRunner
 
-from shared.option_groups import GroupedCommand, option_group
+from shared.flags import GroupedCommand, option_group
 
 
 @click.command(cls=GroupedCommand)
