@@ -29,7 +29,7 @@ from cloud.replicas import Replicas, stop_with_parent
 from cloud.thread_budget import warn_if_pids_limit_is_low
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import number, override
+from shared.flags import GroupedCommand, number, option_group, override
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
 from shared.messages.topics import sanitize_name
@@ -58,145 +58,175 @@ def cloud() -> None:
 cloud.add_command(control)
 
 
-@cloud.command()
+@cloud.command(cls=GroupedCommand)
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A YAML file with settings; flags override it.",
 )
-@broker_options
-@click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    help="Model to serve (repeatable). If one of them cannot be loaded, the worker does not start; without this option, it "
-    "serves all models of the repository that can be loaded.",
+@option_group(
+    "Models",
+    click.option(
+        "--model",
+        "models",
+        multiple=True,
+        help="Model to serve (repeatable). If one of them cannot be loaded, the worker does not start; without this option, it "
+        "serves all models of the repository that can be loaded.",
+    ),
+    click.option(
+        "--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository."
+    ),
+    click.option("--device", help="Device of the models: auto, cpu or gpu:N. [auto]"),
+    click.option(
+        "--engine",
+        type=click.Choice([AUTO, *ENGINES]),
+        help="Engine that runs the models; auto: the fastest on this host with the same labels. [from the model's manifest]",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice([precision.value for precision in Precision]),
+        help="Precision of the computation. [from the model's manifest]",
+    ),
+    click.option(
+        "--warm-up",
+        "warm_up_runs",
+        type=_number("warm_up_runs"),
+        help="Warm-up runs before the worker is ready. [from the model's manifest]",
+    ),
 )
-@click.option("--device", help="Device of the models: auto, cpu or gpu:N. [auto]")
-@click.option(
-    "--engine",
-    type=click.Choice([AUTO, *ENGINES]),
-    help="Engine that runs the models; auto: the fastest on this host with the same labels. [from the model's manifest]",
+@option_group(
+    "Connection",
+    click.option(
+        "--worker",
+        metavar="NAME",
+        help="Name of this worker. [host name and process id]",
+    ),
+    broker_options,
+    click.option("--group", metavar="NAME", help="Group of workers that share the frames. [skylane]"),
+    click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and masks. [1]"),
+    click.option("--no-broker", is_flag=True, default=None, help="Serve only the gateway, without a broker."),
 )
-@click.option(
-    "--precision",
-    type=click.Choice([precision.value for precision in Precision]),
-    help="Precision of the computation. [from the model's manifest]",
+@option_group(
+    "Gateway",
+    click.option(
+        "--http", help="HOST:PORT of the HTTP gateway: TensorFlow Serving, Open Inference Protocol, images. [none]"
+    ),
+    click.option(
+        "--grpc", help="HOST:PORT of the gRPC gateway: Skylane, TensorFlow Serving, Open Inference Protocol. [none]"
+    ),
+    click.option(
+        "--gateway-tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate of the gateway (PEM)."
+    ),
+    click.option(
+        "--gateway-tls-key",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Private key of that certificate (PEM).",
+    ),
+    click.option(
+        "--tokens",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File of the clients that may call the gateway, one NAME TOKEN per line. [anyone]",
+    ),
+    click.option(
+        "--images",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder from which /api/detect reads images by path. [none]",
+    ),
+    click.option(
+        "--origin",
+        "origins",
+        multiple=True,
+        help="Origin of web pages that may call the gateway, for CORS (repeatable). [none]",
+    ),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        help="Host name that HTTP clients may use, besides IP addresses and localhost (repeatable). [none]",
+    ),
+    click.option(
+        "--max-message-bytes",
+        type=_number("max_message_bytes"),
+        help="Bytes of a call to the gateway, and of its reply. [134217728]",
+    ),
+    click.option(
+        "--max-calls",
+        type=_number("max_calls"),
+        help="Concurrent calls to the gateway; further ones are refused. [256]",
+    ),
 )
-@click.option("--threads", type=_number("threads"), help="Threads within an operation. [chosen by the engine]")
-@click.option("--isolate", is_flag=True, default=None, help="Run each engine in a separate process.")
-@click.option(
-    "--isolate-hang-s",
-    type=_number("isolate_hang_s"),
-    help="Seconds after which the process of a hanging batch is replaced. [10]",
+@option_group(
+    "Queue and batching",
+    click.option(
+        "--max-frames",
+        type=_number("max_frames"),
+        help="Frames that may wait; further ones are refused as `overloaded`. [64]",
+    ),
+    click.option("--max-bytes", type=_number("max_bytes"), help="Bytes of frames that may wait. [268435456]"),
+    click.option(
+        "--max-pixels", type=_number("max_pixels"), help="Pixels of an image; larger ones are `rejected`. [33554432]"
+    ),
+    click.option(
+        "--max-batch", type=_number("max_batch"), help="Frames in a batch at most. [from the model's manifest]"
+    ),
+    click.option(
+        "--max-wait-ms", type=_number("max_wait_ms"), help="Milliseconds that a batch may wait for more frames. [0]"
+    ),
+    click.option(
+        "--instances",
+        type=_number("instances"),
+        help="Batches that a model infers at the same time. [2 with TensorFlow on several cores, else 1]",
+    ),
 )
-@click.option(
-    "--isolate-start-s",
-    type=_number("isolate_start_s"),
-    help="Seconds that opening a model in that process may take. [180]",
+@option_group(
+    "Operation",
+    click.option(
+        "--replicas",
+        type=_number("replicas"),
+        help="Number of worker processes on this host, named NAME-1, NAME-2, … [1]",
+    ),
+    click.option(
+        "--control/--no-control", default=None, help="Let operators load and unload models over the broker. [yes]"
+    ),
+    click.option(
+        "--operator",
+        "operators",
+        multiple=True,
+        help="Operator allowed to load and unload models (repeatable). [all that the broker admits]",
+    ),
+    health_file_option,
+    click.option(
+        "--resources",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="CSV file to which CPU, memory, network and GPU use of this worker is written once a second.",
+    ),
+    log_options,
 )
-@click.option(
-    "--isolate-memory-mb",
-    type=_number("isolate_memory_mb"),
-    help="Memory limit of the data of that process in MiB. [no limit]",
-)
-@click.option(
-    "--replicas", type=_number("replicas"), help="Number of worker processes on this host, named NAME-1, NAME-2, … [1]"
-)
-@click.option(
-    "--worker",
-    metavar="NAME",
-    help="Name of this worker. [host name and process id]",
-)
-@click.option("--group", metavar="NAME", help="Group of workers that share the frames. [skylane]")
-@click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and masks. [1]")
-@click.option(
-    "--max-frames",
-    type=_number("max_frames"),
-    help="Frames that may wait; further ones are refused as `overloaded`. [64]",
-)
-@click.option("--max-bytes", type=_number("max_bytes"), help="Bytes of frames that may wait. [268435456]")
-@click.option(
-    "--max-pixels", type=_number("max_pixels"), help="Pixels of an image; larger ones are `rejected`. [33554432]"
-)
-@click.option(
-    "--max-wait-ms", type=_number("max_wait_ms"), help="Milliseconds that a batch may wait for more frames. [0]"
-)
-@click.option("--max-batch", type=_number("max_batch"), help="Frames in a batch at most. [from the model's manifest]")
-@click.option(
-    "--instances",
-    type=_number("instances"),
-    help="Batches that a model infers at the same time. [2 with TensorFlow on several cores, else 1]",
-)
-@click.option(
-    "--warm-up",
-    "warm_up_runs",
-    type=_number("warm_up_runs"),
-    help="Warm-up runs before the worker is ready. [from the model's manifest]",
-)
-@click.option("--decoders", type=_number("decoders"), help="Decoding threads. [1]")
-@click.option("--encoders", type=_number("encoders"), help="Postprocessing threads, which make and encode results. [1]")
-@health_file_option
-@click.option(
-    "--control/--no-control", default=None, help="Let operators load and unload models over the broker. [yes]"
-)
-@click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    help="Operator allowed to load and unload models (repeatable). [all that the broker admits]",
-)
-@click.option(
-    "--http", help="HOST:PORT of the HTTP gateway: TensorFlow Serving, Open Inference Protocol, images. [none]"
-)
-@click.option(
-    "--grpc", help="HOST:PORT of the gRPC gateway: Skylane, TensorFlow Serving, Open Inference Protocol. [none]"
-)
-@click.option("--no-broker", is_flag=True, default=None, help="Serve only the gateway, without a broker.")
-@click.option(
-    "--gateway-tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate of the gateway (PEM)."
-)
-@click.option(
-    "--gateway-tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Private key of that certificate (PEM)."
-)
-@click.option(
-    "--tokens",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File of the clients that may call the gateway, one NAME TOKEN per line. [anyone]",
-)
-@click.option(
-    "--images",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder from which /api/detect reads images by path. [none]",
-)
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    help="Origin of web pages that may call the gateway, for CORS (repeatable). [none]",
-)
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
-    help="Host name that HTTP clients may use, besides IP addresses and localhost (repeatable). [none]",
-)
-@click.option(
-    "--max-message-bytes",
-    type=_number("max_message_bytes"),
-    help="Bytes of a call to the gateway, and of its reply. [134217728]",
-)
-@click.option(
-    "--max-calls", type=_number("max_calls"), help="Concurrent calls to the gateway; further ones are refused. [256]"
+@option_group(
+    "Advanced",
+    click.option("--threads", type=_number("threads"), help="Threads within an operation. [chosen by the engine]"),
+    click.option("--decoders", type=_number("decoders"), help="Decoding threads. [1]"),
+    click.option(
+        "--encoders", type=_number("encoders"), help="Postprocessing threads, which make and encode results. [1]"
+    ),
+    click.option("--isolate", is_flag=True, default=None, help="Run each engine in a separate process."),
+    click.option(
+        "--isolate-hang-s",
+        type=_number("isolate_hang_s"),
+        help="Seconds after which the process of a hanging batch is replaced. [10]",
+    ),
+    click.option(
+        "--isolate-start-s",
+        type=_number("isolate_start_s"),
+        help="Seconds that opening a model in that process may take. [180]",
+    ),
+    click.option(
+        "--isolate-memory-mb",
+        type=_number("isolate_memory_mb"),
+        help="Memory limit of the data of that process in MiB. [no limit]",
+    ),
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Drain and stop when the standard input ends.")
-@click.option(
-    "--resources",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CSV file to which CPU, memory, network and GPU use of this worker is written once a second.",
-)
-@log_options
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
