@@ -19,14 +19,14 @@ using namespace skylane;
 
 constexpr char kUsage[] =
     "usage: skylane-send [--broker HOST[:PORT]] [--certs FOLDER] [--model NAME] [--vehicle NAME] [--mask-codec rle|raw]\n"
-    "                    [--mask-size model|frame] [--deadline-ms N] [--timeout-s N] PICTURE MASK.pgm\n"
+    "                    [--mask-size model|frame] [--deadline-ms N] [--timeout-s N] IMAGE MASK.pgm\n"
     "\n"
-    "Sends PICTURE (JPEG or PNG, of any size) and writes the class id of every pixel as a grey PGM.\n"
+    "Sends IMAGE (JPEG or PNG, of any size) and writes the class id of every pixel as a grey PGM.\n"
     "Exit code 1: no mask was received, stderr has the reason; 2: wrong usage.\n";
 
 struct Options {
   std::string host = "127.0.0.1", certs, model = "road-small", vehicle = "skylane-send", mask_codec = "rle",
-              mask_size = "model", picture, mask;
+              mask_size = "model", image, mask;
   int port = 0, deadline_ms = 0, timeout_s = 30;
 };
 
@@ -75,7 +75,7 @@ Options parse_options(int count, char** arguments) {
     }
   }
   if (files.size() != 2) throw UsageError("give an image file and a file for its mask");
-  options.picture = files[0];
+  options.image = files[0];
   options.mask = files[1];
   if (!options.port) options.port = options.certs.empty() ? 1883 : 8883;
   return options;
@@ -113,11 +113,11 @@ Card find_model(Broker& broker, const Options& options, Clock::time_point deadli
   return *card;
 }
 
-Answer ask(Broker& broker, const Options& options, const Card& card, const Picture& picture, std::int64_t due_ns) {
+Answer ask(Broker& broker, const Options& options, const Card& card, const ImageFile& image, std::int64_t due_ns) {
   const std::string camera = "file", run = session(), node = "edge/" + options.vehicle + "/" + run;
   const std::string response_topic = "skylane/v1/masks/" + options.vehicle + "/" + camera;
   Frame frame{options.vehicle + "/" + camera + "/" + run + "/0", options.model,
-              plan(card.resize, picture.size, card.size),       options.mask_codec,
+              plan(card.resize, image.size, card.size),       options.mask_codec,
               options.mask_size,                                 options.deadline_ms,
               {{"due", node, due_ns}}};
   std::optional<Answer> answer;
@@ -133,7 +133,7 @@ Answer ask(Broker& broker, const Options& options, const Card& card, const Pictu
       },
       deadline);
   frame.stamps.push_back({"sent", node, now_ns()});
-  broker.publish("skylane/v1/frames/" + options.model + "/" + options.vehicle + "/" + camera, pack_frame(frame, picture),
+  broker.publish("skylane/v1/frames/" + options.model + "/" + options.vehicle + "/" + camera, pack_frame(frame, image),
                  {"application/vnd.skylane.frame+msgpack", response_topic, frame.id, (options.deadline_ms + 999) / 1000});
   if (!broker.wait_until(deadline, [&] { return answer.has_value(); }))
     throw Error("no answer within " + std::to_string(options.timeout_s) + " s: the frame is lost, send it again");
@@ -164,13 +164,13 @@ void write_pgm(const std::string& path, Size size, const std::string& mask) {
 }
 
 void run(const Options& options) {
-  const auto picture = read_image_file(options.picture);
+  const auto image = read_image_file(options.image);
   const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
   Broker broker(options.host, options.port, options.certs, options.vehicle, deadline);
   const auto card = find_model(broker, options, deadline);
-  auto answer = ask(broker, options, card, picture, now_ns());
+  auto answer = ask(broker, options, card, image, now_ns());
   if (answer.status != "answered") throw Error(answer.status + ": " + answer.reason);
-  const auto mask = unpack_result(answer);
+  const auto mask = unpack_mask(answer);
   answer.stamps.push_back({"mask_decoded", answer.stamps.back().node, now_ns()});
   write_pgm(options.mask, answer.size, mask);
   std::printf("mask of %d x %d by %s: %s %s, %s\n", answer.size.height, answer.size.width, answer.worker.c_str(),

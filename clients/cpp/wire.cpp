@@ -67,8 +67,8 @@ std::string unpack_runs(const std::string& data, std::size_t pixels) {
 
 }  // namespace
 
-std::string pack_frame(const Frame& frame, const Picture& picture) {
-  msgpack::sbuffer buffer(picture.data.size() + 2048);
+std::string pack_frame(const Frame& frame, const ImageFile& image) {
+  msgpack::sbuffer buffer(image.data.size() + 2048);
   Packer packer(buffer);
   packer.pack_map(frame.budget_ms ? 14 : 13);
   const auto put = [&packer](const char* key, const auto& value) {
@@ -82,9 +82,9 @@ std::string pack_frame(const Frame& frame, const Picture& picture) {
   put("frame_stamp_ns", frame.stamps.empty() ? 0 : frame.stamps.front().at_ns);
   if (frame.budget_ms) put("budget_ms", frame.budget_ms);
   put("layout", "rgb8");
-  put("shape", std::vector<int>{picture.size.height, picture.size.width, 3});
+  put("shape", std::vector<int>{image.size.height, image.size.width, 3});
   put("dtype", "uint8");
-  put("codec", picture.codec);
+  put("codec", image.codec);
   packer.pack("geometry");
   pack_geometry(packer, frame.geometry);
   put("want", std::map<std::string, std::string>{{"mask_codec", frame.mask_codec}, {"size", frame.mask_size}});
@@ -92,8 +92,8 @@ std::string pack_frame(const Frame& frame, const Picture& picture) {
   packer.pack_array(static_cast<std::uint32_t>(frame.stamps.size()));
   for (const auto& stamp : frame.stamps) packer.pack(std::make_tuple(stamp.stage, stamp.node, stamp.at_ns));
   packer.pack("data");  // Last, so that the worker reads the other fields before the image.
-  packer.pack_bin(static_cast<std::uint32_t>(picture.data.size()));
-  packer.pack_bin_body(picture.data.data(), static_cast<std::uint32_t>(picture.data.size()));
+  packer.pack_bin(static_cast<std::uint32_t>(image.data.size()));
+  packer.pack_bin_body(image.data.data(), static_cast<std::uint32_t>(image.data.size()));
   return {buffer.data(), buffer.size()};
 }
 
@@ -135,7 +135,7 @@ Answer unpack_answer(const std::string& payload) try {
   throw Error("the answer is not MessagePack");
 }
 
-std::string unpack_result(const Answer& answer) {
+std::string unpack_mask(const Answer& answer) {
   const auto [height, width] = answer.size;
   if (height < 1 || width < 1 || 1LL * height * width > kMaxPixels)
     throw Error("a mask of " + std::to_string(height) + " x " + std::to_string(width) + " pixels: the size is not plausible");

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "geometry.hpp"
-#include "picture.hpp"
+#include "image_file.hpp"
 
 namespace skylane {
 
@@ -38,7 +38,7 @@ struct Answer {
   std::vector<Stamp> stamps;
 };
 
-std::string pack_frame(const Frame& frame, const Picture& picture);
+std::string pack_frame(const Frame& frame, const ImageFile& image);
 
 // These throw Error if the payload is malformed. No card: the worker does not serve the model.
 std::vector<Card> unpack_cards(const std::string& payload, const std::string& worker, const std::string& model);

@@ -162,7 +162,7 @@ namespace Skylane
         {
             if (arguments.Length != 4)
             {
-                Console.Error.WriteLine("usage: skylane-send http://HOST:PORT MODEL PICTURE MASK.pgm");
+                Console.Error.WriteLine("usage: skylane-send http://HOST:PORT MODEL IMAGE MASK.pgm");
                 return 2;
             }
             try

@@ -22,9 +22,9 @@ def held():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 def left():
     before = held()
-    malloc.give_back()
+    malloc.trim()
     return before - held()
-malloc.keep()
+malloc.retain()
 model = Repository(default_root()).load("road-small")
 opened = left()
 model.infer(np.zeros((1, *model.input_shape), np.uint8))

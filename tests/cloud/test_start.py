@@ -139,7 +139,7 @@ def test_a_port_in_use_is_reported_before_models_and_broker(
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"skylane: --{kind}: cannot listen at {address}: the port is in use: stop the program that listens there, "
-        "or choose another port (0: any free one)"
+        "or choose another port (0: any free port)"
     )
 
 

@@ -18,7 +18,7 @@ REFUSED = [
     ({"arrivals": "uniform", "arrival_rate_hz": 5.0, "closed_loop": True}, "arrivals: a closed loop waits for answers"),
     ({"queue": 4, "closed_loop": True}, "queue: a closed loop drops no frame"),
     ({"burst": 8}, "burst: only a closed loop sends bursts: add closed_loop"),
-    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: no frame is sent again without retry"),
+    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: conflicts with retry"),
 ]
 
 
@@ -87,4 +87,7 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["Options:", "Source:", "Connection:", "Timing:", "Encoding:", "Results:", "Advanced:"]
     ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
-    assert [line.split()[0] for line in ungrouped if line.startswith("  -")] == ["--config", "-h,"]
+    options = [line for line in ungrouped if line.startswith("  -")]
+    assert len(options) == 2
+    assert "--config" in options[0]
+    assert "--help" in options[1]

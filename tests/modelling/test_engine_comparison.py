@@ -123,7 +123,7 @@ def test_verify_reports_the_failure_of_each_model(tmp_path: Path) -> None:
     assert failures["bright"] is None
     assert "its floor is 99.9 %" in failures["worse"]
     assert "the repository lacks the model it was converted from (gone, 111111111111…)" in failures["orphan"]
-    assert "dropout or noise is on" in failures["noisy"]
+    assert "dropout or noise is active" in failures["noisy"]
     assert "it was changed or is incomplete" in failures["changed"]
     assert "no input tensor 'inptu:0': did you mean input" in failures["wrong"]
     assert _run("verify", "bright", "--models", tmp_path).exit_code == 0

@@ -80,7 +80,7 @@ def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) ->
         ]
         second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert second.returncode == 1
-        assert f"worker '{name}' runs already (session {first.session}" in second.stderr
+        assert f"worker '{name}' is already running (session {first.session}" in second.stderr
         assert (retained_status(mosquitto_url, topic).session, retained_status(mosquitto_url, topic).state) == (
             first.session,
             NodeState.ONLINE,

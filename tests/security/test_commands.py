@@ -75,9 +75,9 @@ def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str])
     """Users often forget the certificate."""
     (folder / "car-1.crt").unlink()
     message = play(secured.url, folder)
-    assert f"there is no {folder / 'car-1.crt'}: make it with 'skylane broker certs'" in message
+    assert f"certs: {folder / 'car-1.crt'} does not exist" in message
     message = play(secured.url, None, tls_ca=str(folder / "ca.crt"))
-    assert f"broker {secured.url} wants a certificate: give this node's with --certs" in message
+    assert f"broker {secured.url} requires a certificate: give this node's with --certs" in message
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str])
         (use_unknown_authority, "it is not signed by an authority the broker knows"),
         (use_self_signed, "it is not signed by an authority the broker knows"),
         (use_expired, "it has expired: renew it (skylane broker certs --again), or"),
-        (use_brokers_own, "it is not one for a client"),
+        (use_brokers_own, "it is not a client certificate"),
     ],
 )
 def test_a_certificate_that_the_broker_rejects(
@@ -127,7 +127,7 @@ def test_a_broker_of_another_authority(secured: Broker, folder: Path, play: Call
 def test_a_broker_name_that_is_not_in_its_certificate(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
     """Otherwise any client with a certificate of the authority could impersonate the broker."""
     message = play(secured.url.replace("127.0.0.1", "localhost"), folder)
-    assert "is not for 'localhost': connect by a name that stands in it" in message
+    assert "is not for 'localhost': connect by a name in the certificate" in message
 
 
 def test_a_vehicle_name_that_differs_from_its_certificate(

@@ -56,7 +56,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
         SkylaneError: the model is missing, is not a frozen graph, or neither segments nor classifies.
     """
     graphs = import_module("cloud.engines.tensorflow.graph_session")  # Imported here because it loads TensorFlow.
-    formats = import_module("cloud.engines.tensorflow.frozen_graph")
+    formats = import_module("cloud.engines.tensorflow.graphdef")
     rewriting = import_module("cloud.engines.tensorflow.graph_rewriting")
     tf = import_module("cloud.engines.tensorflow.library").tf
     repository = Repository(models)

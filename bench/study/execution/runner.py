@@ -22,10 +22,10 @@ from shared.errors import SkylaneError
 _CHECK_DEVICES = """
 import sys
 from cloud.engines.engine import DeviceError
-from cloud.engines.tensorflow.library import choose
+from cloud.engines.tensorflow.library import choose_device
 for device in sys.argv[1:]:
     try:
-        choose(device)
+        choose_device(device)
         print()
     except DeviceError as error:
         print(" ".join(str(error).split()))

@@ -83,7 +83,7 @@ def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> Non
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
         ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
-        ({"remaining_ms": 0}, Status.EXPIRED, "budget"),
+        ({"remaining_ms": 0}, Status.EXPIRED, "deadline"),
     ],
     ids=["invalid image", "unknown codec", "unknown version", "no time left"],
 )
@@ -207,7 +207,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
         transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
-        with pytest.raises(NoWorkerError, match="car's"):
+        with pytest.raises(NoWorkerError, match="does not allow the name"):
             reach(name, address_of(worker, name), vehicle="bus").wait_for_card(WAIT_S)
 
 

@@ -210,4 +210,4 @@ def test_the_vehicle_name_must_match_the_token(
             send_images(folder, tmp_path / "send", *target),
         )
     assert "6 answered" in own.output
-    assert "it cannot speak as send" in " ".join(others.output.split())
+    assert "does not allow the name send" in " ".join(others.output.split())

@@ -75,7 +75,7 @@ def test_slabel_xml_may_use_elements_or_attributes(tmp_path: Path, text: str) ->
             "- {name: road, colour: [1, 2, 3]}\n- {name: road, colour: [3, 2, 1]}",
             "classes 0 and 1 are both 'road': rename one",
         ),
-        ("- &a {name: road, colour: [1, 2, 3]}\n- *a", "aliases are not used here"),
+        ("- &a {name: road, colour: [1, 2, 3]}\n- *a", "aliases are not supported"),
         ("- !!python/object/apply:os.getpid []", "is not YAML"),
     ],
 )

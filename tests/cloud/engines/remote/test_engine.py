@@ -211,7 +211,7 @@ def test_tls_and_token_are_read_from_the_environment(
     ("changes", "message"),
     [
         ({"format": "keras"}, "format keras: remote, "),
-        ({"file": "model.pb"}, "leave file out"),
+        ({"file": "model.pb"}, "remove file or remote"),
         ({"remote": {"address": "nowhere", "model": MODEL}}, "remote.address"),
         ({"remote": {"address": "a:1", "model": MODEL, "token": "x"}}, "unknown key"),
         ({"engine": "openvino"}, "does not read"),

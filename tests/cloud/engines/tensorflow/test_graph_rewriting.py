@@ -128,7 +128,7 @@ def test_the_warm_up_reports_active_dropout(workshop: Any) -> None:
     with workshop.repository.load("m") as model:
         assert model.warnings == ()
         model.warm_up(3)
-        assert "dropout or noise is on" in model.warnings[0]
+        assert "dropout or noise is active" in model.warnings[0]
         assert "WARNING: the same image gave two different results" in model.describe()
 
 

@@ -157,7 +157,7 @@ ONE = random_pixels(1)
         ({INPUT: ONE}, {"version": "9"}, ErrorCode.NOT_FOUND, "tiny version 9"),
         ({INPUT: ONE}, {"outputs": ("boxes",)}, INVALID, "no output boxes: request mask"),
         ({INPUT: ONE}, {"max_reply_bytes": 3}, UNPROCESSABLE, "outputs of 24 bytes"),
-        ({INPUT: ONE}, {"timeout_ms": 0}, ErrorCode.LATE, "budget"),
+        ({INPUT: ONE}, {"timeout_ms": 0}, ErrorCode.LATE, "deadline"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, INVALID, "2 images with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, FORBIDDEN, "the frame belongs to car"),
         ({IMAGES: [b""]}, {"frame": frame(1, "other")}, INVALID, "send the same model"),

@@ -1,4 +1,4 @@
-#include "picture.hpp"
+#include "image_file.hpp"
 
 #include <cstdint>
 #include <fstream>
@@ -34,7 +34,7 @@ std::optional<Size> jpeg_size(const std::string& data) {
 
 }  // namespace
 
-Picture read_image_file(const std::string& path) {
+ImageFile read_image_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(path + " cannot be opened: give a JPEG or PNG file");
   std::string data{std::istreambuf_iterator<char>(file), {}};

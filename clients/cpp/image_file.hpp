@@ -7,13 +7,13 @@
 
 namespace skylane {
 
-struct Picture {
+struct ImageFile {
   std::string data;
   std::string codec;  // jpeg or png
   Size size;
 };
 
 // Throws Error if the file cannot be read, or is neither JPEG nor PNG.
-Picture read_picture(const std::string& path);
+ImageFile read_image_file(const std::string& path);
 
 }  // namespace skylane
