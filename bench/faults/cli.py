@@ -59,7 +59,7 @@ class Played:
             return ""
         return f"{self.finding.accounts.equation}; {self.finding.accounts.verdict}"
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Returns the result as `--json` prints it."""
         finding = self.finding
         return {
@@ -85,18 +85,18 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overl
     """Runs one scenario; errors become part of its result."""
     shutil.rmtree(folder, ignore_errors=True)
     began_s = time.monotonic()
-    told = f"{scenario.number} {scenario.name}: {scenario.fault}"
+    title = f"{scenario.number} {scenario.name}: {scenario.fault}"
     try:
         with (
-            console.status(told) as status,
-            Rig(folder, seed, lambda step: status.update(f"{told}: {step}"), overload_s=overload_s) as rig,
+            console.status(title) as status,
+            Rig(folder, seed, lambda step: status.update(f"{title}: {step}"), overload_s=overload_s) as rig,
         ):
             finding = scenario.run(rig)
     except UnavailableError as error:
         return Played(scenario, time.monotonic() - began_s, unavailable=str(error))
     except SkylaneError as error:
         return Played(scenario, time.monotonic() - began_s, error=str(error))
-    except Exception as error:  # noqa: BLE001  A bug of one scenario's must not cost what the others came to.
+    except Exception as error:  # noqa: BLE001  A bug in one scenario must not discard the results of the others.
         console.print_exception()
         return Played(scenario, time.monotonic() - began_s, error=f"the bench failed: {type(error).__name__}: {error}")
     return Played(scenario, time.monotonic() - began_s, finding)
@@ -149,7 +149,7 @@ def faults(
             if not as_json:
                 _print_line(played[-1], console)
     if as_json:
-        result = {"seed": seed, "machine": machine(), "scenarios": [each.told() for each in played]}
+        result = {"seed": seed, "machine": machine(), "scenarios": [each.record() for each in played]}
         click.echo(json.dumps(result, indent=2))
     else:
         seconds = sum(each.seconds for each in played)

@@ -110,14 +110,14 @@ def _prepare(names: Sequence[str], console: Console) -> None:
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as progress:
         made = progress.add_task("environments", total=len(names))
 
-        def told(title: str, step: str) -> None:
+        def report_step(title: str, step: str) -> None:
             progress.update(made, description=f"{title}: {step}")
 
         for name in names:
             one = environment(name)
             if not one.is_complete:
                 try:
-                    one.make(partial(told, PEERS[name].title))
+                    one.make(partial(report_step, PEERS[name].title))
                 except PeerError as error:
                     failures.append(str(error))
             progress.advance(made)

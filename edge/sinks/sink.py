@@ -113,7 +113,7 @@ class SinkFeed:
     """
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
-        self.too_late = 0  # Frames that came too late for sinks that need the order.
+        self.too_late = 0  # Results that arrived too late for sinks that need them in order.
         self.written = 0  # Number of writes; it grows as long as the sinks make progress.
         self.faults: list[SkylaneError] = []  # A sink that fails is removed; the run continues.
         self._sinks = list(sinks)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.faults.rig.mqtt_proxy import Middleman, Packet
+from bench.faults.rig.mqtt_proxy import MqttProxy, Packet
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
@@ -40,7 +40,7 @@ class Life:
         self._ended = ended
         self.flowing = threading.Event()
         self.flowing.set()
-        self.link = stack.enter_context(Middleman((broker.listener.host, broker.listener.port)))
+        self.link = stack.enter_context(MqttProxy((broker.listener.host, broker.listener.port)))
         stack.callback(self.flowing.set)
         self.link.to_broker = self._pass_on
         self.claim = NameGuard("vehicle", NAME, self.session, announce=self.announce, give_up=self._give_up)

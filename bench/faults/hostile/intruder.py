@@ -39,12 +39,12 @@ class Intruder(AbstractContextManager["Intruder"]):
         Raises:
             SkylaneError: the broker refuses the connection.
         """
-        self.came: list[Delivery] = []
+        self.received: list[Delivery] = []
         self._bus = BrokerOptions(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
 
     def listen(self, topic_filter: str) -> None:
         """Subscribes; the broker decides whether messages are delivered."""
-        self._bus.subscribe(topic_filter, 1, self.came.append)
+        self._bus.subscribe(topic_filter, 1, self.received.append)
 
     def publish(self, attempt: Attempt) -> Ack:
         """Publishes and waits for the broker's acknowledgement.

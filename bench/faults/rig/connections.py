@@ -32,7 +32,7 @@ def reconnects(broker_log: Path, client: str) -> int:
     Raises:
         RigError: the log has no connection of the client.
     """
-    came = connects(broker_log, client)
-    if not came:
+    count = connects(broker_log, client)
+    if not count:
         raise RigError(f"{broker_log.name} has no connection of {client}")
-    return came - 1
+    return count - 1

@@ -43,7 +43,7 @@ def as_it_is(packet: Packet) -> Sequence[Packet]:
     return (packet,)
 
 
-class Middleman(AbstractContextManager["Middleman"]):
+class MqttProxy(AbstractContextManager["MqttProxy"]):
     """Forwards connections to a broker on this machine, packet by packet, through a rule for each direction.
 
     `to_broker` and `to_client` may be changed at any time; each is called by one thread at a time.
@@ -76,7 +76,7 @@ class Middleman(AbstractContextManager["Middleman"]):
             thread.join()
 
     def _start(self, body: Callable[[], None]) -> None:
-        thread = threading.Thread(target=body, name="middleman")
+        thread = threading.Thread(target=body, name="proxy")
         self._threads.append(thread)
         thread.start()
 
@@ -95,7 +95,7 @@ class Middleman(AbstractContextManager["Middleman"]):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._ends += [client, broker]
-            back = threading.Thread(target=_carry, args=(broker, client, lambda: self.to_client), name="middleman-back")
+            back = threading.Thread(target=_carry, args=(broker, client, lambda: self.to_client), name="proxy-back")
             back.start()
             _carry(client, broker, lambda: self.to_broker)
             back.join()

@@ -86,19 +86,19 @@ class Rig(AbstractContextManager["Rig"]):
         think_ms: float = 5.0,
         clock_offset_s: float = 0.0,
         environment: Mapping[str, str] | None = None,
-        **settings: Any,
+        **changes: Any,
     ) -> NullWorkerProcess:
         """Starts a worker that waits `think_ms` and answers labels computed from the image's pixels.
 
         It logs to `<name>.log`. `clock_offset_s` is the lead of its clock, `environment` is added to this process's,
-        `settings`: see NullWorkerSettings.
+        `changes`: other values for fields of NullWorkerSettings.
         """
-        size = {"height": HEIGHT, "width": WIDTH} | settings
-        told = NullWorkerSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
+        fields = {"height": HEIGHT, "width": WIDTH} | changes
+        settings = NullWorkerSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **fields)
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
         worker = self._stack.enter_context(
-            NullWorkerProcess(url, told, clock_offset_s=clock_offset_s, environment=environment, log=log)
+            NullWorkerProcess(url, settings, clock_offset_s=clock_offset_s, environment=environment, log=log)
         )
         self._stack.callback(resume, worker.pid)
         return worker

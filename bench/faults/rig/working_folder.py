@@ -11,7 +11,7 @@ from shared.errors import SkylaneError
 
 
 class PlaceError(SkylaneError):
-    """A bench cannot play where it was told to."""
+    """The bench cannot use the given folder."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def place(folder: Path, *, emptied: bool = False) -> Iterator[None]:
     `emptied`: what it holds is deleted first.
 
     Raises:
-        PlaceError: another bench plays there, or nobody may write there.
+        PlaceError: another bench uses the folder, or it is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

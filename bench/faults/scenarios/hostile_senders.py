@@ -30,7 +30,7 @@ _WORKER_CASES = 450_100  # Messages to each of two workers, as fast as they are 
 _FLOOD_CASES = 40_000  # Messages to a worker, faster than it can answer.
 _VEHICLE_CASES = 40_000  # Messages to a vehicle.
 _BROKER_CASES = 20_000  # Messages through a real broker with a good vehicle; together more than a million.
-_UNDER_WAY = 32  # Maximum unread messages to a worker through the broker.
+_MAX_IN_PROGRESS = 32  # Maximum unread messages to a worker through the broker.
 _ROOT = Path(__file__).resolve().parents[3]
 _GROWTH_MB = 64
 _RATE_HZ = 5.0  # Frame rate of the good vehicle.
@@ -45,10 +45,10 @@ def broken_messages(rig: Rig) -> Finding:
     seeds = [rig.chance.randrange(1 << 31) for _ in range(5)]
     rig.say(f"{_WORKER_CASES:,} messages to each of two workers")
     commands = [("worker", _WORKER_CASES, ()), ("worker", _WORKER_CASES, ())]
-    tolls = _storms(rig.folder, [(*command, seed) for command, seed in zip(commands, seeds[:2], strict=True)])
+    results = _attacks(rig.folder, [(*command, seed) for command, seed in zip(commands, seeds[:2], strict=True)])
     rig.say("a flood to a worker, and answers to a vehicle")
     more = [("worker", _FLOOD_CASES, ("--flood",), seeds[2]), ("vehicle", _VEHICLE_CASES, (), seeds[3])]
-    tolls += _storms(rig.folder, more)
+    results += _attacks(rig.folder, more)
     rig.say(f"{_BROKER_CASES:,} messages through the broker, beside a good vehicle")
     broker = rig.broker()
     worker = _worker(rig, broker.url)
@@ -57,19 +57,21 @@ def broken_messages(rig: Rig) -> Finding:
     answered = _publish(broker.url, worker.worker, seeds[4])
     grown_mb = max(0.0, (rss_bytes(worker.pid) - before_bytes) / 1e6)
     vehicle.end()
-    came = sum(toll["came"] for toll in tolls)
-    seconds = max(toll["seconds"] for toll in tolls[:2])
+    delivered = sum(result["delivered"] for result in results)
+    seconds = max(result["seconds"] for result in results[:2])
     crashes = int(not worker.is_running)
     return Finding(
         (
-            Figure("messages", came + _BROKER_CASES),
+            Figure("messages", delivered + _BROKER_CASES),
             Figure("crashes", crashes, most=0),
-            Figure("neither answered nor counted", sum(abs(toll["unaccounted"]) for toll in tolls), most=0),
-            Figure("answered or counted", sum(toll["came"] for toll in tolls[:2]) / seconds, "a second"),
-            Figure("memory grew by", max(grown_mb, *(toll["rss_growth_mb"] for toll in tolls)), "MB", most=_GROWTH_MB),
+            Figure("neither answered nor counted", sum(abs(result["unaccounted"]) for result in results), most=0),
+            Figure("answered or counted", sum(result["delivered"] for result in results[:2]) / seconds, "a second"),
+            Figure(
+                "memory grew by", max(grown_mb, *(result["rss_growth_mb"] for result in results)), "MB", most=_GROWTH_MB
+            ),
         ),
         rig.accounts(vehicle),
-        remarks=(_accounted(tolls), f"through the broker: {answered} of {_BROKER_CASES:,} got an answer"),
+        remarks=(_accounted(results), f"through the broker: {answered} of {_BROKER_CASES:,} got an answer"),
     )
 
 
@@ -145,21 +147,21 @@ def _worker(rig: Rig, url: str) -> NullWorkerProcess:
     return rig.enter(NullWorkerProcess(url, settings, log=rig.folder / "worker-1.log"))
 
 
-def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:
-    """Runs all storms at the same time, each in its own process, and returns their results.
+def _attacks(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:
+    """Runs all attacks at the same time, each in its own process, and returns their results.
 
     Raises:
         RigError: a node ended because of a message; the text has its last output.
     """
     processes = []
     for number, (node, count, flags, seed) in enumerate(commands):
-        log = folder / f"storm-{number}-{node}.log"
+        log = folder / f"attack-{number}-{node}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as errors:
             command = [
                 sys.executable,
                 "-m",
-                "bench.faults.hostile.storm",
+                "bench.faults.hostile.message_attack",
                 node,
                 f"--count={count}",
                 f"--seed={seed}",
@@ -168,11 +170,11 @@ def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]
             processes.append(
                 (log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT))
             )
-    told = [(log, process, process.communicate()[0]) for log, process in processes]
-    for log, process, _ in told:
+    outputs = [(log, process, process.communicate()[0]) for log, process in processes]
+    for log, process, _ in outputs:
         if process.returncode:
-            raise RigError(f"a storm ended with code {process.returncode}: {log.read_text(errors='replace')[-500:]}")
-    return [json.loads(line) for _, _, line in told]
+            raise RigError(f"an attack ended with code {process.returncode}: {log.read_text(errors='replace')[-500:]}")
+    return [json.loads(line) for _, _, line in outputs]
 
 
 def _publish(url: str, worker: str, seed: int) -> int:
@@ -190,7 +192,7 @@ def _publish(url: str, worker: str, seed: int) -> int:
         for number, each in enumerate(itertools.islice(messages, _BROKER_CASES), start=1):
             with suppress(SkylaneError, ValueError):  # MQTT does not allow such a topic.
                 bus.publish(each.topic, each.payload, qos=1, properties=each.properties)
-            if number % _UNDER_WAY == 0:
+            if number % _MAX_IN_PROGRESS == 0:
                 asking.ask()
         asking.ask()
     return answers.total()
@@ -222,11 +224,11 @@ class _Asking:
         raise RigError(f"the worker did not answer for {_ANSWER_S:g} s")
 
 
-def _accounted(tolls: Sequence[dict[str, Any]]) -> str:
+def _accounted(results: Sequence[dict[str, Any]]) -> str:
     """Returns the sums of how messages ended, as text."""
     total: Counter[str] = Counter()
-    for toll in tolls:
-        total.update(toll["accounted"])
+    for result in results:
+        total.update(result["accounted"])
     return ", ".join(f"{name} {number:,}" for name, number in total.most_common() if number)
 
 

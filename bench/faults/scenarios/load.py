@@ -113,7 +113,7 @@ SCENARIOS = (
         12,
         "overload",
         f"{_VEHICLES} vehicles offer {_FACTOR:g} times what the worker can do",
-        f"the newest frames are answered, at {_LEAST_SHARE:g} of the capacity or more; nobody's memory grows",
+        f"the newest frames are answered, at {_LEAST_SHARE:g} of the capacity or more; no process's memory grows",
         overload,
     ),
 )

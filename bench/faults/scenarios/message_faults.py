@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.faults.rig.connections import reconnects
-from bench.faults.rig.mqtt_proxy import PUBACK, Middleman, Packet
+from bench.faults.rig.mqtt_proxy import PUBACK, MqttProxy, Packet
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.link.link import LOOPBACK
@@ -50,10 +50,10 @@ def repeated(rig: Rig) -> Finding:
     """A proxy drops acknowledgements and closes the connection; then it repeats and swaps all frames and masks."""
     broker = rig.broker()
     rig.worker(broker.url)
-    middleman = rig.enter(Middleman((broker.listener.host, broker.listener.port)))
+    proxy = rig.enter(MqttProxy((broker.listener.host, broker.listener.port)))
     frames, masks = Disorder("frames", 2), Disorder("masks", _TIMES)
-    middleman.to_broker, middleman.to_client = frames, masks
-    vehicle = rig.vehicle(middleman.url, pictures=6 * _STEP)
+    proxy.to_broker, proxy.to_client = frames, masks
+    vehicle = rig.vehicle(proxy.url, pictures=6 * _STEP)
     rig.wait_for_frames([vehicle], _STEP)
     swallowed = []
 
@@ -63,10 +63,10 @@ def repeated(rig: Rig) -> Finding:
         swallowed.append(packet)
         return ()
 
-    middleman.to_client = without_acknowledgements
+    proxy.to_client = without_acknowledgements
     rig.wait(lambda: len(swallowed) >= _SWALLOWED, "acknowledgements to swallow")
-    middleman.hang_up()
-    middleman.to_client = masks
+    proxy.hang_up()
+    proxy.to_client = masks
     rig.wait_for_frames([vehicle], _STEP)
     frames.is_on = masks.is_on = True
     rig.wait_for_frames([vehicle], 2 * _STEP)
@@ -79,7 +79,7 @@ def repeated(rig: Rig) -> Finding:
             Figure("acknowledgements swallowed", len(swallowed)),
             Figure("frames repeated", frames.repeated),
             Figure("masks repeated", masks.repeated),
-            Figure("masks that came", masks.passed),
+            Figure("masks delivered", masks.passed),
             Figure("duplicates removed", accounts.ignored.total()),
             Figure("masks neither taken nor removed", abs(masks.passed - taken - accounts.ignored.total()), most=0),
             Figure("frames not answered", accounts.read - taken, most=0),
@@ -95,7 +95,7 @@ def too_large(rig: Rig) -> Finding:
     for picture in rig.pictures(40, *_LARGER).iterdir():
         (source / f"{picture.stem}~larger.png").write_bytes(picture.read_bytes())
     vehicles, came_again = [], 0
-    for name, setting in (("told", "max_packet_size"), ("not-told", "message_size_limit")):
+    for name, setting in (("announced", "max_packet_size"), ("not-announced", "message_size_limit")):
         log = rig.folder / f"broker-{name}.log"
         broker = rig.broker(config=_limited(rig.folder / f"broker-{name}.conf", setting), log=log)
         rig.worker(broker.url, f"worker-{name}")

@@ -121,13 +121,13 @@ def _lossy_vehicle(
 
 def _cell(vehicle: VehicleProcess, loss: float, round_trip_s: float) -> Iterator[Figure]:
     """Yields the figures of one combination of loss and round trip."""
-    told = f"{loss:.0%} of {1e3 * round_trip_s:.0f} ms:"
+    title = f"{loss:.0%} of {1e3 * round_trip_s:.0f} ms:"
     rows = vehicle.rows()
     took_ms = [float(row["total_ms"]) for row in rows if row["outcome"] == Outcome.ANSWERED]
-    yield Figure(f"{told} p50", spread(took_ms)["median"] if took_ms else None, "ms", most=_DEADLINE_MS)
-    yield Figure(f"{told} p99", spread(took_ms)["p99"] if took_ms else None, "ms")
+    yield Figure(f"{title} p50", spread(took_ms)["median"] if took_ms else None, "ms", most=_DEADLINE_MS)
+    yield Figure(f"{title} p99", spread(took_ms)["p99"] if took_ms else None, "ms")
     most = _MOST_LATE if loss <= _JUDGED_LOSS else None
-    yield Figure(f"{told} not answered in time", 100 * (1 - len(took_ms) / len(rows)), "%", most=most)
+    yield Figure(f"{title} not answered in time", 100 * (1 - len(took_ms) / len(rows)), "%", most=most)
 
 
 def _reconnects(log: Path, vehicles: Sequence[VehicleProcess]) -> int:

@@ -128,7 +128,7 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
         not_rejected=tuple(each.what for each in _REFUSED if str(each.frame_id) not in rejected),
         denied=sum(not ack.accepted for ack in tries.values()),
         passed=tuple(what for what, ack in tries.items() if ack.accepted) if certs else (),
-        leaks=sum(not _is_for_intruder(delivery.topic) for delivery in intruder.came),
+        leaks=sum(not _is_for_intruder(delivery.topic) for delivery in intruder.received),
         has_lost_connection=has_lost_connection,
         shares_name=shares_name,
     )
@@ -137,7 +137,7 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
 def _rejected(intruder: Intruder) -> set[str]:
     """Returns the intruder's frames that a worker rejected."""
     own = MASKS.of(vehicle=_INTRUDER, camera=CAMERA)
-    answers = [unpack_result(delivery.payload) for delivery in list(intruder.came) if delivery.topic == own]
+    answers = [unpack_result(delivery.payload) for delivery in list(intruder.received) if delivery.topic == own]
     return {str(answer.id) for answer in answers if answer.status is Status.REJECTED}
 
 

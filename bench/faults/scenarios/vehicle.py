@@ -52,7 +52,7 @@ def killed_vehicle(rig: Rig) -> Finding:
             Figure("rows lost", max(0, answered - len(killed.rows())), most=0),
         ),
         accounts,
-        broken=() if before else ("no frame was under way when the vehicle was killed: the fault did not happen",),
+        broken=() if before else ("no frame was in flight when the vehicle was killed: the fault did not happen",),
     )
 
 
@@ -105,7 +105,7 @@ def stepped_clock(rig: Rig) -> Finding:
         rig.say(f"the {node}'s wall clock {step_s:+d} s")
         walls[node].step(step_s)
         if abs(walls[node].shown_s() - step_s) > _SHOWN_S:
-            raise RigError(f"the {node}'s wall clock was not stepped: libfaketime does not do as it is told")
+            raise RigError(f"the {node}'s wall clock was not stepped: libfaketime has no effect")
     rig.wait_for_frames([vehicle], 30)
     vehicle.end()
     accounts, rows = rig.accounts(vehicle), vehicle.rows()
@@ -168,7 +168,7 @@ SCENARIOS = (
     Scenario(
         7,
         "killed-vehicle",
-        "kill -9 a vehicle with frames under way, start another beside it",
+        "kill -9 a vehicle with frames in flight, start another beside it",
         "the rows that were written stay, the open frames are closed as aborted",
         killed_vehicle,
     ),
@@ -176,7 +176,7 @@ SCENARIOS = (
         19,
         "full-disk",
         "the disk that takes the log has room for some of the rows",
-        "frames are answered all the same; the rows that are missing are counted and told",
+        "frames are answered all the same; missing rows are counted and reported",
         full_disk,
     ),
     Scenario(

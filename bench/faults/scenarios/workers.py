@@ -120,15 +120,15 @@ def drained_worker(rig: Rig) -> Finding:
 
 def no_worker(rig: Rig) -> Finding:
     """Kills all workers of one group and freezes all of another for a minute."""
-    houses = {way: rig.broker() for way in ("killed", "frozen")}
+    brokers = {fault: rig.broker() for fault in ("killed", "frozen")}
     workers = {
-        way: [rig.worker(broker.url, f"{way}-{number}", think_ms=_THINK_MS) for number in (1, 2)]
-        for way, broker in houses.items()
+        fault: [rig.worker(broker.url, f"{fault}-{number}", think_ms=_THINK_MS) for number in (1, 2)]
+        for fault, broker in brokers.items()
     }
     flags = ["--deadline-ms", f"{_DEADLINE_MS:g}"]
     vehicles = {
-        way: rig.vehicle(broker.url, f"vehicle-{way}", pictures=2 * _PICTURES, rate_hz=_RATE_HZ, flags=flags)
-        for way, broker in houses.items()
+        fault: rig.vehicle(broker.url, f"vehicle-{fault}", pictures=2 * _PICTURES, rate_hz=_RATE_HZ, flags=flags)
+        for fault, broker in brokers.items()
     }
     rig.wait_for_frames(list(vehicles.values()), 20)
     began_ns = clock.now_ns()
@@ -140,7 +140,7 @@ def no_worker(rig: Rig) -> Finding:
     back_ns = clock.now_ns()
     for worker in workers["frozen"]:
         resume(worker.pid)
-    rig.worker(houses["killed"].url, "killed-1", think_ms=_THINK_MS)
+    rig.worker(brokers["killed"].url, "killed-1", think_ms=_THINK_MS)
     rig.wait(
         lambda: all(answered_since(vehicle, back_ns) for vehicle in vehicles.values()),
         "answers to both vehicles after the workers were back",
@@ -148,8 +148,8 @@ def no_worker(rig: Rig) -> Finding:
     for vehicle in vehicles.values():
         vehicle.end()
     figures = []
-    for way, limit_s in (("killed", _REASON_S), ("frozen", _FROZEN_REASON_S)):
-        figures += _silence(vehicles[way], way, began_ns, back_ns, limit_s)
+    for fault, limit_s in (("killed", _REASON_S), ("frozen", _FROZEN_REASON_S)):
+        figures += _silence(vehicles[fault], fault, began_ns, back_ns, limit_s)
     return Finding(tuple(figures), rig.accounts(*vehicles.values()))
 
 
@@ -174,17 +174,17 @@ def _worst(recovered_ms: Sequence[float]) -> Figure:
     return Figure("recovery p95", spread(recovered_ms)["p95"] if recovered_ms else None, "ms", most=_RECOVERY_MS)
 
 
-def _silence(vehicle: VehicleProcess, way: str, began_ns: int, back_ns: int, limit_s: float) -> list[Figure]:
+def _silence(vehicle: VehicleProcess, fault: str, began_ns: int, back_ns: int, limit_s: float) -> list[Figure]:
     """Returns the figures of an outage: time to the first drop, frames sent without a worker, time to recovery."""
     meanwhile = [row for row in vehicle.rows() if began_ns < int(row["t_due_ns"]) < back_ns]
     first_ns = min((int(row["t_due_ns"]) for row in meanwhile if row["reason"].startswith("no_worker")), default=None)
     known_ns = (first_ns or began_ns) + _SETTLING_S * _S
-    vain = [row for row in meanwhile if row["t_sent_ns"] and int(row["t_due_ns"]) > known_ns]
+    sent_meanwhile = [row for row in meanwhile if row["t_sent_ns"] and int(row["t_due_ns"]) > known_ns]
     answered_ns = answered_since(vehicle, back_ns)
     return [
-        Figure(f"{way}: first reason after", (first_ns - began_ns) / _S if first_ns else None, "s", most=limit_s),
-        Figure(f"{way}: frames sent in vain afterwards", len(vain), most=0),
-        Figure(f"{way}: answered again after", (min(answered_ns) - back_ns) / _S if answered_ns else None, "s"),
+        Figure(f"{fault}: first reason after", (first_ns - began_ns) / _S if first_ns else None, "s", most=limit_s),
+        Figure(f"{fault}: frames sent while no worker was known", len(sent_meanwhile), most=0),
+        Figure(f"{fault}: answered again after", (min(answered_ns) - back_ns) / _S if answered_ns else None, "s"),
     ]
 
 

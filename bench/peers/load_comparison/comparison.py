@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 
 from bench.load.playback import PlaybackSettings
-from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.load import Taken, many_at_a_time, one_in_flight
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.load_comparison.plan import Plan
 from bench.peers.load_comparison.startup import LineUp
 from bench.peers.rig.starter import Starter
@@ -35,7 +35,7 @@ class Turns:
 class LoadMeasurements:
     """Measurements of a run."""
 
-    turns: dict[str, dict[Contestant, Turns]]  # By codec and candidate.
+    turns: dict[str, dict[PeerEndpoint, Turns]]  # By codec and candidate.
     skipped: dict[str, str]  # Servers or transports that were not measured completely, and why.
     versions: dict[str, str]
 
@@ -54,23 +54,23 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> LoadMeasurements:
         starter = Starter(plan, work[plan.codecs[0]][0], folder)
         lineup = LineUp(starter, work.values(), plan.turn_s, stack)
         lineup.start(dict.fromkeys(plan.names), on_step)
-        turns = {codec: {contestant: Turns() for contestant in lineup.contestants} for codec in plan.codecs}
+        turns = {codec: {endpoint: Turns() for endpoint in lineup.endpoints} for codec in plan.codecs}
         for number in range(plan.rounds):
-            for codec, contestant in product(plan.codecs, lineup.contestants):
-                if contestant.name in lineup.skipped:
+            for codec, endpoint in product(plan.codecs, lineup.endpoints):
+                if endpoint.name in lineup.skipped:
                     continue
-                on_step(f"round {number + 1} of {plan.rounds}, {codec}, {contestant.name}")
+                on_step(f"round {number + 1} of {plan.rounds}, {codec}, {endpoint.name}")
                 try:
-                    _turn(contestant, work[codec], plan, turns[codec][contestant])
+                    _turn(endpoint, work[codec], plan, turns[codec][endpoint])
                 except SkylaneError as error:
-                    lineup.skipped[contestant.name] = f"not from round {number + 1} on, {codec}: {error}"
+                    lineup.skipped[endpoint.name] = f"not from round {number + 1} on, {codec}: {error}"
         return LoadMeasurements(turns, lineup.skipped, starter.versions)
 
 
-def _turn(contestant: Contestant, work: Sequence[Job], plan: Plan, turns: Turns) -> None:
-    with contestant.awake():
-        alone = one_in_flight(contestant.connect, work, plan.frames, plan.turn_s)
-        hz, crowded = many_at_a_time(contestant.connect, work, 2 * plan.frames, plan.clients, plan.turn_s)
+def _turn(endpoint: PeerEndpoint, work: Sequence[Job], plan: Plan, turns: Turns) -> None:
+    with endpoint.awake():
+        alone = one_in_flight(endpoint.connect, work, plan.frames, plan.turn_s)
+        hz, crowded = many_at_a_time(endpoint.connect, work, 2 * plan.frames, plan.clients, plan.turn_s)
     turns.alone.append(alone)
     turns.crowded.append(crowded)
     turns.answers_hz.append(hz)

@@ -5,8 +5,8 @@ from statistics import median
 from typing import Any
 
 from bench.harness.samples import spread
-from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.comparison import LoadMeasurements, Turns
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.load_comparison.plan import OURS, Plan
 from shared.runtime.machine import machine
 
@@ -16,8 +16,8 @@ Figures = dict[str, Any]  # Values of one candidate with one codec.
 def result(plan: Plan, outcome: LoadMeasurements) -> dict[str, Any]:
     """Returns the content of `--json`."""
     cells = {
-        codec: {each.name: _figures(each, turns) for each, turns in by_contestant.items() if turns.alone}
-        for codec, by_contestant in outcome.turns.items()
+        codec: {each.name: _figures(each, turns) for each, turns in by_endpoint.items() if turns.alone}
+        for codec, by_endpoint in outcome.turns.items()
     }
     return {
         "model": plan.model,
@@ -38,13 +38,13 @@ def result(plan: Plan, outcome: LoadMeasurements) -> dict[str, Any]:
     }
 
 
-def _figures(contestant: Contestant, turns: Turns) -> Figures:
+def _figures(endpoint: PeerEndpoint, turns: Turns) -> Figures:
     alone = [taken for part in turns.alone for taken in part]
     every = [*alone, *(taken for part in turns.crowded for taken in part)]
     return {
-        "server": contestant.server,
-        "over_tcp": contestant.over_tcp,
-        "is_floor": contestant.is_floor,
+        "server": endpoint.server,
+        "over_tcp": endpoint.over_tcp,
+        "is_floor": endpoint.is_floor,
         "n": len(alone),
         "overhead_ms": spread([taken.overhead_ms for taken in alone]),
         "overhead_by_round_ms": [median(taken.overhead_ms for taken in part) for part in turns.alone],

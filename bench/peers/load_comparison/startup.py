@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from bench.peers.clients.client import PeerError
-from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.load import warm_up
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.rig.starter import Starter
 from bench.peers.rig.workload import Job
 from shared.errors import SkylaneError
@@ -16,7 +16,7 @@ class LineUp:
 
     def __init__(self, starter: Starter, work: Iterable[Sequence[Job]], turn_s: float, stack: ExitStack) -> None:
         """Creates the starter; each server is warmed up with `work`, for at most `turn_s` per item."""
-        self.contestants: list[Contestant] = []
+        self.endpoints: list[PeerEndpoint] = []
         self.skipped: dict[str, str] = {}  # Servers or transports that are skipped, and why.
         self._starter, self._work, self._turn_s, self._stack = starter, list(work), turn_s, stack
 
@@ -35,23 +35,23 @@ class LineUp:
                     self.skipped[name] = str(error)
                     continue
                 self._stack.enter_context(attempt.pop_all())
-            for contestant in found:
-                on_step(f"warming up {contestant.name}")
-                self._warm(contestant)
-        if not self.contestants:
-            raise nobody(self.skipped)
+            for endpoint in found:
+                on_step(f"warming up {endpoint.name}")
+                self._warm(endpoint)
+        if not self.endpoints:
+            raise nothing_to_measure(self.skipped)
 
-    def _warm(self, contestant: Contestant) -> None:
+    def _warm(self, endpoint: PeerEndpoint) -> None:
         try:
-            with contestant.awake():
+            with endpoint.awake():
                 for jobs in self._work:
-                    warm_up(contestant.connect, jobs, self._turn_s)
+                    warm_up(endpoint.connect, jobs, self._turn_s)
         except SkylaneError as error:
-            self.skipped[contestant.name] = str(error)
+            self.skipped[endpoint.name] = str(error)
         else:
-            self.contestants.append(contestant)
+            self.endpoints.append(endpoint)
 
 
-def nobody(skipped: Mapping[str, str]) -> PeerError:
+def nothing_to_measure(skipped: Mapping[str, str]) -> PeerError:
     """Returns the error that all servers were skipped, with the reasons."""
-    return PeerError("nobody to measure: " + "; ".join(f"{who}: {why}" for who, why in skipped.items()))
+    return PeerError("no server to measure: " + "; ".join(f"{who}: {why}" for who, why in skipped.items()))

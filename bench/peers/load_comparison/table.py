@@ -56,16 +56,16 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
 def _floor(codec: str, figures: Mapping[str, Any], ratios: Mapping[str, Any], floor: Mapping[str, Any]) -> str:
     """Returns the lower limit of any gRPC server, and its distance from the target."""
     name = floor["name"]
-    told = f"The floor. {codec}: {name}, the function behind a bare gRPC server, adds "
-    told += f"{figures[name]['overhead_ms']['median']:.2f} ms to a call"
+    text = f"The floor. {codec}: {name}, the function behind a bare gRPC server, adds "
+    text += f"{figures[name]['overhead_ms']['median']:.2f} ms to a call"
     for other in (_TARGET_WAY, ratios.get(_TARGET_WAY, {}).get("to")):
         if other in floor["of"]:
-            told += f", {floor['of'][other]:.2f} of what {other} adds"
-    return f"{told}."
+            text += f", {floor['of'][other]:.2f} of what {other} adds"
+    return f"{text}."
 
 
 def _ratios(codec: str, ratios: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{codec}: what our doors add, over what the fastest peer over TCP adds")
+    table = Table(title=f"{codec}: overhead of our transports, divided by that of the fastest peer over TCP")
     table.add_column("way", no_wrap=True)
     for heading in ("fastest peer", "ratio", "by round", "target"):
         table.add_column(heading)

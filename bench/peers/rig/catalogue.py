@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ServerSetup:
     """Resources of one server in a run."""
 
     environment: Environment
@@ -30,7 +30,7 @@ class Way:
     """A transport between a client and a server."""
 
     name: str  # "shm": shared memory.
-    connect: Callable[[Seat], Client]
+    connect: Callable[[ServerSetup], Client]
     over_tcp: bool = True
 
 
@@ -40,7 +40,7 @@ class Peer:
 
     title: str
     library: str  # The library whose version is reported.
-    command: Callable[[Seat], list[str]]
+    command: Callable[[ServerSetup], list[str]]
     ways: tuple[Way, ...]
     ready_path: str = ""  # HTTP path that answers 200 when the model is loaded, before the first inference.
     ready_word: str = ""  # Text that the answer must contain, if 200 is not enough.
@@ -51,18 +51,18 @@ class Peer:
     is_torch: bool = False  # Whether it serves TorchScript, whose results differ in the last bits.
 
 
-def _module(name: str) -> Callable[[Seat], list[str]]:
+def _module(name: str) -> Callable[[ServerSetup], list[str]]:
     """Returns the command that runs a module of `bench.peers.servers` with its ports as arguments."""
-    return lambda seat: [str(seat.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, seat.ports[:2])]
+    return lambda setup: [str(setup.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, setup.ports[:2])]
 
 
-def _bentoml(seat: Seat) -> list[str]:
-    served = ["serve", f"{_SERVERS}.bentoml_server:Road", "--host", "127.0.0.1", "--port", str(seat.ports[0])]
-    return [str(seat.environment.programs / "bentoml"), *served]
+def _bentoml(setup: ServerSetup) -> list[str]:
+    served = ["serve", f"{_SERVERS}.bentoml_server:Road", "--host", "127.0.0.1", "--port", str(setup.ports[0])]
+    return [str(setup.environment.programs / "bentoml"), *served]
 
 
-def _mlserver(seat: Seat) -> list[str]:
-    http_port, grpc_port, *_ = seat.ports
+def _mlserver(setup: ServerSetup) -> list[str]:
+    http_port, grpc_port, *_ = setup.ports
     settings = {
         "host": "127.0.0.1",
         "http_port": http_port,
@@ -72,20 +72,20 @@ def _mlserver(seat: Seat) -> list[str]:
         "debug": False,
     }
     model = {"name": MODEL, "implementation": f"{_SERVERS}.mlserver_model.Road"}
-    (seat.folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    (seat.folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
-    return [str(seat.environment.programs / "mlserver"), "start", str(seat.folder)]
+    (setup.folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    (setup.folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
+    return [str(setup.environment.programs / "mlserver"), "start", str(setup.folder)]
 
 
-def _torchserve(seat: Seat) -> list[str]:
-    archive = seat.folder / "store" / MODEL
+def _torchserve(setup: ServerSetup) -> list[str]:
+    archive = setup.folder / "store" / MODEL
     (archive / "MAR-INF").mkdir(parents=True, exist_ok=True)
     handler = ROOT.joinpath(*_SERVERS.split("."), "torchserve_handler.py")
     (archive / handler.name).write_bytes(handler.read_bytes())
     manifest = {"runtime": "python", "model": {"modelName": MODEL, "modelVersion": "1.0", "handler": handler.name}}
     (archive / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest), encoding="utf-8")
-    settings = seat.folder / "config.properties"
-    http_port, grpc_port, other_http_port, other_grpc_port = seat.ports
+    settings = setup.folder / "config.properties"
+    http_port, grpc_port, other_http_port, other_grpc_port = setup.ports
     addresses = {
         "inference_address": f"http://127.0.0.1:{http_port}",
         "management_address": f"http://127.0.0.1:{http_port}",
@@ -97,12 +97,12 @@ def _torchserve(seat: Seat) -> list[str]:
         "load_models": MODEL,
     }
     settings.write_text("".join(f"{key}={value}\n" for key, value in addresses.items()), encoding="utf-8")
-    command = [str(seat.environment.programs / "torchserve"), "--start", "--foreground", "--ncs"]
+    command = [str(setup.environment.programs / "torchserve"), "--start", "--foreground", "--ncs"]
     return [*command, "--disable-token-auth", "--ts-config", str(settings), "--models", f"{MODEL}={MODEL}"]
 
 
 def _http(path: str) -> Way:
-    return Way("http", lambda seat: HttpClient(seat.ports[0], path))
+    return Way("http", lambda setup: HttpClient(setup.ports[0], path))
 
 
 PEERS = {
@@ -111,9 +111,9 @@ PEERS = {
         "nvidia-pytriton",
         _module("triton_server"),
         (
-            Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1])),
-            Way("http", lambda seat: TensorClient("http", seat.ports[0])),
-            Way("shm", lambda seat: SharedMemoryClient(seat.ports[1]), over_tcp=False),
+            Way("grpc", lambda setup: TensorClient("grpc", setup.ports[1])),
+            Way("http", lambda setup: TensorClient("http", setup.ports[0])),
+            Way("shm", lambda setup: SharedMemoryClient(setup.ports[1]), over_tcp=False),
         ),
         _OPEN_INFERENCE_READY,
     ),
@@ -140,7 +140,7 @@ PEERS = {
         "MLServer",
         "mlserver",
         _mlserver,
-        (Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1], as_element=True)),),
+        (Way("grpc", lambda setup: TensorClient("grpc", setup.ports[1], as_element=True)),),
         _OPEN_INFERENCE_READY,
     ),
     "torchserve": Peer(
@@ -156,7 +156,7 @@ PEERS = {
         "bare gRPC",
         "grpcio",
         _module("grpcio_server"),
-        (Way("grpc", lambda seat: FloorClient(seat.ports[1])),),
+        (Way("grpc", lambda setup: FloorClient(setup.ports[1])),),
         is_floor=True,
     ),
 }

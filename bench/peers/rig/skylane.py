@@ -76,7 +76,7 @@ class SkylaneClient:
         except queue.Empty:
             raise PeerError(f"no answer within {PATIENCE_S:g} s") from None
         if reply is None:
-            raise PeerError(f"the frame reached nobody: {self._unreachable or 'the transport was closed'}")
+            raise PeerError(f"no worker received the frame: {self._unreachable or 'the transport was closed'}")
         return answer_of(reply.read(), job)
 
     def close(self) -> None:
@@ -110,21 +110,21 @@ def opened(
     Raises:
         SkylaneError: the worker did not become ready.
     """
-    doors = [door for door in ALL_TRANSPORTS if ways is None or any(_door(way) == door for way in ways)]
+    transports = [name for name in ALL_TRANSPORTS if ways is None or any(_transport_of(way) == name for way in ways)]
     flags = engine_flags(engine=_ENGINE, warm_up=0 if is_cold else None)
-    site = stack.enter_context(GatewayDeployment(models=models, model=model, transports=doors, flags=flags))
+    site = stack.enter_context(GatewayDeployment(models=models, model=model, transports=transports, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Frozen processes do not react to the signal to end.
     want = RequestOptions(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
-    if _CALL in doors:
+    if _CALL in transports:
         connects[_CALL] = partial(_called, site, want)
-    for door in doors:
-        connects[_VEHICLE if door == _CALL else door] = partial(_connected, site, door, model, want)
+    for name in transports:
+        connects[_VEHICLE if name == _CALL else name] = partial(_connected, site, name, model, want)
     return tree, connects
 
 
-def _door(way: str) -> str:
+def _transport_of(way: str) -> str:
     return way.partition(" ")[0]
 
 
@@ -133,20 +133,20 @@ def _called(site: GatewayDeployment, want: RequestOptions) -> Client:
     return CallClient(BareCall(site.address(_CALL), SkylaneAdapter.method), *_names(), want)
 
 
-def _connected(site: GatewayDeployment, door: str, model: str, want: RequestOptions) -> Client:
+def _connected(site: GatewayDeployment, name: str, model: str, want: RequestOptions) -> Client:
     """Returns a vehicle that is connected to the worker.
 
     Raises:
         SkylaneError: it cannot connect, or no worker serves the model.
     """
     vehicle, session = _names()
-    where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
-    config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-    transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
+    where = {"broker": site.broker.url} if name == MQTT else {"worker_addresses": (site.address(name),)}
+    config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": name, **where})
+    transport = load("transport", TRANSPORTS, name)(config, session, TransportEvents())
     client = SkylaneClient(transport, vehicle, session, want)
     if not transport.workers.wait_until_served(PATIENCE_S):
         client.close()
-        raise PeerError(f"{door}: nobody serves {model}")
+        raise PeerError(f"{name}: no worker serves {model}")
     return client
 
 

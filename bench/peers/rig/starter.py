@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bench.harness.environment import free_port
 from bench.peers.clients.client import PeerError
-from bench.peers.load_comparison.candidate import Contestant
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.load_comparison.plan import OURS, Plan
 from bench.peers.rig import network, skylane
-from bench.peers.rig.catalogue import PEERS, ROOT, Seat
+from bench.peers.rig.catalogue import PEERS, ROOT, ServerSetup
 from bench.peers.rig.environments import environment
 from bench.peers.rig.function import GRAPH_VARIABLE, SHAPE_VARIABLE
 from bench.peers.rig.server import Server
@@ -32,7 +32,7 @@ class Starter:
 
     def start(
         self, name: str, stack: ExitStack, ways: Sequence[str] | None = None, *, is_cold: bool = False
-    ) -> list[Contestant]:
+    ) -> list[PeerEndpoint]:
         """Starts a server of NAMES until the stack is closed and returns its candidates, which are frozen.
 
         `ways` are the transports to use (None: all). With `is_cold`, the server has made no inference yet.
@@ -43,13 +43,13 @@ class Starter:
         found = self._ours(stack, ways, is_cold=is_cold) if name == OURS else self._peer(name, stack, is_cold=is_cold)
         return [each for each in found if ways is None or each.way in ways]
 
-    def _ours(self, stack: ExitStack, ways: Sequence[str] | None, *, is_cold: bool) -> list[Contestant]:
+    def _ours(self, stack: ExitStack, ways: Sequence[str] | None, *, is_cold: bool) -> list[PeerEndpoint]:
         plan = self._plan
         tree, connects = skylane.opened(stack, plan.models, plan.model, plan.mask_codec, ways, is_cold=is_cold)
         tree.freeze()
-        return [Contestant(OURS, way, connect, tree) for way, connect in connects.items()]
+        return [PeerEndpoint(OURS, way, connect, tree) for way, connect in connects.items()]
 
-    def _peer(self, name: str, stack: ExitStack, *, is_cold: bool) -> list[Contestant]:
+    def _peer(self, name: str, stack: ExitStack, *, is_cold: bool) -> list[PeerEndpoint]:
         peer = PEERS[name]
         if peer.is_alone and not network.is_own():
             raise PeerError("it listens on every address of the machine: run as root, to use a network namespace")
@@ -59,7 +59,7 @@ class Starter:
         folder = self._folder / name
         folder.mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)  # The next start must not find old files.
-        seat = Seat(made, folder, (free_port(), free_port(), free_port(), free_port()))
+        setup = ServerSetup(made, folder, (free_port(), free_port(), free_port(), free_port()))
         variables = {
             "PYTHONPATH": str(ROOT),
             "PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}",
@@ -70,15 +70,15 @@ class Starter:
             SHAPE_VARIABLE: "x".join(map(str, self._job.input_shape)),
             **peer.variables,
         }
-        server = stack.enter_context(Server(peer.command(seat), folder, variables, made.server_log))
-        connects = {way: partial(way.connect, seat) for way in peer.ways}
+        server = stack.enter_context(Server(peer.command(setup), folder, variables, made.server_log))
+        connects = {way: partial(way.connect, setup) for way in peer.ways}
         if is_cold:
-            server.await_ready(seat.ports[peer.ready_port], peer.ready_path, peer.ready_word, _READY_S)
+            server.await_ready(setup.ports[peer.ready_port], peer.ready_path, peer.ready_word, _READY_S)
         else:
             server.await_answer(connects[peer.ways[0]], self._job, _READY_S)
         server.tree.freeze()
         return [
-            Contestant(name, way.name, connect, server.tree, way.over_tcp, peer.is_floor)
+            PeerEndpoint(name, way.name, connect, server.tree, way.over_tcp, peer.is_floor)
             for way, connect in connects.items()
         ]
 

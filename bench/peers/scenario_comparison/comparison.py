@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.load import SETTLING, Taken, one_in_flight, warm_up
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.load_comparison.plan import OURS, Plan
-from bench.peers.load_comparison.startup import nobody
+from bench.peers.load_comparison.startup import nothing_to_measure
 from bench.peers.rig.catalogue import PEERS
 from bench.peers.rig.resource_meter import Meter, Usage
 from bench.peers.rig.starter import Starter
@@ -66,42 +66,42 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> ScenarioMeasurements:
         work = jobs({name: pictures(plan, name) for name in plan.scenarios})
         starter = Starter(plan, next(iter(work.values()))[0], Path(folder))
         outcome = ScenarioMeasurements(versions=starter.versions)
-        seats = [(name, way) for name in plan.names for way in ways(name)]
-        for number, (server, way) in product(range(plan.rounds), seats):
+        endpoints = [(name, way) for name in plan.names for way in ways(name)]
+        for number, (server, way) in product(range(plan.rounds), endpoints):
             if server in outcome.skipped:
                 continue
-            told = f"round {number + 1} of {plan.rounds}, {server} {way}"
-            on_step(f"{told}: starting")
+            step = f"round {number + 1} of {plan.rounds}, {server} {way}"
+            on_step(f"{step}: starting")
             try:
                 with ExitStack() as stack:
-                    (contestant,) = starter.start(server, stack, (way,), is_cold=True)
-                    with contestant.awake():
-                        for scenario in _in_order(plan.scenarios, contestant, work, plan.turn_s):
-                            on_step(f"{told}: {scenario}")
-                            outcome.runs.append(_measured(contestant, scenario, number, work[scenario], plan))
+                    (endpoint,) = starter.start(server, stack, (way,), is_cold=True)
+                    with endpoint.awake():
+                        for scenario in _in_order(plan.scenarios, endpoint, work, plan.turn_s):
+                            on_step(f"{step}: {scenario}")
+                            outcome.runs.append(_measured(endpoint, scenario, number, work[scenario], plan))
             except SkylaneError as error:
                 outcome.skipped[server] = f"not from round {number + 1} on: {error}"
         if not outcome.runs:
-            raise nobody(outcome.skipped)
+            raise nothing_to_measure(outcome.skipped)
         return outcome
 
 
 def _in_order(
-    names: Sequence[str], contestant: Contestant, work: Mapping[str, Sequence[Job]], turn_s: float
+    names: Sequence[str], endpoint: PeerEndpoint, work: Mapping[str, Sequence[Job]], turn_s: float
 ) -> Iterator[str]:
     """Yields the scenarios of a newly started server: the cold ones, then the others after a warm-up with their images."""
     yield from (name for name in names if SCENARIOS[name].is_cold)
     warm = [name for name in names if not SCENARIOS[name].is_cold]
     for name in warm:
-        warm_up(contestant.connect, work[name], turn_s)
+        warm_up(endpoint.connect, work[name], turn_s)
     yield from warm
 
 
-def _measured(contestant: Contestant, scenario: str, number: int, frames: Sequence[Job], plan: Plan) -> Run:
-    meter = Meter(contestant.tree)
+def _measured(endpoint: PeerEndpoint, scenario: str, number: int, frames: Sequence[Job], plan: Plan) -> Run:
+    meter = Meter(endpoint.tree)
     settling = 0 if SCENARIOS[scenario].is_cold else SETTLING
-    taken = one_in_flight(contestant.connect, frames, plan.frames, plan.turn_s, settling=settling, meter=meter)
-    return Run(scenario, contestant.server, contestant.way, number, taken, meter.usage)
+    taken = one_in_flight(endpoint.connect, frames, plan.frames, plan.turn_s, settling=settling, meter=meter)
+    return Run(scenario, endpoint.server, endpoint.way, number, taken, meter.usage)
 
 
 def ways(server: str) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
     headers = request.headers
     frame = _frame(headers.get(FRAME_HEADER))
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
-    peer = request.client.host if request.client else "nobody"
+    peer = request.client.host if request.client else "unknown"
     caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, peer)
     timeout_ms = _timeout_ms(headers.get(TIMEOUT_HEADER))
     body = await _read_body(request, worker)

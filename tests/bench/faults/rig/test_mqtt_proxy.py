@@ -1,4 +1,4 @@
-"""The middleman: whole packets out of a stream in pieces, and what becomes of them."""
+"""The proxy: whole packets out of a stream in pieces, and what becomes of them."""
 
 import queue
 from uuid import uuid4
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.faults.rig.mqtt_proxy import PUBLISH, Middleman, Packet, packets
+from bench.faults.rig.mqtt_proxy import PUBLISH, MqttProxy, Packet, packets
 from bench.faults.scenarios.message_faults import Disorder
 from shared.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery
@@ -69,19 +69,17 @@ def test_a_middleman_passes_all_on_and_hangs_up_when_told(mosquitto_broker: Brok
     came: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     with (
-        Middleman((mosquitto_broker.listener.host, mosquitto_broker.listener.port)) as middleman,
-        MqttBus(
-            Address.parse(middleman.url), f"test-{uuid4().hex[:12]}", on_connected=lambda: connected.put(None)
-        ) as bus,
+        MqttProxy((mosquitto_broker.listener.host, mosquitto_broker.listener.port)) as proxy,
+        MqttBus(Address.parse(proxy.url), f"test-{uuid4().hex[:12]}", on_connected=lambda: connected.put(None)) as bus,
     ):
         connected.get(timeout=_WAIT_S)
         bus.subscribe("skylane/v1/masks/car/left", 1, came.put)
-        middleman.to_client = Disorder("masks", 1)
+        proxy.to_client = Disorder("masks", 1)
         acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
         bus.publish("skylane/v1/masks/car/left", bytes(100_000), qos=1, acknowledged=acks.put)
         assert came.get(timeout=_WAIT_S).payload == bytes(100_000)
         acks.get(timeout=_WAIT_S)  # What the broker has not acknowledged is sent again.
-        middleman.hang_up()
+        proxy.hang_up()
         connected.get(timeout=_WAIT_S)
         bus.publish("skylane/v1/masks/car/left", b"after", qos=1)
         assert came.get(timeout=_WAIT_S).payload == b"after"

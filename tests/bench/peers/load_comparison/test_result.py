@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.peers.load_comparison.candidate import Contestant
 from bench.peers.load_comparison.comparison import LoadMeasurements, Turns
 from bench.peers.load_comparison.load import Taken
+from bench.peers.load_comparison.peer_endpoint import PeerEndpoint
 from bench.peers.load_comparison.plan import Plan
 from bench.peers.load_comparison.result import result
 from bench.peers.load_comparison.table import show
@@ -15,8 +15,8 @@ from bench.peers.rig.process_tree import ProcessTree
 PLAN = Plan(Path("bag"), Path("models"), codecs=("raw",), rounds=2, frames=2)
 
 
-def _contestant(server: str, way: str, *, over_tcp: bool = True, is_floor: bool = False) -> Contestant:
-    return Contestant(server, way, lambda: pytest.fail("nobody calls"), ProcessTree([]), over_tcp, is_floor)
+def _endpoint(server: str, way: str, *, over_tcp: bool = True, is_floor: bool = False) -> PeerEndpoint:
+    return PeerEndpoint(server, way, lambda: pytest.fail("nobody calls"), ProcessTree([]), over_tcp, is_floor)
 
 
 def _turns(overheads_ms: tuple[float, float], answers_hz: float, wrong: int = 0) -> Turns:
@@ -27,10 +27,10 @@ def _turns(overheads_ms: tuple[float, float], answers_hz: float, wrong: int = 0)
 OUTCOME = LoadMeasurements(
     {
         "raw": {
-            _contestant("skylane", "grpc"): _turns((4.0, 8.0), 20.0),
-            _contestant("triton", "grpc"): _turns((5.0, 10.0), 21.0),
-            _contestant("triton", "shm", over_tcp=False): _turns((2.0, 2.0), 19.0, wrong=7),
-            _contestant("ray", "http"): _turns((30.0, 30.0), 9.0),
+            _endpoint("skylane", "grpc"): _turns((4.0, 8.0), 20.0),
+            _endpoint("triton", "grpc"): _turns((5.0, 10.0), 21.0),
+            _endpoint("triton", "shm", over_tcp=False): _turns((2.0, 2.0), 19.0, wrong=7),
+            _endpoint("ray", "http"): _turns((30.0, 30.0), 9.0),
         }
     },
     {"bentoml": "no environment"},
@@ -56,7 +56,7 @@ def test_every_comparison_that_a_peer_wins_is_told() -> None:
 
 def test_the_floor_is_nobodys_rival_and_is_told_beside_the_target() -> None:
     """A bare server would win every comparison; how far it lies below tells what a target can ask for."""
-    with_floor = {**OUTCOME.turns["raw"], _contestant("grpcio", "grpc", is_floor=True): _turns((3.0, 3.0), 22.0)}
+    with_floor = {**OUTCOME.turns["raw"], _endpoint("grpcio", "grpc", is_floor=True): _turns((3.0, 3.0), 22.0)}
     found = result(PLAN, LoadMeasurements({"raw": with_floor}, {}, {}))
     assert found["ratios"] == result(PLAN, OUTCOME)["ratios"]
     assert found["wins"] == result(PLAN, OUTCOME)["wins"]
@@ -103,6 +103,6 @@ def test_without_a_peer_there_is_no_ratio() -> None:
 
 def test_a_way_that_never_had_a_turn_is_no_row() -> None:
     """It failed in the first round, and is told among the skipped."""
-    found = result(PLAN, LoadMeasurements({"raw": {_contestant("ray", "http"): Turns()}}, {"ray http": "gone"}, {}))
+    found = result(PLAN, LoadMeasurements({"raw": {_endpoint("ray", "http"): Turns()}}, {"ray http": "gone"}, {}))
     assert found["cells"] == {"raw": {}}
     show(found, Console(file=io.StringIO()))

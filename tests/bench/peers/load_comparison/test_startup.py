@@ -22,7 +22,9 @@ def test_one_without_an_environment_is_skipped_with_the_reason(
     """Most machines have made none, or some: the others are measured all the same."""
     monkeypatch.chdir(tmp_path)
     line_up = _line_up(tmp_path, job)
-    with pytest.raises(PeerError, match=r"nobody to measure: litserve: no environment in .*; triton: no environment"):
+    with pytest.raises(
+        PeerError, match=r"no server to measure: litserve: no environment in .*; triton: no environment"
+    ):
         line_up.start({"litserve": None, "triton": None}, lambda _: None)
     assert list(line_up.skipped) == ["litserve", "triton"]
 

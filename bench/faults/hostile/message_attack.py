@@ -1,6 +1,6 @@
-"""Sends broken messages to a node in this process: `python -m bench.faults.hostile.storm worker --count N --seed S`.
+"""Sends broken messages to a node in this process: `python -m bench.faults.hostile.message_attack worker --count N --seed S`.
 
-Prints one line of JSON, a `Toll`. The node must have answered or counted every delivered message.
+Prints one line of JSON, an `AttackResult`. The node must have answered or counted every delivered message.
 """
 
 import json
@@ -32,25 +32,25 @@ from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
 
 HEIGHT, WIDTH = 16, 24
-_UNDER_WAY = 24  # Maximum messages in progress, unless the node is flooded.
-_TURN = 8  # Messages between two checks of the counts.
-_LOOK_S = 0.0005
-_END_S = 60.0
-_WARM = 0.2  # Share of messages after which memory growth is measured.
+_MAX_IN_PROGRESS = 24  # Maximum messages in progress, unless the node is flooded.
+_CHECK_EVERY = 8  # Messages between two checks of the counts.
+_POLL_S = 0.0005
+_WAIT_S = 60.0
+_WARM_UP_SHARE = 0.2  # Share of messages that are sent before memory growth is measured.
 
 Accounted = Callable[[], Mapping[str, int]]
 
 
-class StormError(SkylaneError):
+class AttackError(SkylaneError):
     """The node did not become ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Toll:
-    """The result of a storm. `accounted` has the number of answered messages and of counted ones by name."""
+class AttackResult:
+    """The result of an attack. `accounted` has the number of answered messages and of counted ones by name."""
 
-    came: int
-    untaken: int  # Messages on topics without subscription; a broker would not deliver them.
+    delivered: int
+    unsubscribed: int  # Messages on topics without subscription; a broker would not deliver them.
     accounted: Mapping[str, int]
     unaccounted: int
     seconds: float
@@ -58,7 +58,7 @@ class Toll:
     rss_growth_mb: float  # Growth after the first fifth of the messages.
 
 
-class _Storm:
+class _Attack:
     """Delivers messages to a node and compares its counts with them."""
 
     def __init__(self, bus: InlineBus, accounted: Accounted, *, floods: bool) -> None:
@@ -66,42 +66,42 @@ class _Storm:
         self._accounted = accounted
         self._floods = floods
 
-    def blow(self, publications: Iterator[Publication], count: int) -> Toll:
+    def send(self, publications: Iterator[Publication], count: int) -> AttackResult:
         """Delivers `count` messages, a few at a time, or with `floods` as fast as possible."""
         process = psutil.Process()
         began_s = time.monotonic()
-        came = untaken = 0
+        delivered = unsubscribed = 0
         warm_bytes = process.memory_info().rss
         for number, each in enumerate(islice(publications, count)):
             if self._bus.deliver(each.topic, each.payload, each.properties):
-                came += 1
+                delivered += 1
             else:
-                untaken += 1
-            if not self._floods and number % _TURN == 0:
-                self._wait(came, _UNDER_WAY, _END_S)
-            if number == int(count * _WARM):
+                unsubscribed += 1
+            if not self._floods and number % _CHECK_EVERY == 0:
+                self._wait(delivered, _MAX_IN_PROGRESS, _WAIT_S)
+            if number == int(count * _WARM_UP_SHARE):
                 warm_bytes = process.memory_info().rss
-        self._wait(came, 0, _END_S)
+        self._wait(delivered, 0, _WAIT_S)
         rss_bytes = process.memory_info().rss
         accounted = self._accounted()
-        return Toll(
-            came,
-            untaken,
+        return AttackResult(
+            delivered,
+            unsubscribed,
             accounted,
-            came - sum(accounted.values()),
+            delivered - sum(accounted.values()),
             time.monotonic() - began_s,
             rss_bytes / 1e6,
             (rss_bytes - warm_bytes) / 1e6,
         )
 
-    def _wait(self, came: int, under_way: int, limit_s: float) -> None:
-        """Waits until at most `under_way` messages are neither answered nor counted, or for `limit_s`."""
+    def _wait(self, delivered: int, in_progress: int, limit_s: float) -> None:
+        """Waits until at most `in_progress` messages are neither answered nor counted, or for `limit_s`."""
         until_s = time.monotonic() + limit_s
-        while came - sum(self._accounted().values()) > under_way and time.monotonic() < until_s:
-            time.sleep(_LOOK_S)
+        while delivered - sum(self._accounted().values()) > in_progress and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
 
 
-def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
+def attack_worker(count: int, seed: int, *, floods: bool = False) -> AttackResult:
     """Sends broken frames, retries, probes and control requests to a worker.
 
     Raises:
@@ -128,13 +128,13 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
         counted = {name: number for name, number in node.counts.items() if name in _UNANSWERED}
         return published | counted
 
-    thread = threading.Thread(target=serve, name="stormed-worker")
+    thread = threading.Thread(target=serve, name="attacked-worker")
     thread.start()
     try:
-        if not ready.wait(_END_S):
-            raise StormError("the worker did not become ready")
+        if not ready.wait(_WAIT_S):
+            raise AttackError("the worker did not become ready")
         messages = for_worker(seed, worker="worker", model=MODEL, vehicle="car", height=HEIGHT, width=WIDTH)
-        return _Storm(bus, accounted, floods=floods).blow(messages, count)
+        return _Attack(bus, accounted, floods=floods).send(messages, count)
     finally:
         node.stop()
         thread.join()
@@ -151,7 +151,7 @@ _UNANSWERED = frozenset(
 )
 
 
-def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
+def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
     """Sends broken replies and clock replies to a vehicle, a few of them valid; its log is in `folder`."""
     bus, stop = InlineBus(), threading.Event()
     transport = MqttTransport(bus, vehicle="car", session="s1", model=MODEL)
@@ -161,17 +161,17 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
         receiver = Receiver(transport, ledger, lambda *_: None, stop, Task.SEGMENTATION)
 
         def accounted() -> dict[str, int]:
-            tally = ledger.counts()
-            outcomes = {outcome.value: number for outcome, number in tally.outcomes.items()}
-            return {**tally.ignored_answers, **outcomes, "too_many": transport.replies_dropped}
+            counts = ledger.counts()
+            outcomes = {outcome.value: number for outcome, number in counts.outcomes.items()}
+            return {**counts.ignored_answers, **outcomes, "too_many": transport.replies_dropped}
 
         def messages() -> Iterator[Publication]:
             """Yields messages for a frame in flight; when it has ended, for the next one."""
             while True:
-                journey = _sent(ledger)
-                answers = answers_to(journey.id, journey.stamps, HEIGHT, WIDTH)
+                record = _sent(ledger)
+                answers = answers_to(record.id, record.stamps, HEIGHT, WIDTH)
                 yield from islice(
-                    for_vehicle(seed + journey.id.sequence, vehicle="car", worker="worker", answers=answers), 50
+                    for_vehicle(seed + record.id.sequence, vehicle="car", worker="worker", answers=answers), 50
                 )
 
         threads = [
@@ -181,7 +181,7 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
         for thread in threads:
             thread.start()
         try:
-            return _Storm(bus, accounted, floods=False).blow(messages(), count)
+            return _Attack(bus, accounted, floods=False).send(messages(), count)
         finally:
             stop.set()
             for thread in threads:
@@ -192,12 +192,12 @@ def _sent(ledger: Ledger) -> FrameRecord:
     """Returns a frame in flight."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     now_ns = clock.now_ns()
-    journey = ledger.begin(Frame(pixels, Layout.RGB8, "/left", 0, 0, now_ns, 0), now_ns)
+    record = ledger.begin(Frame(pixels, Layout.RGB8, "/left", 0, 0, now_ns, 0), now_ns)
     for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT):
-        journey.times[stage] = clock.now_ns()
-    journey.stamps = tuple(Stamp(stage.value, "edge/car/s1", at_ns) for stage, at_ns in journey.times.items())
-    ledger.open(journey)
-    return journey
+        record.times[stage] = clock.now_ns()
+    record.stamps = tuple(Stamp(stage.value, "edge/car/s1", at_ns) for stage, at_ns in record.times.items())
+    ledger.open(record)
+    return record
 
 
 @click.command()
@@ -208,11 +208,11 @@ def _sent(ledger: Ledger) -> FrameRecord:
 def main(node: str, count: int, seed: int, *, flood: bool) -> None:
     """Sends broken messages to a node and prints the result."""
     if node == "worker":
-        toll = upon_worker(count, seed, floods=flood)
+        result = attack_worker(count, seed, floods=flood)
     else:
-        with TemporaryDirectory(prefix="skylane-storm-") as folder:
-            toll = upon_vehicle(count, seed, Path(folder) / "run")
-    click.echo(json.dumps(asdict(toll)))
+        with TemporaryDirectory(prefix="skylane-attack-") as folder:
+            result = attack_vehicle(count, seed, Path(folder) / "run")
+    click.echo(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A candidate of the comparison: a running server and a transport to it."""
+"""An endpoint of a peer: a running server and a transport to it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from bench.peers.rig.process_tree import ProcessTree
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class PeerEndpoint:
     """A running server and a transport to it."""
 
     server: str  # A name of NAMES.

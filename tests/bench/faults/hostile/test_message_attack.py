@@ -3,34 +3,34 @@ from pathlib import Path
 
 import pytest
 
+from bench.faults.hostile.message_attack import AttackResult, attack_vehicle, attack_worker
 from bench.faults.hostile.messages import for_worker
-from bench.faults.hostile.storm import Toll, upon_vehicle, upon_worker
 
 SEED = 5
 
 
-def _is_balanced(toll: Toll, count: int) -> bool:
-    return toll.came + toll.untaken == count and toll.unaccounted == 0
+def _is_balanced(result: AttackResult, count: int) -> bool:
+    return result.delivered + result.unsubscribed == count and result.unaccounted == 0
 
 
 @pytest.mark.parametrize("floods", [False, True])
 def test_a_worker_answers_or_counts_every_broken_message(*, floods: bool) -> None:
     """A million of them are sent by the fault bench; of each kind some are sent here."""
-    toll = upon_worker(2500, SEED, floods=floods)
-    assert _is_balanced(toll, 2500), toll
+    result = attack_worker(2500, SEED, floods=floods)
+    assert _is_balanced(result, 2500), result
     for name in ("masks published", "replies published", "unreadable", "frame_topic", "control_refused_unreadable"):
-        assert toll.accounted[name], name
+        assert result.accounted[name], name
 
 
 def test_a_vehicle_takes_or_counts_every_broken_message(tmp_path: Path) -> None:
     """Whoever may answer it may send it anything."""
-    toll = upon_vehicle(2500, SEED, tmp_path / "run")
-    assert _is_balanced(toll, 2500), toll
+    result = attack_vehicle(2500, SEED, tmp_path / "run")
+    assert _is_balanced(result, 2500), result
     for name in ("answered", "unreadable", "late_or_repeated", "echo_unreadable", "echo_topic"):
-        assert toll.accounted[name], name
+        assert result.accounted[name], name
 
 
-def test_a_seed_gives_one_storm() -> None:
+def test_a_seed_gives_one_sequence_of_messages() -> None:
     """What was found can be found again."""
     names = {"worker": "w", "model": "m", "vehicle": "car", "height": 4, "width": 6}
     one, same, other = (list(islice(for_worker(seed, **names), 200)) for seed in (1, 1, 2))  # type: ignore[arg-type]  # Names and sizes in one.
