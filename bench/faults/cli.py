@@ -47,7 +47,7 @@ class Played:
 
     @property
     def figures(self) -> str:
-        """The figures as text, or the reason why there are none."""
+        """The figures as text, or the reason why they are missing."""
         if self.finding is None:
             return self.unavailable or self.error
         return ", ".join(str(figure) for figure in self.finding.figures)

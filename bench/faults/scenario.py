@@ -58,7 +58,7 @@ class Scenario:
     failed, which counts as a failure.
     """
 
-    number: int  # As in docs/guides/faults.md.
+    number: int  # The number in docs/guides/faults.md.
     name: str  # Lower case words joined by hyphens.
     fault: str  # Short description of the fault.
     promise: str  # What must hold in addition to the accounting.

@@ -16,7 +16,7 @@ class InlineBus:
     payload_limit_reason = f"this bus takes {max_payload_bytes}"
 
     def __init__(self) -> None:
-        self.published: Counter[str] = Counter()  # By the part of the topic after the version.
+        self.published: Counter[str] = Counter()  # Keys: the topic after its version.
         self._lock = threading.Lock()
         self._handlers: dict[str, Handler] = {}
 

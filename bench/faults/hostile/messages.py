@@ -69,7 +69,7 @@ def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int,
         for frame_id, payload in frames
     ]
     retried = [each._replace(topic=topics.RETRIES.of(worker=worker, **names)) for each in by_group]
-    probes = [  # From many vehicles, because the rate of probes is limited for each one.
+    probes = [  # They use many vehicle names, because the rate of probes is limited for each vehicle.
         _Template(topics.PROBES.of(worker=worker, vehicle=f"{vehicle}-{number}"), pack_probe(Probe(_SESSION, 1, 5)))
         for number in range(_PROBING)
     ]

@@ -107,7 +107,7 @@ class Site:
                 self.vehicles[name] = self._vehicle(name)
 
     def end(self) -> FrameAccounts:
-        """See that all vehicles have answers again, end them, and tell what became of every frame of every life."""
+        """Waits until all vehicles receive answers, ends them, and returns the accounting of all frames of all lives."""
         with self.noted():
             self.rig.wait_for_frames(list(self.vehicles.values()), 10, Outcome.ANSWERED)
         for vehicle in self.vehicles.values():

@@ -28,16 +28,16 @@ class WallClock:
         part.replace(self._file)
 
     def shown_s(self) -> float:
-        """How far off the wall clock of a process that is started now is, by its own words."""
+        """Starts a process and returns the offset of the wall clock that it reads, in seconds."""
         command = [sys.executable, "-c", "import time; print(time.time())"]
-        said = subprocess.run(
+        output = subprocess.run(
             command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=True
         ).stdout
-        return float(said) - time.time()
+        return float(output) - time.time()
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process must be started with. As on a real machine, only the wall clock is stepped."""
+        """Environment variables for a process. As on a real machine, only the wall clock is stepped."""
         return {
             "LD_PRELOAD": str(LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
@@ -47,5 +47,5 @@ class WallClock:
 
 
 def is_stepped(pid: int) -> bool:
-    """Whether a process runs with a clock that can be stepped."""
+    """Returns whether a process runs with a clock that can be stepped."""
     return LIBRARY is not None and LIBRARY.name in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The folder that a bench plays in, alone."""
+"""Exclusive use of the working folder of a bench."""
 
 import fcntl
 import os
@@ -16,9 +16,9 @@ class PlaceError(SkylaneError):
 
 @contextmanager
 def place(folder: Path, *, emptied: bool = False) -> Iterator[None]:
-    """Have a folder, made where there is none, for this bench alone: another one would delete what this one writes.
+    """Creates a folder if needed and locks it, because another bench would delete the files of this one.
 
-    `emptied`: what it holds is deleted first.
+    `emptied`: whether to delete the content of the folder first.
 
     Raises:
         PlaceError: another bench uses the folder, or it is not writable.

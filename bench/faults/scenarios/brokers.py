@@ -72,7 +72,7 @@ def frozen_broker(rig: Rig) -> Finding:
     vehicle = rig.vehicle(broker.url, source=source, rate_hz=_RATE_HZ, flags=flags)
     with ProcessLog(rig.folder / "processes.csv", interval_s=0.25) as log:
         lives = [log.watch("vehicle", vehicle.name, vehicle.pid), log.watch("worker", worker.worker, worker.pid)]
-        rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # By then the memory use is stable.
+        rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # The memory use is then stable.
         before_s = time.monotonic()
         freeze(broker.pid)
         rig.wait(lambda: time.monotonic() > before_s + _FROZEN_S, "the broker to have stood still", _FROZEN_S + 10)

@@ -15,7 +15,7 @@ from shared.runlog.latency_log import Outcome
 
 _TIMES = 3
 _STEP = 60  # Number of frames in each part of the run.
-_SWALLOWED = 12  # Number of dropped acknowledgements; a broker allows 20 unacknowledged messages.
+_DROPPED_ACKS = 12  # Number of dropped acknowledgements; a broker allows 20 unacknowledged messages.
 _LIMIT_BYTES = 100_000
 _LARGER = (240, 320)  # Size in pixels: raw, more than twice the limit.
 
@@ -64,7 +64,7 @@ def repeated(rig: Rig) -> Finding:
         return ()
 
     proxy.to_client = without_acknowledgements
-    rig.wait(lambda: len(swallowed) >= _SWALLOWED, "acknowledgements to swallow")
+    rig.wait(lambda: len(swallowed) >= _DROPPED_ACKS, "acknowledgements to swallow")
     proxy.hang_up()
     proxy.to_client = masks
     rig.wait_for_frames([vehicle], _STEP)

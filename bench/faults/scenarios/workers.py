@@ -64,7 +64,7 @@ def frozen_worker(rig: Rig) -> Finding:
     freeze(workers[0].pid)
     rig.wait(lambda: clock.now_ns() > frozen_ns + _FROZEN_S * _S, "the worker to have stood still long enough")
     resume(workers[0].pid)
-    rig.wait_for_frames(vehicles, 60)  # By then it has answered what it held.
+    rig.wait_for_frames(vehicles, 60)  # It has then answered the frames that it held.
     for vehicle in vehicles:
         vehicle.end()
     accounts = rig.accounts(*vehicles)

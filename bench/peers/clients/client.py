@@ -67,7 +67,7 @@ class HttpClient:
         self._path = path
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`."""
+        """See `Client.ask`."""
         try:
             self._connection.request("POST", self._path, job.data, {"Content-Type": "application/octet-stream"})
             answer = self._connection.getresponse()
@@ -81,5 +81,5 @@ class HttpClient:
         return Answer(np.frombuffer(body, np.uint8).reshape(job.mask.shape), took_ns)
 
     def close(self) -> None:
-        """As `Client.close`."""
+        """See `Client.close`."""
         self._connection.close()

@@ -29,7 +29,7 @@ class TensorClient:
         self._as_element = as_element
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`."""
+        """See `Client.ask`."""
         if self._as_element:
             given = self._library.InferInput(INPUT, [1], "BYTES")
             given.set_data_from_numpy(np.array([job.data], np.object_))
@@ -45,7 +45,7 @@ class TensorClient:
         return Answer(mask, int(found.as_numpy(TOOK_OUTPUT)[0]))
 
     def close(self) -> None:
-        """As `Client.close`."""
+        """See `Client.close`."""
         self._client.close()
 
 
@@ -59,7 +59,7 @@ class SharedMemoryClient:
         self._regions: dict[str, tuple[str, Any]] = {}  # Name at the server and memory, by tensor.
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`. The mask is a view of the memory, which the next call overwrites."""
+        """See `Client.ask`. The mask is a view of the memory, which the next call overwrites."""
         pixels = np.frombuffer(job.data, np.uint8)
         given_name, given_memory = self._region(INPUT, job.raw_bytes)  # A JPEG is smaller.
         mask_name, mask_memory = self._region(MASK_OUTPUT, job.mask.size)
@@ -74,7 +74,7 @@ class SharedMemoryClient:
         return Answer(mask, int(found.as_numpy(TOOK_OUTPUT)[0]))
 
     def close(self) -> None:
-        """As `Client.close`; also frees the memory."""
+        """See `Client.close`; also frees the memory."""
         for name, memory in self._regions.values():
             with suppress(PeerError):  # The server has ended.
                 _called(partial(self._client.unregister_system_shared_memory, name))

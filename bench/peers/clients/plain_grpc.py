@@ -30,7 +30,7 @@ class BareCall:
         return answer
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._channel.close()
 
 
@@ -41,11 +41,11 @@ class FloorClient:
         self._call = BareCall(f"127.0.0.1:{port}", METHOD)
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`."""
+        """See `Client.ask`."""
         body = self._call(bytes(job.data))
         mask = np.frombuffer(body, np.uint8, offset=TOOK_BYTES).reshape(job.mask.shape)
         return Answer(mask, int.from_bytes(body[:TOOK_BYTES], "little"))
 
     def close(self) -> None:
-        """As `Client.close`."""
+        """See `Client.close`."""
         self._call.close()

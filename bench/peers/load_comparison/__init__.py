@@ -1,4 +1,4 @@
-"""All servers under the same closed-loop load, in alternating rounds.
+"""Measures all servers under the same closed-loop load, in alternating rounds.
 
 Start with `comparison`.
 """

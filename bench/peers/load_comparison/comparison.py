@@ -35,7 +35,7 @@ class Turns:
 class LoadMeasurements:
     """Measurements of a run."""
 
-    turns: dict[str, dict[PeerEndpoint, Turns]]  # By codec and candidate.
+    turns: dict[str, dict[PeerEndpoint, Turns]]  # Keys: codec, then endpoint.
     skipped: dict[str, str]  # Servers or transports that were not measured completely, and why.
     versions: dict[str, str]
 

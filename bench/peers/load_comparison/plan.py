@@ -8,12 +8,12 @@ from bench.peers.rig.workload import CODECS
 
 OURS = "skylane"
 NAMES = (OURS, *PEERS)
-MASK_CODEC = "raw"  # As the peers send masks; there is no link here.
+MASK_CODEC = "raw"  # The peers also send uncompressed masks; no slow link is involved.
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, and how often."""
+    """Servers, images and number of calls of a comparison."""
 
     bag: Path
     models: Path

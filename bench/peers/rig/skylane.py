@@ -46,14 +46,14 @@ class CallClient:
         self._numbers = count()
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`."""
+        """See `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         body = self._call(self._dialect.pack(message).body)
         return answer_of(self._dialect.read(RpcReply(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
-        """As `Client.close`."""
+        """See `Client.close`."""
         self._call.close()
 
 
@@ -67,7 +67,7 @@ class SkylaneClient:
         self._unreachable = ""
 
     def ask(self, job: Job) -> Answer:
-        """As `Client.ask`."""
+        """See `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         self._transport.send(message, self._transport.pack(message), self._lost)
@@ -80,7 +80,7 @@ class SkylaneClient:
         return answer_of(reply.read(), job)
 
     def close(self) -> None:
-        """As `Client.close`."""
+        """See `Client.close`."""
         self._transport.close()
 
     def _lost(self, reason: str) -> None:

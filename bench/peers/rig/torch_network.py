@@ -42,7 +42,7 @@ class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no type
             self.register_buffer(buffer, values.contiguous())
 
     def forward(self, pictures: Any) -> Any:
-        """Compute."""
+        """Returns the class ids of the images."""
         given = pictures.permute(0, 3, 1, 2).to(torch.float32) * (1 / 127.5) - 1.0
         half = functional.hardswish(self._conv(given, "stem.conv", stride=2))
         quarter, eighth, last = self._trunk(half)

@@ -1,4 +1,4 @@
-"""All servers through the four scenarios of the comparison of 2022, in alternating rounds.
+"""Runs all servers through the four scenarios of the comparison of 2022, in alternating rounds.
 
 Start with `comparison`.
 """

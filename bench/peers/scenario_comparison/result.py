@@ -137,5 +137,5 @@ def _of(runs: Sequence[Figures], figure: str, scenario: str, name: str) -> pd.Se
 
 
 def _known(value: float) -> float | None:
-    """JSON has no nan."""
+    """Returns None in place of NaN or infinity, which JSON does not have."""
     return value if math.isfinite(value) else None

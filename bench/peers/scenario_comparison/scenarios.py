@@ -1,4 +1,4 @@
-"""The four scenarios of the comparison of 2022: which pictures each calls with."""
+"""The four scenarios of the comparison of 2022, and the images that each of them sends."""
 
 from dataclasses import replace
 
@@ -11,14 +11,14 @@ from shared.imaging.geometry import Resize
 
 SCENARIOS = {name: STUDIED[name] for name in ("cold_start", "same_image", "different_images", "mixed_sizes")}
 
-_CAMERA = "1936x1216"  # Of whose pictures the mixed sizes are made.
+_CAMERA = "1936x1216"  # Size of the images from which the mixed sizes are made.
 
 
 def pictures(plan: Plan, name: str) -> PlaybackSettings:
-    """What a scenario's frames are made of: JPEGs all.
+    """Returns the playback settings for the frames of a scenario, which are all JPEG images.
 
-    They are as large as the model's input, but for the mixed sizes: those the server stretches, for that is the one
-    way to bring a picture to a size in which no two servers need to agree on what is cut off or padded.
+    The images have the size of the model's input, except for the mixed sizes. The server stretches those, because
+    stretching is the only resize method that needs no agreement between servers on cropping or padding.
     """
     drive = PlaybackSettings(plan.bag, plan.models, plan.model, frames=plan.frames)
     match SCENARIOS[name].footage:

@@ -1,4 +1,4 @@
-"""The trial's result as somebody reads it in a terminal."""
+"""Prints the result of the scenario comparison."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ _DURATIONS = {
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print by scenario what the calls and the servers took, then the tests, and what was skipped."""
+    """Prints call times and resource usage per scenario, then the tests and the skipped servers."""
     for scenario, cells in result["scenarios"].items():
         if cells:
             console.print(_durations(result["model"], scenario, cells))
@@ -92,6 +92,6 @@ def _table(title: str, caption: str, figures: Iterable[str], leading: Iterable[s
 
 
 def _three(value: float) -> str:
-    """Two decimals below ten, one below a thousand, none above."""
+    """Formats a number with two decimals if the size is below 10, with one below 1000, otherwise without."""
     size = abs(value)
     return number(value, 2 if size < 10 else 1 if size < 1000 else 0)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""BentoML: one worker process, with an ASGI route of the service's own, for its typed routes take bytes only as files.
+"""BentoML: one worker process, with an ASGI route, because the typed routes of BentoML accept bytes only as files.
 
 `bentoml serve bench.peers.servers.bentoml_server:Road` runs it.
 """

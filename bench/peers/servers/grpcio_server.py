@@ -1,6 +1,6 @@
-"""The floor: the function behind gRPC's own Python server, with nothing of what makes a serving system.
+"""The floor: the function behind a plain grpcio server, without the features of a serving system.
 
-It has no queue, no batches, no checks, no bounds and no stamps.
+It has no queue, no batches, no checks, no limits and no stamps.
 """
 
 import sys
@@ -16,7 +16,7 @@ _THREADS = 8
 
 
 def main(port: str) -> None:
-    """Serve at 127.0.0.1 until the process ends."""
+    """Serves at 127.0.0.1 until the process ends."""
     function = Function()
 
     def answer(data: bytes, _: grpc.ServicerContext) -> bytes:

@@ -1,4 +1,4 @@
-"""LitServe: one worker process, whose requests and answers are the bytes of an HTTP body."""
+"""LitServe: one worker process, whose requests and replies are plain HTTP bodies."""
 
 import sys
 from typing import Annotated
@@ -16,20 +16,20 @@ Answer = tuple[NDArray[np.uint8], int]
 class Road(litserve.LitAPI):  # type: ignore[misc]  # LitServe is Any to Skylane's environment.
     """The function behind POST /predict."""
 
-    def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe names the processor here.
-        """Load the function, in the worker's process."""
+    def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe passes the processor.
+        """Loads the function in the worker process."""
         self._function = Function()
 
     def decode_request(self, request: Annotated[bytes, Body(media_type="application/octet-stream")]) -> bytes:
-        """The body as it is."""
+        """Returns the unchanged body."""
         return request
 
     def predict(self, data: bytes) -> Answer:
-        """The mask, and the nanoseconds it took."""
+        """Returns the mask and the inference time in nanoseconds."""
         return self._function.answer(data)
 
     def encode_response(self, output: Answer) -> Response:
-        """The mask as the body, the nanoseconds as a header."""
+        """Returns the mask as the body and the inference time in nanoseconds as a header."""
         mask, took_ns = output
         return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
 

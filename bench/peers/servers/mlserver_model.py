@@ -1,6 +1,6 @@
-"""MLServer: a model of its own kind, in the server's process (`parallel_workers: 0`).
+"""MLServer: a custom model in the server's process (`parallel_workers: 0`).
 
-The picture and the mask are one BYTES element each: of numbers MLServer makes a Python list, an element a pixel.
+The image and the mask are one BYTES element each, because MLServer converts numbers to a Python list of pixels.
 """
 
 from mlserver import MLModel
@@ -14,12 +14,12 @@ class Road(MLModel):  # type: ignore[misc]  # MLServer is Any to Skylane's envir
     """The function behind the Open Inference Protocol."""
 
     async def load(self) -> bool:
-        """Load the function."""
+        """Loads the function."""
         self._function = Function()
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """The mask, and the nanoseconds it took."""
+        """Returns the mask and the inference time in nanoseconds."""
         (data,) = payload.inputs[0].data
         mask, took_ns = await run_in_threadpool(self._function.answer, data)
         return InferenceResponse(

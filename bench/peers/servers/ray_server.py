@@ -1,4 +1,4 @@
-"""Ray Serve: one replica behind its HTTP proxy, on a cluster of this machine alone."""
+"""Ray Serve: one replica behind its HTTP proxy, on a cluster of only this machine."""
 
 import sys
 import tempfile
@@ -20,16 +20,16 @@ class Road:
         self._function = Function()
 
     async def __call__(self, request: Request) -> Response:
-        """The mask as the body, the nanoseconds it took as a header."""
+        """Returns the mask as the body and the inference time in nanoseconds as a header."""
         mask, took_ns = await run_in_threadpool(self._function.answer, await request.body())
         return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
 
 
 class Ready(BaseHTTPRequestHandler):
-    """Answers once the replica is up: the proxy's own routes are there before it."""
+    """Answers when the replica is ready; the routes of the proxy answer earlier."""
 
     def do_GET(self) -> None:
-        """Say no more than 200."""
+        """Returns status 200."""
         self.send_response(200)
         self.end_headers()
 

@@ -1,6 +1,6 @@
-"""TorchServe: one worker process with the same network as TorchScript, for TorchServe takes no TensorFlow graph.
+"""TorchServe: one worker process with the network as TorchScript, because TorchServe loads no TensorFlow graph.
 
-TorchServe loads this file by itself, from a folder that holds nothing else.
+TorchServe loads this file from a folder without any other file.
 """
 
 import os
@@ -11,19 +11,19 @@ from typing import Any
 
 from bench.peers.rig.function import GRAPH_VARIABLE, INFERENCE_HEADER, SHAPE_VARIABLE, picture_of
 
-torch: Any = import_module("torch")  # Any: its types take mypy minutes.
+torch: Any = import_module("torch")  # Any, because mypy needs minutes for the types of torch.
 
 
 class Road:
     """The network behind POST /predictions/road."""
 
     def initialize(self, _context: Any) -> None:
-        """Load the network, in the worker's process."""
+        """Loads the network in the worker process."""
         self._network = torch.jit.load(os.environ[GRAPH_VARIABLE]).eval()
         self._shape = tuple(map(int, os.environ[SHAPE_VARIABLE].split("x")))
 
     def handle(self, calls: Sequence[Mapping[str, bytes]], context: Any) -> list[bytes]:
-        """The masks' bytes; the nanoseconds each took become a header."""
+        """Returns the bytes of the masks; the inference time in nanoseconds becomes a header."""
         masks = []
         for place, call in enumerate(calls):
             picture = torch.from_numpy(picture_of(call["body"], self._shape)[None])

@@ -1,4 +1,4 @@
-"""Triton by PyTriton: its HTTP and gRPC endpoints before a Python backend that calls into this process."""
+"""Triton with PyTriton: HTTP and gRPC endpoints, and a Python backend that calls into this process."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from bench.peers.rig.function import INPUT, MASK_OUTPUT, MODEL, TOOK_OUTPUT, Fun
 
 
 def serve(http_port: int, grpc_port: int) -> None:
-    """Serve until the process is ended."""
+    """Serves until the process is ended."""
     function = Function()
 
     def infer(requests: Sequence[Any]) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def serve(http_port: int, grpc_port: int) -> None:
         grpc_port=grpc_port,
         allow_metrics=False,
     )
-    open_to_all = TritonSecurityConfig(restricted_endpoints=[])  # System shared memory, too.
+    open_to_all = TritonSecurityConfig(restricted_endpoints=[])  # This includes system shared memory.
     with Triton(config=config, security_config=open_to_all) as triton:
         triton.bind(
             model_name=MODEL,

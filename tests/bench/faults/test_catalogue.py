@@ -1,4 +1,4 @@
-"""The catalogue: every scenario can be found, and none is another."""
+"""The catalogue of scenarios: it is complete, and every name and number is unique."""
 
 import re
 from pathlib import Path
@@ -8,33 +8,33 @@ import pytest
 from bench.faults.catalogue import SCENARIOS, UnknownScenarioError, chosen
 
 
-def test_the_scenarios_are_there_in_their_order() -> None:
-    """A group that nobody registered would be green for ever."""
+def test_all_scenarios_are_listed_in_order() -> None:
+    """The scenarios of a group that is not registered would never run, so they could never fail."""
     assert [scenario.number for scenario in SCENARIOS] == list(range(1, 22))
 
 
-def test_names_are_for_command_lines() -> None:
-    """Without spaces, and each but once."""
+def test_names_are_unique_and_can_be_typed_on_a_command_line() -> None:
+    """A name has only lower case letters and hyphens."""
     names = [scenario.name for scenario in SCENARIOS]
     assert len(set(names)) == len(names)
     assert all(name.replace("-", "").isalpha() and name == name.lower() for name in names)
 
 
-def test_the_document_tells_of_each_by_its_number_and_name() -> None:
-    """A reader names a scenario as it stands there."""
+def test_the_document_lists_each_scenario_by_number_and_name() -> None:
+    """Readers take the name or number for the command line from this table."""
     text = (Path(__file__).parents[3] / "docs" / "guides" / "faults.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| (\d+) \| ([a-z-]+) \|", text, re.MULTILINE)
-    assert [(int(number), name) for number, name in told] == [(each.number, each.name) for each in SCENARIOS]
+    listed = re.findall(r"^\| (\d+) \| ([a-z-]+) \|", text, re.MULTILINE)
+    assert [(int(number), name) for number, name in listed] == [(each.number, each.name) for each in SCENARIOS]
 
 
-def test_scenarios_are_chosen_by_name_or_number_and_played_in_order() -> None:
-    """As the table shows them."""
+def test_scenarios_are_chosen_by_name_or_number_and_run_in_order() -> None:
+    """The order is that of the catalogue, and a scenario that is named twice runs once."""
     ninth, first = (next(each for each in SCENARIOS if each.number == number) for number in (9, 1))
     assert chosen([]) == SCENARIOS
     assert chosen(["9", first.name, "9"]) == (first, ninth)
 
 
-def test_a_scenario_that_is_not_there_is_told_with_the_nearest() -> None:
-    """`make faults` with a slip of the pen must not play nothing and be green."""
+def test_the_error_for_an_unknown_scenario_names_the_nearest_one() -> None:
+    """`make faults` with a misspelt name must fail, and not pass without running a scenario."""
     with pytest.raises(UnknownScenarioError, match="did you mean half-open"):
         chosen(["half-opne"])

@@ -1,4 +1,4 @@
-"""`skylane bench faults`: what it prints, what it ends with, and that one scenario's end is not the others'."""
+"""`skylane bench faults`: its output, its exit codes, and the independence of the scenarios."""
 
 import json
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _has_a_bug(_: Rig) -> Finding:
 
 
 _ALL = {"holds": _holds, "breaks": _breaks, "away": _is_not_available, "fails": _fails, "bug": _has_a_bug}
-pytestmark = pytest.mark.mosquitto  # Without one nothing is played.
+pytestmark = pytest.mark.mosquitto  # Without a Mosquitto broker no scenario runs.
 
 
 def _faults(monkeypatch: pytest.MonkeyPatch, folder: Path, names: Sequence[str], *flags: str, seed: int = 7) -> Result:
@@ -50,27 +50,29 @@ def _faults(monkeypatch: pytest.MonkeyPatch, folder: Path, names: Sequence[str],
     return CliRunner().invoke(cli.faults, ["--seed", str(seed), "--out", str(folder / "faults"), *flags])
 
 
-def test_all_that_holds_ends_with_0_and_tells_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What this machine cannot do is said, and breaks nothing."""
+def test_a_run_without_a_failure_exits_with_0_and_prints_its_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A scenario that this machine cannot run is reported, and is no failure."""
     result = _faults(monkeypatch, tmp_path, ["holds", "away"])
     assert result.exit_code == 0
-    for told in ("3 read = 3 answered", "a remark", "not available", "it takes root", "seed 7"):
-        assert told in result.output
+    for text in ("3 read = 3 answered", "a remark", "not available", "it takes root", "seed 7"):
+        assert text in result.output
 
 
 @pytest.mark.parametrize("name", ["breaks", "fails", "bug"])
-def test_a_promise_that_breaks_or_a_bench_that_fails_ends_with_1(
+def test_a_broken_promise_or_an_error_of_the_bench_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    """And the scenarios behind it are played all the same."""
+    """The following scenarios run nevertheless."""
     result = _faults(monkeypatch, tmp_path, [name, "holds"])
     assert result.exit_code == 1
     assert "FAILS" in result.output
     assert "3 read = 3 answered" in result.output
 
 
-def test_one_seed_plays_a_scenario_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A fault that comes by chance must come back when it is looked for."""
+def test_the_same_seed_repeats_a_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A failure that depends on random values must be reproducible."""
 
     def drawn(seed: int) -> object:
         result = _faults(monkeypatch, tmp_path, ["holds"], "--json", seed=seed)
@@ -79,19 +81,19 @@ def test_one_seed_plays_a_scenario_again(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert drawn(7) == drawn(7) != drawn(8)
 
 
-def test_json_tells_each_scenario_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """For whoever draws it, or compares it with the last."""
+def test_json_output_has_one_entry_per_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scripts plot the figures, or compare them with an earlier run."""
     result = _faults(monkeypatch, tmp_path, ["holds", "breaks", "away", "fails"], "--json")
-    told = json.loads(result.stdout)
-    assert told["seed"] == 7
-    assert [each["verdict"] for each in told["scenarios"]] == ["holds", "FAILS", "not available", "FAILS"]
-    assert told["scenarios"][1]["failures"] == ["leaks 1 (at most 0) does not hold"]
-    assert told["scenarios"][1]["figures"] == [{"name": "leaks", "value": 1, "unit": "", "most": 0, "holds": False}]
-    assert told["scenarios"][3]["failures"] == ["waited in vain"]
+    report = json.loads(result.stdout)
+    assert report["seed"] == 7
+    assert [each["verdict"] for each in report["scenarios"]] == ["holds", "FAILS", "not available", "FAILS"]
+    assert report["scenarios"][1]["failures"] == ["leaks 1 (at most 0) does not hold"]
+    assert report["scenarios"][1]["figures"] == [{"name": "leaks", "value": 1, "unit": "", "most": 0, "holds": False}]
+    assert report["scenarios"][3]["failures"] == ["waited in vain"]
 
 
-def test_the_table_for_the_documents_has_a_row_a_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is pasted as it is."""
+def test_the_markdown_table_has_one_row_per_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The table is copied into the documentation without changes."""
     path = tmp_path / "new" / "table.md"
     _faults(monkeypatch, tmp_path, ["holds", "breaks", "bug"], "--markdown", str(path))
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -103,26 +105,26 @@ def test_the_table_for_the_documents_has_a_row_a_scenario(monkeypatch: pytest.Mo
     assert "Seed 7" in lines[-1]
 
 
-def test_a_list_plays_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Asking what there is must kill no process."""
+def test_list_runs_no_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Listing the scenarios must not start or kill any process."""
     result = _faults(monkeypatch, tmp_path, ["fails"], "--list")
     assert result.exit_code == 0
     assert "fault of fails" in result.output
     assert not (tmp_path / "faults").exists()
 
 
-def test_a_table_that_cannot_be_written_is_told_before_anything_is_played(
+def test_an_unwritable_table_is_reported_before_any_scenario_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Not after twenty minutes."""
+    """Otherwise the user would see the error only after twenty minutes."""
     (tmp_path / "file").touch()
     result = _faults(monkeypatch, tmp_path, ["holds"], "--markdown", str(tmp_path / "file" / "table.md"))
     assert result.exit_code == 1
     assert "holds" not in result.output
 
 
-def test_two_benches_do_not_play_in_one_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The second one would delete the runs of the first under its feet."""
+def test_two_benches_cannot_use_the_same_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second bench would delete the files of the first while it is running."""
     with place(tmp_path / "faults"):
         result = _faults(monkeypatch, tmp_path, ["holds"])
     assert isinstance(result.exception, SkylaneError)
@@ -130,8 +132,8 @@ def test_two_benches_do_not_play_in_one_folder(monkeypatch: pytest.MonkeyPatch, 
     assert _faults(monkeypatch, tmp_path, ["holds"]).exit_code == 0
 
 
-def test_without_mosquitto_nothing_is_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Twenty failures, some after minutes, would all say the same."""
+def test_without_mosquitto_no_scenario_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise every scenario would fail for the same reason, some of them after minutes."""
     monkeypatch.setattr("shared.broker.mosquitto.find_mosquitto", lambda: None)
     result = _faults(monkeypatch, tmp_path, ["holds"])
     assert isinstance(result.exception, SkylaneError)

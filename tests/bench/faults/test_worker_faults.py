@@ -7,15 +7,15 @@ _MS = 10**6
 
 
 def _vehicle(*rows: tuple[str, float, float]) -> Any:
-    """A vehicle whose log holds such rows: outcome, when the frame was due, and when it was answered."""
-    told = [
-        {"outcome": outcome, "t_due_ns": str(round(due_ms * _MS)), "t_mask_decoded_ns": str(round(came_ms * _MS))}
-        for outcome, due_ms, came_ms in rows
+    """Returns a vehicle whose log has these rows: outcome, due time of the frame, and time of the answer."""
+    records = [
+        {"outcome": outcome, "t_due_ns": str(round(due_ms * _MS)), "t_mask_decoded_ns": str(round(answered_ms * _MS))}
+        for outcome, due_ms, answered_ms in rows
     ]
-    return cast("Any", SimpleNamespace(rows=lambda: told))
+    return cast("Any", SimpleNamespace(rows=lambda: records))
 
 
-def test_an_answer_to_an_older_frame_is_none_of_afterwards() -> None:
-    """A worker that is back answers what it held first; that it takes new frames again is another matter."""
+def test_only_answers_to_frames_that_were_due_later_are_counted() -> None:
+    """A resumed worker first answers the frames that it held, which does not show that it accepts new frames."""
     vehicle = _vehicle(("answered", 900.0, 2000.0), ("answered", 1100.0, 2100.0), ("lost", 1200.0, 0.0))
     assert answered_since(vehicle, 1000 * _MS) == [2100 * _MS]

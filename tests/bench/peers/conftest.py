@@ -1,4 +1,4 @@
-"""A picture so small that no test waits for it."""
+"""A job with a very small image, so that the tests are fast."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SHAPE = (4, 6)
 
 @pytest.fixture
 def job() -> Job:
-    """Its pixels are all 9, its mask all 0."""
+    """A job whose pixels are all 9 and whose mask is all 0."""
     geometry = plan(Resize.CROP, *SHAPE, *SHAPE)
     frame = FrameMessage(
         FrameId("car", "front", "session", 0), "m", Layout.RGB8, (*SHAPE, 3), "raw", geometry, 0, b"\t" * 72

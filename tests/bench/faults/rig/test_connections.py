@@ -1,4 +1,4 @@
-"""What the kernel and a broker's log tell of connections."""
+"""Connections that are read from the kernel and from a broker's log."""
 
 import os
 import socket
@@ -10,20 +10,20 @@ from bench.faults.rig.connections import connects, established, reconnects
 from bench.faults.rig.rig import RigError
 
 
-def test_a_connection_is_seen_while_it_stands() -> None:
-    """A vehicle notices a dead link when it closes its connection: that moment is the figure."""
+def test_a_connection_is_listed_only_while_it_is_established() -> None:
+    """A vehicle that detects a dead link closes its connection; a scenario measures the time until then."""
     before = established(os.getpid())
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        taken, _ = server.accept()
-        with taken:
+        accepted, _ = server.accept()
+        with accepted:
             assert len(established(os.getpid()) - before) == 2
             client.close()
-            assert len(established(os.getpid()) - before) == 0  # The other end has heard that it is over.
+            assert len(established(os.getpid()) - before) == 0  # The other end has received the FIN packet.
     assert established(os.getpid()) == before
 
 
-def test_every_time_that_a_client_came_is_counted_and_no_other_client(tmp_path: Path) -> None:
-    """Ids have a part that nobody can guess; another vehicle's name may begin like ours."""
+def test_all_connections_of_one_client_are_counted_and_those_of_other_clients_are_not(tmp_path: Path) -> None:
+    """Client ids end in a random part, and another vehicle's name may begin with the same letters."""
     log = tmp_path / "broker.log"
     log.write_text(
         "1: New connection from 127.0.0.1:1 on port 1883.\n"
@@ -35,5 +35,5 @@ def test_every_time_that_a_client_came_is_counted_and_no_other_client(tmp_path: 
     )
     assert connects(log, "skylane-vehicle-car-1") == 3
     assert reconnects(log, "skylane-vehicle-car-1") == 2
-    with pytest.raises(RigError, match="has no connection"):  # Less than none would pass for none.
+    with pytest.raises(RigError, match="has no connection"):  # A count of -1 would hold a limit of 0.
         reconnects(log, "skylane-vehicle-car-2")

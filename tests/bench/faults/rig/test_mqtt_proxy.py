@@ -1,4 +1,4 @@
-"""The proxy: whole packets out of a stream in pieces, and what becomes of them."""
+"""The MQTT proxy: it finds whole packets in a byte stream, and repeats, reorders or forwards them."""
 
 import queue
 from uuid import uuid4
@@ -18,7 +18,7 @@ _WAIT_S = 60.0
 
 
 def _packet(kind: int, body: bytes) -> Packet:
-    """A packet of these bytes, its length written as MQTT does: seven bits a byte."""
+    """Returns a packet with this body; MQTT encodes the length with seven bits per byte."""
     length, left = bytearray(), len(body)
     while True:
         length.append(left & 0x7F | (0x80 if left > 0x7F else 0))
@@ -32,8 +32,8 @@ def _publish(topic: str, number: int = 0) -> Packet:
 
 
 @given(st.lists(st.tuples(st.integers(1, 14), st.binary(max_size=300)), max_size=5), st.integers(1, 7))
-def test_packets_are_found_however_the_stream_is_cut(bodies: list[tuple[int, bytes]], size: int) -> None:
-    """TCP knows no packets: a length may come in two pieces, and two packets in one."""
+def test_packets_are_found_in_a_stream_of_pieces_of_any_size(bodies: list[tuple[int, bytes]], size: int) -> None:
+    """TCP does not keep packet boundaries: one read may return half a length field, or two packets."""
     sent = [_packet(kind, body) for kind, body in bodies]
     stream = b"".join(packet.data for packet in sent)
     found = list(packets(stream[start : start + size] for start in range(0, len(stream), size)))
@@ -41,14 +41,14 @@ def test_packets_are_found_however_the_stream_is_cut(bodies: list[tuple[int, byt
     assert [packet.kind for packet in found] == [kind for kind, _ in bodies]
 
 
-def test_something_else_than_mqtt_ends_the_connection() -> None:
-    """A length that never ends would be waited for until the scenario does."""
+def test_bytes_that_are_not_mqtt_end_the_connection() -> None:
+    """Otherwise the proxy would wait for the end of an invalid length field until the scenario ends."""
     with pytest.raises(OSError, match="not MQTT"):
         list(packets(iter([b"\x30\xff\xff\xff\xff\xff"])))
 
 
-def test_disorder_repeats_and_swaps_one_kind_of_topic_alone() -> None:
-    """The figures count what was done: a copy that is not counted would look like a mask that went lost."""
+def test_disorder_repeats_and_swaps_only_messages_of_one_topic_kind() -> None:
+    """The counters include every copy, because an uncounted copy would make the number of lost masks wrong."""
     disorder = Disorder("masks", 3)
     one, two, three = (_publish("skylane/v1/masks/car/left", number) for number in (1, 2, 3))
     frame = _publish("skylane/v1/frames/m/car/left")
@@ -64,23 +64,23 @@ def test_disorder_repeats_and_swaps_one_kind_of_topic_alone() -> None:
 
 
 @pytest.mark.mosquitto
-def test_a_middleman_passes_all_on_and_hangs_up_when_told(mosquitto_broker: Broker) -> None:
-    """What it does beyond its rules would be taken for Skylane's own fault."""
-    came: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+def test_the_proxy_forwards_all_messages_and_disconnects_on_request(mosquitto_broker: Broker) -> None:
+    """Any other change that the proxy makes would look like a fault of Skylane."""
+    received: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     with (
         MqttProxy((mosquitto_broker.listener.host, mosquitto_broker.listener.port)) as proxy,
         MqttBus(Address.parse(proxy.url), f"test-{uuid4().hex[:12]}", on_connected=lambda: connected.put(None)) as bus,
     ):
         connected.get(timeout=_WAIT_S)
-        bus.subscribe("skylane/v1/masks/car/left", 1, came.put)
+        bus.subscribe("skylane/v1/masks/car/left", 1, received.put)
         proxy.to_client = Disorder("masks", 1)
         acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
         bus.publish("skylane/v1/masks/car/left", bytes(100_000), qos=1, acknowledged=acks.put)
-        assert came.get(timeout=_WAIT_S).payload == bytes(100_000)
-        acks.get(timeout=_WAIT_S)  # What the broker has not acknowledged is sent again.
+        assert received.get(timeout=_WAIT_S).payload == bytes(100_000)
+        acks.get(timeout=_WAIT_S)  # An unacknowledged message would be sent again.
         proxy.hang_up()
         connected.get(timeout=_WAIT_S)
         bus.publish("skylane/v1/masks/car/left", b"after", qos=1)
-        assert came.get(timeout=_WAIT_S).payload == b"after"
+        assert received.get(timeout=_WAIT_S).payload == b"after"
         assert bus.reconnects == 1

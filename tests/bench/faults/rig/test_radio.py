@@ -1,4 +1,4 @@
-"""The radio: real TCP over devices of our own, where this machine lets us have them."""
+"""The simulated radio link: real TCP connections over tun devices, if this machine permits them."""
 
 import socket
 import subprocess
@@ -28,18 +28,18 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys
 
 @pytest.fixture
 def space() -> Iterator[Namespace]:
-    """A network of its own."""
+    """A separate network namespace; skips the test if this machine does not permit one."""
     try:
-        made = Namespace(Random(1))
+        namespace = Namespace(Random(1))
     except UnavailableError as error:
         pytest.skip(str(error))
-    with made:
-        yield made
+    with namespace:
+        yield namespace
 
 
-def _send(space: Namespace, patience_s: float = 60.0) -> bool:
-    """Send from within to this machine over TCP; whether all came and the answer went back."""
-    came = bytearray()
+def _send(space: Namespace, timeout_s: float = 60.0) -> bool:
+    """Sends bytes out of the namespace over TCP; returns whether all bytes and the reply arrived."""
+    received = bytearray()
 
     def receive(server: socket.socket) -> None:
         try:
@@ -48,60 +48,60 @@ def _send(space: Namespace, patience_s: float = 60.0) -> bool:
             return
         with end:
             while data := end.recv(1 << 16):
-                came.extend(data)
+                received.extend(data)
             end.sendall(b"!")
 
     with socket.create_server((space.outside, 0)) as server:
-        server.settimeout(patience_s + 1)
+        server.settimeout(timeout_s + 1)
         receiver = threading.Thread(target=receive, args=(server,))
         receiver.start()
-        arguments = [space.outside, str(server.getsockname()[1]), str(_BYTES), str(patience_s)]
+        arguments = [space.outside, str(server.getsockname()[1]), str(_BYTES), str(timeout_s)]
         done = subprocess.run(
             [*space.wrapper, sys.executable, "-c", _SEND, *arguments], stderr=subprocess.DEVNULL, check=False
         )
         receiver.join()
-    return done.returncode == 0 and len(came) == _BYTES
+    return done.returncode == 0 and len(received) == _BYTES
 
 
-def test_tcp_crosses_good_air_and_air_that_loses_packets(space: Namespace) -> None:
-    """The kernel sends again what was lost: nothing is modelled."""
+def test_tcp_works_over_a_perfect_link_and_a_link_with_packet_loss(space: Namespace) -> None:
+    """The kernel itself retransmits lost packets, so a scenario measures real TCP and not a model of it."""
     assert _send(space)
     assert space.radio.lost == 0
     space.radio.air = Air(delay_s=0.02, loss=0.1)
     began_s = time.monotonic()
     assert _send(space)
-    assert time.monotonic() - began_s >= 6 * 0.02  # To connect, to send and to hear back, there and back each.
+    assert time.monotonic() - began_s >= 6 * 0.02  # Three round trips: connect, send and reply.
     assert space.radio.lost > 0
 
 
-def test_nothing_crosses_while_the_device_is_down(space: Namespace) -> None:
-    """A fault that is not there would be survived by anybody."""
+def test_no_data_passes_while_the_device_is_down(space: Namespace) -> None:
+    """Without a real interruption, every program would pass the scenario."""
     space.cut()
-    assert not _send(space, patience_s=0.5)
+    assert not _send(space, timeout_s=0.5)
     space.mend()
     assert _send(space)
 
 
-def test_dark_air_swallows_all_and_tells_nobody(space: Namespace) -> None:
-    """As a radio does behind a hill."""
+def test_a_dark_link_drops_all_packets_without_an_error(space: Namespace) -> None:
+    """A real radio without reception also loses packets while its network device stays up."""
     space.radio.air = Air(is_dark=True)
-    assert not _send(space, patience_s=0.5)
+    assert not _send(space, timeout_s=0.5)
     assert space.radio.lost > 0
 
 
-def test_a_namespace_is_gone_with_its_block() -> None:
-    """A bench that leaves networks behind fills the machine of whoever plays it every night."""
+def test_a_namespace_is_removed_at_the_end_of_its_block() -> None:
+    """Leftover namespaces would accumulate on a machine that runs the bench every night."""
     try:
-        made = Namespace(Random(1))
+        namespace = Namespace(Random(1))
     except UnavailableError as error:
         pytest.skip(str(error))
-    mark = Path("/run/netns") / made.name
-    with made:
-        assert mark.exists()
-    assert not mark.exists()
+    path = Path("/run/netns") / namespace.name
+    with namespace:
+        assert path.exists()
+    assert not path.exists()
 
 
-def test_a_network_that_fails_later_is_no_want_of_rights(space: Namespace) -> None:
-    """A scenario that broke half-way would be told as one that this machine cannot play, and be green."""
+def test_a_later_network_error_is_not_reported_as_unavailable(space: Namespace) -> None:
+    """Otherwise a scenario that failed half-way would count as unavailable on this machine, and the bench would pass."""
     with pytest.raises(RigError, match="failed"):
-        space.mend()  # Its routes are there already.
+        space.mend()  # The routes already exist.

@@ -1,4 +1,4 @@
-"""The disk that is soon full, where this user may mount one."""
+"""The small disk for tests of a full disk; it needs the permission to mount a file system."""
 
 import errno
 import subprocess
@@ -10,8 +10,8 @@ from bench.faults.rig.small_disk import small_disk
 from bench.faults.scenario import UnavailableError
 
 
-def test_a_disk_is_full_and_gone_and_that_of_a_killed_bench_is_no_obstacle(tmp_path: Path) -> None:
-    """A mounted folder cannot be deleted: every later run would fail on it."""
+def test_a_disk_fills_up_and_is_unmounted_and_a_leftover_mount_is_replaced(tmp_path: Path) -> None:
+    """A mounted folder cannot be deleted, so the mount of a killed bench would make every later run fail."""
     disk = tmp_path / "disk"
     try:
         with small_disk(disk, 1 << 16):

@@ -1,4 +1,4 @@
-"""A real peer, where somebody has made its environment; nothing here makes one."""
+"""A comparison with a real peer; it is skipped if the peer's environment is not installed."""
 
 from pathlib import Path
 
@@ -18,17 +18,17 @@ PEER = "litserve"
 
 
 def test_a_peer_answers_with_the_masks_of_the_direct_call(tmp_path: Path) -> None:
-    """Another function, or a picture that was damaged on its way, would make the comparison worthless."""
+    """The comparison is only valid if the peer runs the same function on an undamaged image."""
     try:
         environment(PEER).check()
     except PeerError as error:
         pytest.skip(str(error))
     record(tmp_path / "drive", Recording(seed=SEED, frames=1, width=968, height=608))
     plan = Plan(tmp_path / "drive", default_root(), names=(PEER,), rounds=1, frames=4, clients=2, turn_s=1.0)
-    told: list[str] = []
-    found = result(plan, run(plan, told.append))
+    progress: list[str] = []
+    found = result(plan, run(plan, progress.append))
     assert found["skipped"] == {}
-    assert "round 1 of 1, raw, litserve http" in told
+    assert "round 1 of 1, raw, litserve http" in progress
     for codec in plan.codecs:
         figures = found["cells"][codec]["litserve http"]
         assert figures["n"] == 4

@@ -16,10 +16,10 @@ def _line_up(folder: Path, job: Job) -> LineUp:
     return LineUp(starter, [], 1.0, ExitStack())
 
 
-def test_one_without_an_environment_is_skipped_with_the_reason(
+def test_a_peer_without_an_environment_is_skipped_with_the_reason(
     tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Most machines have made none, or some: the others are measured all the same."""
+    """Most machines have only some of the environments; the peers that have one are still measured."""
     monkeypatch.chdir(tmp_path)
     line_up = _line_up(tmp_path, job)
     with pytest.raises(
@@ -29,10 +29,10 @@ def test_one_without_an_environment_is_skipped_with_the_reason(
     assert list(line_up.skipped) == ["litserve", "triton"]
 
 
-def test_who_listens_on_every_address_runs_in_a_network_of_its_own_alone(
+def test_a_server_on_all_addresses_runs_only_in_its_own_network(
     tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray asks nobody who calls, and runs what it is sent."""
+    """Ray has no authentication, and runs any code that it receives."""
     monkeypatch.delenv(network.VARIABLE, raising=False)
     with pytest.raises(PeerError, match="ray: it listens on every address of the machine: run as root"):
         _line_up(tmp_path, job).start({"ray": None}, lambda _: None)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.peers.rig.process_tree import ProcessTree
 
-# A server that starts another in a session of its own, as Triton's Python part does, and waits.
+# A server that starts a child in a new session, as the Python part of Triton does, and waits.
 _PARENT = """
 import subprocess, sys, signal
 child = subprocess.Popen([sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"],
@@ -16,12 +16,12 @@ child.stdout.readline()
 print(child.pid, flush=True)
 signal.pause()
 """
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 @pytest.fixture
 def family() -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
-    """A process and its child, which has a session of its own; both up."""
+    """A running process and its running child, which has another session."""
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as parent:
@@ -36,43 +36,45 @@ def family() -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """An orphan that nobody waits for stays as a zombie, which holds nothing."""
+    """Returns whether a process has ended; an orphan may remain as a zombie, which holds no resources."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_all_of_a_server_is_stopped_and_goes_on(family: tuple[subprocess.Popen[str], psutil.Process]) -> None:
-    """A child that idles on while another server is measured takes that one's processor time."""
+def test_all_processes_of_a_server_are_stopped_and_resumed(
+    family: tuple[subprocess.Popen[str], psutil.Process],
+) -> None:
+    """A child that continues to run would use processor time while another server is measured."""
     parent, child = family
     tree = ProcessTree([parent.pid])
     tree.freeze()
     assert {psutil.Process(parent.pid).status(), child.status()} == {psutil.STATUS_STOPPED}
     tree.thaw()
     assert psutil.STATUS_STOPPED not in {psutil.Process(parent.pid).status(), child.status()}
-    tree.end(_PATIENCE_S)
+    tree.end(_TIMEOUT_S)
 
 
-def test_nothing_of_a_server_is_left_behind(family: tuple[subprocess.Popen[str], psutil.Process]) -> None:
-    """A server that is asked to end leaves what it started to nobody; the next run would find its memory taken."""
+def test_all_processes_of_a_server_are_ended(family: tuple[subprocess.Popen[str], psutil.Process]) -> None:
+    """A server may end without ending its child, whose memory would then be missing for the next run."""
     parent, child = family
     tree = ProcessTree([parent.pid])
     tree.freeze()
-    tree.end(_PATIENCE_S)
-    assert parent.wait(_PATIENCE_S) != 0
+    tree.end(_TIMEOUT_S)
+    assert parent.wait(_TIMEOUT_S) != 0
     assert _has_ended(child)
 
 
-def test_an_orphan_is_still_a_member(family: tuple[subprocess.Popen[str], psutil.Process]) -> None:
-    """Triton's own process outlives the Python that started it: whoever was seen once is ended."""
+def test_an_orphaned_child_remains_a_member(family: tuple[subprocess.Popen[str], psutil.Process]) -> None:
+    """The Triton process can outlive the Python process that started it, so every process seen once is ended."""
     parent, child = family
     tree = ProcessTree([parent.pid])
     assert child in tree.members()
     parent.kill()
-    parent.wait(_PATIENCE_S)
+    parent.wait(_TIMEOUT_S)
     assert tree.members() == [child]
-    tree.end(_PATIENCE_S)
+    tree.end(_TIMEOUT_S)
     assert _has_ended(child)
 
 
-def test_what_kills_nobody_ends_at_once() -> None:
-    """Ending what is gone is no error: a server may have died by itself."""
-    ProcessTree([]).end(_PATIENCE_S)
+def test_a_kill_of_no_process_returns_at_once() -> None:
+    """A server may already have ended by itself, which is no error."""
+    ProcessTree([]).end(_TIMEOUT_S)

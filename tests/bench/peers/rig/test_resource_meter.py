@@ -9,7 +9,7 @@ import pytest
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.resource_meter import Meter
 
-# A server that has another process do its work; both begin with a line.
+# A server whose child process does the work; the child prints a line when it is running.
 _BUSY = "print('up', flush=True)\nwhile True: pass"
 _PARENT = f"""
 import subprocess, sys, signal
@@ -32,8 +32,8 @@ def _server(program: str) -> Iterator[ProcessTree]:
             tree.end(60.0)
 
 
-def test_what_a_child_does_is_the_servers() -> None:
-    """Most peers infer in a worker's process: the one that was started hardly works at all."""
+def test_the_work_of_a_child_process_counts_for_the_server() -> None:
+    """Most peers run inference in a worker process, while the process that was started is nearly idle."""
     with _server(_PARENT) as tree:
         meter = Meter(tree)
         (child,) = [process for process in tree.members() if process.ppid() != psutil.Process().pid]
@@ -48,8 +48,8 @@ def test_what_a_child_does_is_the_servers() -> None:
     assert 0 < usage.pss_mb < usage.rss_mb, "they share their libraries"
 
 
-def test_what_a_stopped_server_takes_is_nothing() -> None:
-    """Nor counts what it took before, such as for loading its model."""
+def test_a_stopped_server_uses_no_processor_time() -> None:
+    """Processor time from before the measurement, for example to load the model, does not count."""
     with _server(_BUSY) as tree:
         tree.freeze()
         with Meter(tree) as meter:

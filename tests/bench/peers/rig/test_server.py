@@ -11,19 +11,19 @@ from bench.peers.clients.client import HttpClient, PeerError, check_ready
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job
 
-# The HTTP form that the peers' servers have: bytes in, bytes and a header out. It answers the first byte of the picture.
+# A server with the HTTP interface of the peers. Its mask repeats the first byte of the image.
 _SERVER = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    looks = 0
+    checks = 0
     def do_GET(self):
-        Handler.looks += 1
-        word = b"LOADING" if Handler.looks < 3 else b"READY"
+        Handler.checks += 1
+        state = b"LOADING" if Handler.checks < 3 else b"READY"
         self.send_response(200)
-        self.send_header("Content-Length", str(len(word)))
+        self.send_header("Content-Length", str(len(state)))
         self.end_headers()
-        self.wfile.write(word)
+        self.wfile.write(state)
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path != "/predict":
@@ -37,19 +37,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(mask)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def _server(folder: Path, *command: str) -> Server:
     return Server([sys.executable, "-c", *command], folder, {}, folder / "server.log")
 
 
-def test_a_server_is_up_once_it_has_answered_and_gone_when_the_block_ends(tmp_path: Path, job: Job) -> None:
-    """A port that listens is not yet a model that answers."""
+def test_a_server_is_ready_after_its_first_answer_and_ended_after_the_block(tmp_path: Path, job: Job) -> None:
+    """A server may listen on its port before its model can answer."""
     port = free_port()
     connect = partial(HttpClient, port, "/predict")
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_answer(connect, job, PATIENCE_S)
+        server.await_answer(connect, job, TIMEOUT_S)
         client = connect()
         answer = client.ask(job)
         client.close()
@@ -60,37 +60,37 @@ def test_a_server_is_up_once_it_has_answered_and_gone_when_the_block_ends(tmp_pa
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_cold_server_is_ready_when_it_says_so_and_was_asked_nothing_else(tmp_path: Path) -> None:
-    """An inference to find out would be the first one, which is what a cold start is about."""
+def test_the_readiness_of_a_cold_server_is_checked_without_an_inference(tmp_path: Path) -> None:
+    """A cold start measures the first inference, so the check must not make one."""
     port = free_port()
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_ready(port, "/health", "READY", PATIENCE_S)
+        server.await_ready(port, "/health", "READY", TIMEOUT_S)
         check_ready(port, "/health", "READY")
         with pytest.raises(PeerError, match="/health answers HTTP 200: READY"):
             check_ready(port, "/health", "GONE")
 
 
-def test_what_a_server_refuses_is_told(tmp_path: Path, job: Job) -> None:
-    """A wrong path would else be a mask of HTML."""
+def test_the_error_of_a_server_is_reported(tmp_path: Path, job: Job) -> None:
+    """Otherwise the HTML error page for a wrong path would be read as a mask."""
     port = free_port()
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_answer(partial(HttpClient, port, "/predict"), job, PATIENCE_S)
+        server.await_answer(partial(HttpClient, port, "/predict"), job, TIMEOUT_S)
         client = HttpClient(port, "/elsewhere")
         with pytest.raises(PeerError, match=r"(?s)HTTP 404: .*Error response"):
             client.ask(job)
         client.close()
 
 
-def test_a_server_that_ends_is_quoted(tmp_path: Path, job: Job) -> None:
-    """Its reason is in its log, of which the reader of the table knows nothing."""
+def test_the_last_line_of_a_server_that_ended_is_quoted(tmp_path: Path, job: Job) -> None:
+    """The reason is in the server's log, which the reader of the table may not know."""
     command = "print('loading'); raise SystemExit('no such model')"
-    told = r"the server ended with 1: no such model \(all of it in .*server.log\)"
-    with _server(tmp_path, command) as server, pytest.raises(PeerError, match=told):
-        server.await_answer(partial(HttpClient, free_port(), "/predict"), job, PATIENCE_S)
+    message = r"the server ended with 1: no such model \(all of it in .*server.log\)"
+    with _server(tmp_path, command) as server, pytest.raises(PeerError, match=message):
+        server.await_answer(partial(HttpClient, free_port(), "/predict"), job, TIMEOUT_S)
 
 
-def test_a_server_that_never_answers_is_given_up(tmp_path: Path, job: Job) -> None:
-    """The others are waiting for their turns."""
+def test_waiting_for_a_server_ends_after_the_timeout(tmp_path: Path, job: Job) -> None:
+    """The other servers must still be measured."""
     with (
         _server(tmp_path, "import signal; signal.pause()") as server,
         pytest.raises(PeerError, match=r"no answer within 0 s: no answer over HTTP: .*refused"),
@@ -98,7 +98,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path, job: Job) -> No
         server.await_answer(partial(HttpClient, free_port(), "/predict"), job, 0.0)
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """An environment can be damaged after it was made."""
+def test_a_missing_program_is_reported(tmp_path: Path) -> None:
+    """An environment can be damaged after its installation."""
     with pytest.raises(PeerError, match="absent cannot be run: No such file"):
         Server([str(tmp_path / "absent")], tmp_path, {}, tmp_path / "server.log")

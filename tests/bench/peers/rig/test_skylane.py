@@ -14,9 +14,11 @@ from shared.stages import Stage, Stamp
 SCORES = np.array([0.1, 0.6, 0.3], np.float32)
 
 
-@pytest.mark.parametrize(("told", "wrong"), [((0.6, 0.3), 0), ((0.6, 0.25), 1)])
-def test_the_best_classes_are_held_against_the_direct_calls(job: Job, told: tuple[float, ...], wrong: int) -> None:
-    """Who answers other scores, or those of other classes, must not pass for exact."""
+@pytest.mark.parametrize(("scores", "wrong"), [((0.6, 0.3), 0), ((0.6, 0.25), 1)])
+def test_the_best_classes_are_compared_with_those_of_the_direct_call(
+    job: Job, scores: tuple[float, ...], wrong: int
+) -> None:
+    """A server that returns other scores, or scores of other classes, must not pass as exact."""
     scored = replace(job, mask=SCORES.view(np.uint8).reshape(3, 4))
     stamps = tuple(
         Stamp(stage.value, "cloud/w/s", at_ns) for stage, at_ns in ((Stage.BATCHED, 5), (Stage.INFERRED, 12))
@@ -28,7 +30,7 @@ def test_the_best_classes_are_held_against_the_direct_calls(job: Job, told: tupl
         worker="w",
         task=Task.CLASSIFICATION,
         codec="raw",
-        data=results.encode(Classification((1, 2), told), "raw"),
+        data=results.encode(Classification((1, 2), scores), "raw"),
         stamps=stamps,
     )
     answer = answer_of(message, scored)

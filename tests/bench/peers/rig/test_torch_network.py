@@ -1,4 +1,4 @@
-"""road-small in PyTorch, against the graph that ships."""
+"""The PyTorch version of road-small, compared with the TensorFlow graph of the repository."""
 
 import os
 from importlib import import_module
@@ -18,27 +18,27 @@ MODELS = Path("models")
 @pytest.fixture(name="torch")
 def _torch() -> Any:
     if os.environ.get("SKYLANE_REQUIRE_TORCH"):
-        return import_module("torch")  # Where it is required its absence is a failure.
+        return import_module("torch")  # Fail instead of skip if PyTorch is required.
     return pytest.importorskip("torch")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_it_answers_the_labels_of_the_graph(torch: Any, tmp_path: Path) -> None:
-    """Peers are compared by the same work: TorchServe takes no TensorFlow graph."""
-    from bench.peers.rig.torch_network import write_torchscript  # noqa: PLC0415  It needs PyTorch.
+def test_the_network_gives_the_labels_of_the_graph(torch: Any, tmp_path: Path) -> None:
+    """TorchServe cannot load a TensorFlow graph, but all peers must do the same work to be comparable."""
+    from bench.peers.rig.torch_network import write_torchscript  # noqa: PLC0415  The module imports PyTorch.
 
     with Repository(MODELS).load("road-small", Placement(device="cpu"), engine="tensorflow") as model:
         sides = model.card.height, model.card.width
-        picture = warmup_images(*sides, 1)
-        expected = model.predict(picture)
+        image = warmup_images(*sides, 1)
+        expected = model.predict(image)
     write_torchscript(MODELS, "road-small", tmp_path / "net.pt", sides)
-    found = torch.jit.load(str(tmp_path / "net.pt"))(torch.from_numpy(picture)).numpy()
+    found = torch.jit.load(str(tmp_path / "net.pt"))(torch.from_numpy(image)).numpy()
     assert found.shape == expected.shape
     assert np.mean(found == expected) > 0.999
 
 
 def test_another_model_is_refused(torch: Any, tmp_path: Path) -> None:
-    """It would be compared with another's work."""
+    """Otherwise peers would be compared with different models."""
     from bench.peers.rig.torch_network import UnknownNetworkError, write_torchscript  # noqa: PLC0415  As above.
 
     assert torch

@@ -15,22 +15,26 @@ from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 
 
-def test_skylane_goes_through_every_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the scores of the direct call: also of pictures that the worker itself brings to the model's size."""
-    monkeypatch.chdir(tmp_path)  # The pictures of mixed sizes are kept.
+def test_skylane_completes_every_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores equal those of the direct call, also for images that the worker itself resizes."""
+    monkeypatch.chdir(tmp_path)  # The images of mixed sizes are written to this folder.
     record(tmp_path / "drive", Recording(seed=SEED, frames=2, width=484, height=304))
     plan = Plan(
         tmp_path / "drive", default_root(), "road-weather", (OURS,), rounds=1, frames=5, scenarios=tuple(SCENARIOS)
     )
-    told: list[str] = []
-    outcome = run(plan, told.append)
+    progress: list[str] = []
+    outcome = run(plan, progress.append)
     found = result.result(plan, outcome)
     assert found["skipped"] == {}
-    steps = [f"round 1 of 1, skylane {way}: {step}" for way in ("grpc", "mqtt") for step in ("starting", *SCENARIOS)]
-    assert told[1:] == steps
+    steps = [
+        f"round 1 of 1, skylane {transport}: {step}"
+        for transport in ("grpc", "mqtt")
+        for step in ("starting", *SCENARIOS)
+    ]
+    assert progress[1:] == steps
     for name in SCENARIOS:
-        for way in ("skylane grpc", "skylane mqtt"):
-            cell = found["scenarios"][name][way]
+        for endpoint in ("skylane grpc", "skylane mqtt"):
+            cell = found["scenarios"][name][endpoint]
             assert (cell["n"], cell["wrong_pixels"]) == (5, 0)
             assert cell["cpu_percent"] > 0
             assert cell["rss_mb"] > 100
@@ -39,8 +43,8 @@ def test_skylane_goes_through_every_scenario(tmp_path: Path, monkeypatch: pytest
     assert calls_ms[0] > 2 * np.median(calls_ms), "the first call is a cold server's"
 
 
-def test_each_server_has_a_way_over_tcp() -> None:
-    """Shared memory is no way to a vehicle."""
+def test_each_server_has_a_transport_over_tcp() -> None:
+    """Shared memory is left out, because a vehicle cannot use it to reach a server."""
     assert {name: ways(name) for name in NAMES} == {
         "skylane": ("grpc", "mqtt"),
         "triton": ("grpc",),
@@ -53,8 +57,8 @@ def test_each_server_has_a_way_over_tcp() -> None:
     }
 
 
-def test_pixels_are_no_pictures_of_a_scenario() -> None:
-    """They have several sizes, which pixels do not tell."""
-    said = CliRunner().invoke(peers, ["--scenario", "all", "--codec", "raw"])
-    assert said.exit_code == 2
-    assert "leave --codec raw out" in said.output
+def test_a_scenario_refuses_raw_frames() -> None:
+    """The images of a scenario have several sizes, which raw pixels do not contain."""
+    response = CliRunner().invoke(peers, ["--scenario", "all", "--codec", "raw"])
+    assert response.exit_code == 2
+    assert "leave --codec raw out" in response.output

@@ -17,7 +17,7 @@ PLAN = Plan(Path("bag"), Path("models"), scenarios=("cold_start", "same_image"),
 
 
 def _run(scenario: str, server: str, number: int, first_ms: float, then_ms: float) -> Run:
-    """Four calls, the first of which has a wrong pixel."""
+    """Returns a run of four calls; the first call has one wrong pixel."""
     taken = [Taken(first_ms, 5.0, 1), *[Taken(then_ms, 5.0, 0)] * 3]
     wall_s = sum(each.total_ms for each in taken) / 1e3
     return Run(scenario, server, "grpc", number, taken, Usage(wall_s, 0.5 * wall_s, 100.0 + number, 80.0))
@@ -35,8 +35,8 @@ OUTCOME = ScenarioMeasurements(
 )
 
 
-def test_a_servers_figures_are_of_all_its_calls() -> None:
-    """The quartiles and the mean of 2022; the first call is what a cold start is about."""
+def test_the_figures_of_a_server_include_all_its_calls() -> None:
+    """They are the quartiles and the mean, as in 2022, and the first call, which shows the cold start."""
     cell = result(PLAN, OUTCOME)["scenarios"]["cold_start"]["skylane grpc"]
     assert (cell["n"], cell["runs"], cell["wrong_pixels"]) == (12, 3, 3)
     assert cell["first_ms"] == 101.0
@@ -49,7 +49,7 @@ def test_a_servers_figures_are_of_all_its_calls() -> None:
 
 
 def test_every_server_is_tested_against_skylanes_plain_call() -> None:
-    """On durations and on utilisation, run by run; with as many tests as there are, one by chance is no finding."""
+    """Durations and utilisation are compared run by run; p-values are corrected for the number of tests."""
     tests = result(PLAN, OUTCOME)["tests"]
     assert [(each["figure"], each["scenario"], each["of"]) for each in tests] == [
         (figure, scenario, "triton grpc") for figure in ("mean_ms", "cpu_percent") for scenario in PLAN.scenarios
@@ -61,8 +61,8 @@ def test_every_server_is_tested_against_skylanes_plain_call() -> None:
     assert slower["p_value"] < 0.05
 
 
-def test_one_round_shows_no_difference_and_is_still_json() -> None:
-    """nan is no JSON: other languages' readers refuse the file."""
+def test_a_single_round_has_no_p_value_and_is_valid_json() -> None:
+    """NaN is not valid JSON, and parsers of other languages would refuse the file."""
     one = ScenarioMeasurements([each for each in OUTCOME.runs if each.number == 0])
     found = result(PLAN, one)
     assert found["tests"][0]["p_value"] is None
@@ -70,27 +70,27 @@ def test_one_round_shows_no_difference_and_is_still_json() -> None:
     show(found, Console(file=io.StringIO()))
 
 
-def test_without_skylane_nothing_is_tested() -> None:
-    """It was skipped, and the others are shown all the same."""
+def test_without_skylane_there_are_no_tests() -> None:
+    """Skylane was skipped, but the figures of the peers are still shown."""
     found = result(PLAN, ScenarioMeasurements([each for each in OUTCOME.runs if each.server == "triton"]))
     assert found["tests"] == []
     assert list(found["scenarios"]["cold_start"]) == ["triton grpc"]
 
 
-def test_a_scenario_that_nobody_went_through_is_no_table() -> None:
-    """Its servers failed before, and are told among the skipped."""
+def test_a_scenario_without_measurements_has_no_table() -> None:
+    """All its servers failed earlier, and are listed as skipped."""
     found = result(PLAN, ScenarioMeasurements(skipped={"skylane": "gone"}))
     assert found["scenarios"] == {"cold_start": {}, "same_image": {}}
     show(found, Console(file=io.StringIO()))
 
 
-def test_the_tables_show_everybody_and_say_who_is_missing() -> None:
-    """Eighty columns hold them."""
+def test_the_tables_list_all_servers_and_name_the_skipped_ones() -> None:
+    """The tables fit in eighty columns."""
     console = Console(file=io.StringIO(), width=80)
     show(result(PLAN, OUTCOME), console)
     assert isinstance(console.file, io.StringIO)
-    said = console.file.getvalue()
-    assert said.index("skylane grpc") < said.index("triton grpc"), "the quickest first"
-    for told in ("cold_start: ms of a call", "same_image: what the server", "Skipped: ray: no environment", "CPU %"):
-        assert told in said
-    assert "…" not in said
+    output = console.file.getvalue()
+    assert output.index("skylane grpc") < output.index("triton grpc"), "the fastest first"
+    for text in ("cold_start: ms of a call", "same_image: what the server", "Skipped: ray: no environment", "CPU %"):
+        assert text in output
+    assert "…" not in output
