@@ -68,16 +68,16 @@ def frames_until_error(path: Path) -> tuple[list[Frame | UnreadableFrame], Skyla
 @given(st.data())
 def test_damaged_bags_are_read_or_refused(tmp_path: Path, drives: list[Drive], data: st.DataObject) -> None:
     """Any damage leads to frames or to an error for the user, in every function that reads bags."""
-    whole = data.draw(st.sampled_from(drives)).data_file
-    damaged = bytearray(whole.read_bytes())
-    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    intact = data.draw(st.sampled_from(drives)).data_file
+    damaged = bytearray(intact.read_bytes())
+    generator = random.Random(data.draw(st.integers(0, 2**32)))
     if data.draw(st.booleans()):
-        del damaged[chance.randrange(len(damaged)) :]
+        del damaged[generator.randrange(len(damaged)) :]
     else:
-        reach = data.draw(st.sampled_from([len(damaged), 5000]))  # The headers are at the start.
+        end = data.draw(st.sampled_from([len(damaged), 5000]))  # The headers are at the start.
         for _ in range(data.draw(st.integers(1, 20))):
-            damaged[chance.randrange(min(reach, len(damaged)))] = chance.randrange(256)
-    path = tmp_path / whole.name
+            damaged[generator.randrange(min(end, len(damaged)))] = generator.randrange(256)
+    path = tmp_path / intact.name
     path.write_bytes(damaged)
     for frame in frames_until_error(path)[0]:
         assert isinstance(frame, Frame | UnreadableFrame)

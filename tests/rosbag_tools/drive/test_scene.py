@@ -54,11 +54,11 @@ def test_different_seeds_give_different_scenes() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_frame_has_an_rgb_image_and_a_class_for_every_pixel(seed: int) -> None:
     """A label file has no name for an id above the twelve classes."""
-    it = frame(seed, 7.0)
-    assert it.rgb.shape == (HEIGHT, WIDTH, 3)
-    assert it.class_ids.shape == (HEIGHT, WIDTH)
-    assert it.rgb.dtype == it.class_ids.dtype == np.uint8
-    assert it.class_ids.max() < len(CLASSES) == 12
+    scene = frame(seed, 7.0)
+    assert scene.rgb.shape == (HEIGHT, WIDTH, 3)
+    assert scene.class_ids.shape == (HEIGHT, WIDTH)
+    assert scene.rgb.dtype == scene.class_ids.dtype == np.uint8
+    assert scene.class_ids.max() < len(CLASSES) == 12
 
 
 def test_every_class_appears_over_a_few_seeds() -> None:
@@ -78,14 +78,14 @@ def test_sky_is_above_and_road_below() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_four_edges_of_a_box_touch_pixels_of_its_class(seed: int) -> None:
     """Detectors are trained with the boxes, so the boxes must agree with the labels."""
-    it = frame(seed, 7.0)
-    assert it.boxes
-    for box in it.boxes:
+    scene = frame(seed, 7.0)
+    assert scene.boxes
+    for box in scene.boxes:
         assert box.x >= 0
         assert box.y >= 0
         assert box.x + box.width <= WIDTH
         assert box.y + box.height <= HEIGHT
-        inside = it.class_ids[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)]
+        inside = scene.class_ids[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)]
         own = inside == CLASSES.index(box.name)
         assert own[0].any()
         assert own[-1].any()
@@ -95,9 +95,9 @@ def test_all_four_edges_of_a_box_touch_pixels_of_its_class(seed: int) -> None:
 
 def test_all_pixels_of_boxed_classes_are_in_boxes_of_their_class() -> None:
     """A detector would learn a car without a box as background. Parts of fewer than 12 pixels have no box."""
-    it = frame(4, 7.0)
-    outside = it.class_ids == CAR
-    for box in it.boxes:
+    scene = frame(4, 7.0)
+    outside = scene.class_ids == CAR
+    for box in scene.boxes:
         if box.name == "car":
             outside[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)] = False
     count, _, stats, _ = cv2.connectedComponentsWithStats(outside.astype(np.uint8))
@@ -162,8 +162,8 @@ def test_objects_are_painted_from_far_to_near() -> None:
         thing("far", (1.0, 3.0), (40.0, 44.0)),
         thing("near", (-1.0, 1.0), (6.0, 10.0)),
     ]
-    for it in far_to_near(rider_beside_parked_car):
-        it.paint()
+    for placed in far_to_near(rider_beside_parked_car):
+        placed.paint()
     assert order == ["far", "parked", "rider", "near"]
 
 

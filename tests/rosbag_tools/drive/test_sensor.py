@@ -54,9 +54,9 @@ def test_16_bit_layouts_contain_12_bit_values_in_the_high_bits() -> None:
 def test_the_same_seed_and_index_give_the_same_bytes() -> None:
     """The hash of a bag is in every manifest, so the bag must be reproducible."""
     image = flat()
-    one, two = Sensor(7, Layout.BAYER_GRBG8), Sensor(7, Layout.BAYER_GRBG8)
-    two.capture(image, 3)
-    assert one.capture(image, 9).tobytes() == two.capture(image, 9).tobytes()
+    first, second = Sensor(7, Layout.BAYER_GRBG8), Sensor(7, Layout.BAYER_GRBG8)
+    second.capture(image, 3)
+    assert first.capture(image, 9).tobytes() == second.capture(image, 9).tobytes()
 
 
 def test_noise_differs_between_frames_and_between_seeds() -> None:

@@ -84,8 +84,11 @@ def test_alpha_is_dropped(encoding: str, layout: Layout) -> None:
     [("rgb16", Layout.RGB8, 3), ("bgr16", Layout.BGR8, 3), ("16UC3", Layout.BGR8, 3), ("rgba16", Layout.RGB8, 4)],
 )
 def test_16_bit_colour_is_reduced_to_its_high_byte(
-    encoding: str, layout: Layout, channels: int, big_endian: bool
-) -> None:  # noqa: FBT001
+    encoding: str,
+    layout: Layout,
+    channels: int,
+    big_endian: bool,  # noqa: FBT001
+) -> None:
     """Models accept 8 bits per channel, and the position of the high byte depends on the byte order."""
     pixels = noise(HEIGHT, WIDTH, channels, dtype=np.uint16)
     rows = pixels.reshape(HEIGHT, -1)
@@ -226,8 +229,8 @@ def test_compressed_colour_becomes_bgr8(dtype: Any, channels: int) -> None:
 @pytest.mark.parametrize("kind", [".png", ".jpg"])
 def test_a_truncated_image_is_refused(kind: str) -> None:
     """OpenCV fills the missing part of a truncated JPEG with grey and reports no error."""
-    whole = compressed(kind, noise(64, 64, 3), "")
-    cut = CompressedImageMessage(1, "", "", whole.data[: len(whole.data) // 2])
+    intact = compressed(kind, noise(64, 64, 3), "")
+    cut = CompressedImageMessage(1, "", "", intact.data[: len(intact.data) // 2])
     with pytest.raises(UndecodableImageError, match="truncated"):
         decode_compressed_image(cut)
 
