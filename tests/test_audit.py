@@ -99,7 +99,7 @@ def test_an_acceptance_covers_one_advisory_of_one_library(audit: Audit) -> None:
 
 
 def test_the_example_in_the_file_of_acceptances_is_valid(tmp_path: Path) -> None:
-    """Users copy it."""
+    """Users copy this example."""
     text = (CI / "accepted-advisories.toml").read_text(encoding="utf-8")
     example = tmp_path / "accepted.toml"
     example.write_text(text.split("One entry:")[1].replace("\n#", "\n"), encoding="utf-8")
@@ -116,7 +116,7 @@ def test_every_lock_file_is_audited() -> None:
 
 @pytest.mark.parametrize("image", sbom.IMAGES, ids=lambda image: image.name)
 def test_a_bill_of_materials_lists_each_library_once_with_hashes(image: Any) -> None:
-    """A lock file may hold a library several times, for several Pythons."""
+    """A lock file may contain a library several times, for several Pythons."""
     blocks = sbom.requirements(image)
     names = [block.split("==")[0] for block in blocks]
     assert len(names) == len(set(names)) > 20

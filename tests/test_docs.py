@@ -22,7 +22,7 @@ def test_the_generated_pages_are_up_to_date(tmp_path: Path) -> None:
 
 
 def test_every_environment_variable_is_documented() -> None:
-    """A variable that the page does not name is one that nobody finds."""
+    """Users cannot find a variable that the page does not name."""
     page = (ROOT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
     found = subprocess.run(
         ["git", "grep", "-hoE", r"\bSKYLANE_[A-Z_]*[A-Z]\b", "--", "*.py", "docker-compose.yml", ":!bench", ":!docs"],
@@ -41,5 +41,5 @@ def test_the_citation_names_this_version() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_pages_stay_short(page: str) -> None:
-    """A first page that is longer than three screens is not read."""
+    """New users do not read a page that is longer than three screens."""
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 150

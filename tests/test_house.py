@@ -44,7 +44,7 @@ NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The full name of every module that a file imports, wherever in it."""
+    """Returns the full name of every module that a file imports, at any level of indentation."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -55,7 +55,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """The modules of Skylane that a file imports, wherever in it, but not those that only a type checker reads."""
+    """Returns the modules of Skylane that a file imports at run time, at any level of indentation."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     checked = {
         id(inner)
@@ -75,7 +75,7 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The top-level names of the modules that are loaded once `statement` has run in a fresh interpreter."""
+    """Runs `statement` in a new interpreter and returns the top-level names of all loaded modules."""
     script = f"{statement}\nimport sys\nprint('\\n'.join({{name.partition('.')[0] for name in sys.modules}}))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
@@ -83,8 +83,8 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_packages_import_only_what_they_may(path: Path) -> None:
-    """Edge and cloud share only the protocol: an import between them would change that unnoticed."""
+def test_packages_import_only_permitted_packages(path: Path) -> None:
+    """For example, edge and cloud share only the protocol, so neither may import the other."""
     package = path.relative_to(ROOT).parts[0]
     forbidden = ALLOWED_IMPORTS.keys() - ALLOWED_IMPORTS[package] - {package}
     crossed = {name for name in imports(path) if name.partition(".")[0] in forbidden}
@@ -93,20 +93,20 @@ def test_packages_import_only_what_they_may(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_a_folder_has_at_most_twelve_modules(folder: Path) -> None:
-    """A longer list of files is not read; sub-packages say what belongs together."""
+    """A longer list of files is hard to read; the names of sub-packages describe their contents."""
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 12
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
-def test_every_package_says_what_it_is_for(folder: Path) -> None:
+def test_every_package_has_a_docstring(folder: Path) -> None:
     """The docstring of `__init__.py` is the first text that a reader of a package sees."""
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
     assert docstring
     assert len(docstring) >= 30
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """An import cycle, also one inside a function, means that neither module can be read without the other."""
+def test_there_are_no_import_cycles() -> None:
+    """The modules of a cycle can only be understood together, even if the import is inside a function."""
     graph = {name: imported_modules(path) for name, path in NAMES.items()}
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -115,10 +115,10 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:
-    """One name for one thing: a reader who searches for a class must find one."""
+    """A reader who searches for a class must find only one."""
     places: dict[str, list[str]] = {}
     for name, path in NAMES.items():
-        if name.startswith("bench.peers.servers."):  # Each runs in the environment of another server.
+        if name.startswith("bench.peers.servers."):  # Each file runs in the environment of another server.
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -127,7 +127,7 @@ def test_no_two_public_classes_have_the_same_name() -> None:
 
 
 def test_no_constructor_has_more_than_eight_parameters() -> None:
-    """More belong into a settings record, which names and validates them."""
+    """More parameters belong in a settings record, which names and validates them."""
     long = [
         f"{name}.{owner.name}: {parameters}"
         for name, path in NAMES.items()
@@ -142,7 +142,7 @@ def test_no_constructor_has_more_than_eight_parameters() -> None:
 
 @pytest.mark.parametrize("package", ALLOWED_IMPORTS)
 def test_importing_a_package_runs_no_code(package: str) -> None:
-    """`__init__.py` holds only a docstring: anything else would be loaded by every importer of the package."""
+    """`__init__.py` contains only a docstring, because every import of the package would run other code in it."""
     for path in (ROOT / package).rglob("__init__.py"):
         body = ast.parse(path.read_text(encoding="utf-8")).body
         assert len(body) == 1, path
@@ -162,8 +162,8 @@ def test_a_vehicle_loads_no_tensorflow() -> None:
     assert not loaded_by("\n".join(f"import {name}" for name in names)) & {"tensorflow", "keras", "cloud", "modelling"}
 
 
-def test_help_loads_nothing_heavy() -> None:
-    """`skylane --help` must answer at once; OpenCV and TensorFlow alone take seconds."""
+def test_help_loads_no_slow_libraries() -> None:
+    """`skylane --help` must print at once; importing OpenCV and TensorFlow takes seconds."""
     statement = (
         "import contextlib, io, skylane\n"
         "with contextlib.redirect_stdout(io.StringIO()) as help, contextlib.suppress(SystemExit):\n"
@@ -175,7 +175,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("command", skylane.COMMANDS)
 def test_every_command_exists_and_prints_its_help(command: str) -> None:
-    """`skylane.COMMANDS` names the commands by import path: a wrong path would only show when the command is called."""
+    """`skylane.COMMANDS` contains import paths, and a wrong path would fail only when its command is called."""
     ended = subprocess.run(
         [sys.executable, "-m", "skylane", command, "--help"], capture_output=True, text=True, check=False, cwd=ROOT
     )
@@ -184,7 +184,7 @@ def test_every_command_exists_and_prints_its_help(command: str) -> None:
 
 
 def test_plug_in_tables_name_existing_classes() -> None:
-    """The import path of a plug-in is a string: no other tool notices that its module moved."""
+    """The import path of a plug-in is a string, so no other tool notices that its module was moved."""
     tables = {
         (str(path.relative_to(ROOT)), node.args[0].value)
         for path in MODULES

@@ -66,7 +66,7 @@ def test_the_development_lock_contains_the_demo_lock(python: str) -> None:
 
 
 def test_the_demo_installs_no_test_tools() -> None:
-    """They take a gigabyte."""
+    """The test tools need a gigabyte of disk space."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = [line.strip() for line in settings["options.extras_require"]["dev"].splitlines()]

@@ -23,7 +23,9 @@ def load(config: str, folder: Path, certificates: Path) -> Path:
     text = re.sub(r"^listener \d+$", f"listener {free_port()} 127.0.0.1", text, flags=re.MULTILINE)
     text = text.replace("/mosquitto/certs", str(certificates)).replace("/mosquitto/config", str(CONFIGS))
     path = folder / config
-    path.write_text(f"{text}\nuser {getpass.getuser()}\n", encoding="utf-8")  # Must be able to read the keys.
+    path.write_text(
+        f"{text}\nuser {getpass.getuser()}\n", encoding="utf-8"
+    )  # Mosquitto must be able to read the keys as this user.
     return path
 
 
@@ -58,7 +60,7 @@ def test_skylane_broker_uses_the_secured_settings_and_acl(tmp_path: Path) -> Non
 
 
 def test_secured_settings_include_the_development_settings() -> None:
-    """They avoid delays and lost wills."""
+    """The development settings avoid delays and lost wills."""
     development = {line for line in settings(CONFIGS / "development.conf") if not line.startswith("listener ")}
     assert development - {"allow_anonymous true"} <= set(settings(CONFIGS / "secured.conf"))
 

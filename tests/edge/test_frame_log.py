@@ -31,7 +31,7 @@ def test_frames_that_end_in_the_same_way_are_one_line(log_lines: Lines) -> None:
 
 
 def test_a_changed_model_is_logged(log_lines: Lines) -> None:
-    """From then on the results come from another model."""
+    """Later results are from another model than earlier ones."""
     log = VehicleFrameLog()
     log.answered(_frame(0), "tiny", ReplyOrigin("w", "1", "tensorflow", "0" * 64))
     log.answered(_frame(1), "tiny", ReplyOrigin("v", "1", "openvino", "0" * 64))

@@ -67,7 +67,7 @@ def test_a_run_without_a_terminal_logs_a_summary_per_period(log_lines: Callable[
 
 
 def test_a_summary_waits_for_its_period(log_lines: Callable[[], list[dict[str, Any]]]) -> None:
-    """The node calls ten times per second."""
+    """The node calls the progress display ten times per second."""
     summary = PeriodicSummary(3600.0)
     for answered in range(10):
         summary.update(RunCounts(answered, 0, {Outcome.ANSWERED: answered}, {}, None))

@@ -91,18 +91,18 @@ def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tm
         result=np.ones((608, 968), np.uint8),
     )
     OverlaySink(tmp_path, card).write(large)
-    picture: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000007.jpg"))
-    assert picture.shape == (301, 480, 3)
+    image: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000007.jpg"))
+    assert image.shape == (301, 480, 3)
     expected = np.array(card.labels.colours[1]) / 2 + 50
-    np.testing.assert_allclose(picture[150, 240, ::-1], expected, atol=6)
+    np.testing.assert_allclose(image[150, 240, ::-1], expected, atol=6)
 
 
 def test_overlays_of_untrained_models_are_marked(card: ModelCard, tmp_path: Path) -> None:
     """An image may be passed on without its run."""
     for trained in (True, False):
         OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_result())
-    pictures = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
-    assert pictures[0] != pictures[1]
+    images = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
+    assert images[0] != images[1]
 
 
 def test_an_unwritable_overlay_is_an_error(card: ModelCard, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def video(tmp_path: Path) -> Path:
         stream: Any = container.add_stream("libx264", rate=Fraction(10))
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for index in range(10):
-            picture = np.full((HEIGHT, WIDTH, 3), 20 * index, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = np.full((HEIGHT, WIDTH, 3), 20 * index, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode(None))
     return path
 

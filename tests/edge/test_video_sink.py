@@ -108,7 +108,7 @@ def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("codec", VideoCodec)
-def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
+def test_a_video_has_the_requested_codec(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
     """An operator who must not use a codec relies on the setting."""
     path = _written(tmp_path, card, codec, [_result(_columns(64, 96, COLOURS), 0)])
     with av.open(str(path)) as container:
@@ -118,7 +118,7 @@ def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Pat
 
 @pytest.mark.parametrize("codec", VideoCodec)
 def test_an_encoder_writes_nothing_to_standard_error(tmp_path: Path, codec: VideoCodec) -> None:
-    """That is for the node's own log. A new process, as encoders read their settings once a process."""
+    """Only the log of the node may appear there. Encoders read their settings once, so the test starts a process."""
     program = f"""
 import sys
 from pathlib import Path
@@ -153,7 +153,7 @@ def test_a_browser_shows_a_video_in_its_true_colours(
 
 
 def test_a_killed_run_leaves_a_video_that_plays(tmp_path: Path) -> None:
-    """WebM is written in clusters as the run goes; an MP4 has no index before it is closed."""
+    """WebM is written in clusters during the run, whereas an MP4 file has no index until it is closed."""
     program = f"""
 import os, signal, sys
 from dataclasses import replace
@@ -186,7 +186,7 @@ def test_an_encoder_that_is_missing_is_reported_before_the_run(
         VideoSink(tmp_path, card, video_codec=VideoCodec.VP9)
 
 
-def test_h264_is_written_only_when_asked_for(tmp_path: Path) -> None:
+def test_h264_is_written_only_on_request(tmp_path: Path) -> None:
     """Its encoder is under the GPL, and its patents are licensed for a fee in some countries."""
     assert EdgeConfig().video_codec is not VideoCodec.H264
     assert override(EdgeConfig(), {"video_codec": "h264"}).video_codec is VideoCodec.H264

@@ -17,7 +17,7 @@ from typing import Self
 from tests.fuzz.corpus import MAX_CORPUS_BYTES, ROOT, TARGETS, corpus, crashes, inputs, store, target
 
 _INPUT_TIMEOUT_S = 10  # A slower input counts as a finding.
-_MEMORY_LIMIT_MB = 1024  # So does one that needs more memory.
+_MEMORY_LIMIT_MB = 1024  # An input that needs more memory counts as a finding too.
 _MERGE_TIMEOUT_S = 300
 
 

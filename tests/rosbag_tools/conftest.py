@@ -1,4 +1,4 @@
-"""Bags for the tests: four real ones, found through SKYLANE_TEST_BAGS, and small ones written here."""
+"""Fixtures of the bag tests: four real bags in the folder SKYLANE_TEST_BAGS, and small bags that are written here."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ _REAL_BAGS = Path(os.environ.get("SKYLANE_TEST_BAGS", Path(__file__).parents[3] 
 
 @pytest.fixture(scope="session")
 def real_bag() -> Callable[[str], Path]:
-    """Finds a real bag by its name, or skips the test where the bags are not on this machine."""
+    """Finds a real bag by its name; skips the test if this machine does not have the bag."""
 
     def find(name: str) -> Path:
         path = _REAL_BAGS / name
@@ -34,28 +34,28 @@ def real_bag() -> Callable[[str], Path]:
 
 @dataclass(frozen=True)
 class Drive:
-    """A small bag and what was put into it."""
+    """A small bag and the frames that were written to it."""
 
     path: Path
     frames: tuple[Pixels, ...]
 
     @property
     def data_file(self) -> Path:
-        """The file that holds the messages."""
+        """The file that contains the messages."""
         if self.path.is_file():
             return self.path
         return next(file for file in self.path.iterdir() if file.name != "metadata.yaml")
 
 
 def random_frames(count: int, height: int = 8, width: int = 12) -> tuple[Pixels, ...]:
-    """Noise, which no codec and no mistake can take for another frame."""
+    """Returns frames of random pixels, no two of which are similar."""
     generator = np.random.default_rng(count)
     return tuple(generator.integers(0, 256, (height, width), np.uint8) for _ in range(count))
 
 
 @pytest.fixture(scope="session")
 def real_frames() -> tuple[Pixels, ...]:
-    """Frames large enough that each fills a chunk of its own, as a camera's do."""
+    """Frames as large as those of a camera, so that each one fills a chunk."""
     return random_frames(10, 1024, 1100)
 
 

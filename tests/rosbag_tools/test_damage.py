@@ -43,12 +43,12 @@ PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 @pytest.fixture(scope="module")
 def drives(tmp_path_factory: pytest.TempPathFactory, write_drive: WriteDrive) -> list[Drive]:
-    """A small bag of every kind."""
+    """Small bags, one for each pair of format and compression."""
     return [write_drive(tmp_path_factory.mktemp(f"{a}-{b}") / PATHS[a], a, b) for a, b in KINDS]
 
 
 def frames_until_error(path: Path) -> tuple[list[Frame | UnreadableFrame], SkylaneError | None]:
-    """What a bag gives, and how it ends."""
+    """Returns the frames that are read before an error, and the error."""
     found: list[Frame | UnreadableFrame] = []
     try:
         source = BagSource(path)
@@ -56,7 +56,7 @@ def frames_until_error(path: Path) -> tuple[list[Frame | UnreadableFrame], Skyla
         return found, error
     try:
         for frame in source.frames():
-            found.append(frame)  # noqa: PERF402  What came before the error counts.
+            found.append(frame)  # noqa: PERF402  Frames read before an error must be kept.
     except SkylaneError as error:
         return found, error
     finally:
@@ -67,17 +67,17 @@ def frames_until_error(path: Path) -> tuple[list[Frame | UnreadableFrame], Skyla
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_bags_are_read_or_refused(tmp_path: Path, drives: list[Drive], data: st.DataObject) -> None:
-    """Whatever became of a file, only our own errors may come of it, from every command that reads."""
-    whole = data.draw(st.sampled_from(drives)).data_file
-    damaged = bytearray(whole.read_bytes())
-    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    """Any damage leads to frames or to an error for the user, in every function that reads bags."""
+    intact = data.draw(st.sampled_from(drives)).data_file
+    damaged = bytearray(intact.read_bytes())
+    generator = random.Random(data.draw(st.integers(0, 2**32)))
     if data.draw(st.booleans()):
-        del damaged[chance.randrange(len(damaged)) :]
+        del damaged[generator.randrange(len(damaged)) :]
     else:
-        reach = data.draw(st.sampled_from([len(damaged), 5000]))  # Headers lie in front.
+        end = data.draw(st.sampled_from([len(damaged), 5000]))  # The headers are at the start.
         for _ in range(data.draw(st.integers(1, 20))):
-            damaged[chance.randrange(min(reach, len(damaged)))] = chance.randrange(256)
-    path = tmp_path / whole.name
+            damaged[generator.randrange(min(end, len(damaged)))] = generator.randrange(256)
+    path = tmp_path / intact.name
     path.write_bytes(damaged)
     for frame in frames_until_error(path)[0]:
         assert isinstance(frame, Frame | UnreadableFrame)
@@ -95,10 +95,10 @@ def test_damaged_bags_are_read_or_refused(tmp_path: Path, drives: list[Drive], d
 @pytest.mark.parametrize(
     ("bag_format", "compression"), [("ros1", "none"), ("ros1", "lz4"), ("mcap", "none"), ("mcap", "zstd")]
 )
-def test_cut_off_recording_gives_what_it_holds_and_says_so(
+def test_the_frames_of_a_truncated_recording_are_read_before_the_error(
     tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...], bag_format: str, compression: str
 ) -> None:
-    """A recorder that was killed wrote no index: the drive up to there is still a drive."""
+    """A killed recorder writes no index, but the frames up to that time are useful."""
     drive = write_drive(tmp_path / PATHS[bag_format], bag_format, compression, frames=real_frames)
     data = drive.data_file.read_bytes()
     drive.data_file.write_bytes(data[: len(data) * 6 // 10])
@@ -112,10 +112,10 @@ def test_cut_off_recording_gives_what_it_holds_and_says_so(
         assert (frame.pixels == pixels).all()
 
 
-def test_cut_off_database_gives_what_it_holds(
+def test_the_frames_of_a_truncated_database_are_read_before_the_error(
     tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...]
 ) -> None:
-    """SQLite refuses a database that is shorter than it says; its first pages are whole all the same."""
+    """SQLite refuses a database that is shorter than its header states, but the first pages are intact."""
     drive = write_drive(tmp_path / "drive", "sqlite3", frames=real_frames)
     data = drive.data_file.read_bytes()
     drive.data_file.write_bytes(data[: len(data) * 6 // 10])
@@ -125,15 +125,15 @@ def test_cut_off_database_gives_what_it_holds(
 
 
 @pytest.mark.parametrize(("bag_format", "compression"), [("ros1", "bz2"), ("mcap", "zstd")])
-def test_a_damaged_chunk_costs_its_own_frames_only(
+def test_a_damaged_chunk_loses_only_its_own_frames(
     tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...], bag_format: str, compression: str
 ) -> None:
-    """One bad sector in the middle of a drive is not the end of it."""
+    """A bad sector in the middle of a bag must not make the later frames unreadable."""
     drive = write_drive(
         tmp_path / PATHS[bag_format], bag_format, compression, frames=[pixels // 16 for pixels in real_frames[:4]]
     )
     data = bytearray(drive.data_file.read_bytes())
-    inside = len(data) * 5 // 8  # In the third of four chunks.
+    inside = len(data) * 5 // 8  # This position is in the third of four chunks.
     data[inside : inside + 150_000] = bytes(150_000)
     drive.data_file.write_bytes(data)
     frames, error = frames_until_error(drive.path)
@@ -141,20 +141,22 @@ def test_a_damaged_chunk_costs_its_own_frames_only(
     assert [frame.stamp_ns for frame in frames] == [START_NS + index * PERIOD_NS for index in (0, 1, 3)]
 
 
-def test_cropping_a_cut_off_bag_mends_it(tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...]) -> None:
-    """The remedy that the message names."""
+def test_rewriting_a_truncated_bag_repairs_it(
+    tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...]
+) -> None:
+    """The error for a truncated bag recommends `skylane bag crop`, which uses this function."""
     drive = write_drive(tmp_path / "drive.bag", "ros1", frames=real_frames)
     data = drive.path.read_bytes()
     drive.path.write_bytes(data[: len(data) * 6 // 10])
-    with pytest.raises(DamagedBagError, match=r"now in .*mended\.bag, were read"):
-        rewrite(drive.path, tmp_path / "mended.bag")
-    frames, error = frames_until_error(tmp_path / "mended.bag")
+    with pytest.raises(DamagedBagError, match=r"now in .*repaired\.bag, were read"):
+        rewrite(drive.path, tmp_path / "repaired.bag")
+    frames, error = frames_until_error(tmp_path / "repaired.bag")
     assert error is None
     assert len(frames) == len(frames_until_error(drive.path)[0])
 
 
-def test_unindexed_ros1_bag_is_named_as_such(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """What `rosbag` calls unindexed: a recording whose end is missing."""
+def test_a_ros1_bag_without_an_index_is_read_and_reported(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """`rosbag` calls such a bag unindexed; its recording was interrupted."""
     drive = write_drive(tmp_path / "drive.bag", "ros1")
     data = bytearray(drive.path.read_bytes())
     at = data.index(b"index_pos=") + len(b"index_pos=")
@@ -169,8 +171,8 @@ def test_unindexed_ros1_bag_is_named_as_such(tmp_path: Path, write_drive: WriteD
 @pytest.mark.parametrize(
     "column", ["timestamp = NULL", "timestamp = 'noon'", "data = NULL", "data = 'text'", "topic_id = 9"]
 )
-def test_database_rows_may_hold_anything(tmp_path: Path, write_drive: WriteDrive, column: str) -> None:
-    """SQLite checks no types: one flipped byte turns a time into nothing."""
+def test_a_database_row_with_invalid_values_is_reported(tmp_path: Path, write_drive: WriteDrive, column: str) -> None:
+    """SQLite does not check types, so a flipped byte can change a time to NULL or to text."""
     drive = write_drive(tmp_path / "drive", "sqlite3")
     with closing(sqlite3.connect(drive.data_file)) as database, database:
         database.execute("PRAGMA ignore_check_constraints = ON")
@@ -199,12 +201,12 @@ def test_database_rows_may_hold_anything(tmp_path: Path, write_drive: WriteDrive
 def test_a_database_that_computes_its_messages_is_refused(
     tmp_path: Path, write_drive: WriteDrive, computed: str
 ) -> None:
-    """A view gives without end what takes no room in the file: reading it would fill the memory, or never end."""
+    """A small file could produce endless rows or huge values, which would fill the memory or never end."""
     drive = write_drive(tmp_path / "drive", "sqlite3")
     with closing(sqlite3.connect(drive.data_file)) as database, database:
         database.execute("DROP TABLE messages")
         if "fts5" in computed and ("ENABLE_FTS5",) not in database.execute("PRAGMA compile_options").fetchall():
-            pytest.skip("the SQLite that is loaded here has no fts5")  # A library may have brought its own.
+            pytest.skip("the SQLite that is loaded here has no fts5")  # A library may have loaded another SQLite.
         database.execute(computed)
         if "GENERATED" in computed:
             database.execute("INSERT INTO messages(topic_id, timestamp) VALUES (1, 1)")
@@ -214,8 +216,8 @@ def test_a_database_that_computes_its_messages_is_refused(
     assert [finding.place for finding in verify(drive.path)][:1] == ["schema"]
 
 
-def test_mcap_of_another_profile_is_whole(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Only ROS 2's recorder writes the profile `ros2`; others write CDR just as well."""
+def test_an_mcap_file_with_another_profile_is_read(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """Only the recorder of ROS 2 writes the profile `ros2`; other programs also write CDR messages."""
     drive = write_drive(tmp_path / "drive", "mcap")
     data = drive.data_file.read_bytes().replace(b"\x04\0\0\0ros2", b"\x04\0\0\0none", 1)
     drive.data_file.write_bytes(data)
@@ -224,8 +226,8 @@ def test_mcap_of_another_profile_is_whole(tmp_path: Path, write_drive: WriteDriv
     assert list(verify(drive.path)) == []
 
 
-def test_scan_and_index_agree(drives: list[Drive]) -> None:
-    """The scan is what damaged bags are read by: on whole ones it must find the same."""
+def test_scanning_a_bag_finds_the_same_messages_as_its_index(drives: list[Drive]) -> None:
+    """Damaged bags are read by a scan, which must be correct for intact bags too."""
     for drive in drives:
         with Bag(drive.path) as bag:
             indexed = [
@@ -239,14 +241,14 @@ def test_scan_and_index_agree(drives: list[Drive]) -> None:
 
 
 @pytest.mark.parametrize("compression", ["bz2", "lz4", "zstd"])
-def test_a_bomb_does_not_unfold(compression: str) -> None:
-    """A few hostile bytes must not take the vehicle's memory."""
-    fold: dict[str, Callable[[bytes], bytes]] = {
+def test_the_decompressed_size_is_limited(compression: str) -> None:
+    """A small malicious message must not fill the memory of the vehicle."""
+    compressors: dict[str, Callable[[bytes], bytes]] = {
         "bz2": bz2.compress,
         "lz4": lz4.frame.compress,
         "zstd": zstd.compress,
     }
-    bomb = fold[compression](bytes(1 << 20))
+    bomb = compressors[compression](bytes(1 << 20))
     with pytest.raises(DecompressionError, match="decompresses to more than 1000 bytes"):
         decompress(bomb, compression, 1000)
     assert len(decompress(bomb, compression, MAX_MESSAGE_BYTES)) == 1 << 20

@@ -27,16 +27,16 @@ PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 
 def raw(path: Path) -> list[tuple[str, int, bytes]]:
-    """Every message of a bag."""
+    """Returns every message of a bag."""
     with Bag(path) as bag:
         return [(item.channel.topic, item.time_ns, item.data) for item in bag.messages() if isinstance(item, Message)]
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(BagFormat, BagFormat)))
-def test_there_and_back_is_byte_for_byte_the_same(
+def test_converting_a_bag_and_back_restores_every_message(
     tmp_path: Path, write_drive: WriteDrive, source: str, target: str
 ) -> None:
-    """Conversion loses nothing, but a sequence number that ROS 2 has no place for."""
+    """Only the sequence number of ROS 1 headers is lost, for which ROS 2 has no field."""
     drive = write_drive(tmp_path / "a" / PATHS[source], source)
     there, back = tmp_path / "b" / PATHS[target], tmp_path / "c" / PATHS[source]
     assert rewrite(drive.path, there, bag_format=target).messages == 10
@@ -51,8 +51,10 @@ def test_there_and_back_is_byte_for_byte_the_same(
 @pytest.mark.parametrize(
     "name", ["fiducials_aruco_images.bag", "ros_numpy_test.bag", "amber_soccer_goal", "ros2bag_tools_images"]
 )
-def test_real_bags_become_any_format_with_all_topics(tmp_path: Path, real_bag: FindBag, name: str, target: str) -> None:
-    """Including a ROS 2 bag without definitions and types without `/msg/`, read here by `rosbags` alone."""
+def test_real_bags_are_converted_to_every_format_with_all_topics(
+    tmp_path: Path, real_bag: FindBag, name: str, target: str
+) -> None:
+    """One bag has no definitions and one has types without `/msg/`; `rosbags` reads the converted bags."""
     path = tmp_path / PATHS[target]
     rewritten = rewrite(real_bag(name), path, bag_format=target)
     assert rewritten.left_out == {}
@@ -64,8 +66,8 @@ def test_real_bags_become_any_format_with_all_topics(tmp_path: Path, real_bag: F
         assert {name: topic.msgcount for name, topic in reader.topics.items()} == expected
 
 
-def test_part_in_time_and_topics(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Crop keeps the format, and the messages' own times."""
+def test_a_rewritten_part_has_the_selected_times_and_topics(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The format of the bag and the times of the messages stay unchanged."""
     drive = write_drive(tmp_path / "a" / "drive", "sqlite3")
     part = BagPart(topics=("cam/image_raw",), start_s=0.1, duration_s=0.2)
     rewrite(drive.path, tmp_path / "b", part=part)
@@ -75,16 +77,16 @@ def test_part_in_time_and_topics(tmp_path: Path, write_drive: WriteDrive) -> Non
     assert raw(tmp_path / "b") == everything[1:3]
 
 
-def test_part_beyond_the_end_is_refused(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """An empty bag would look like a lost one."""
+def test_a_start_after_the_last_message_is_refused(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """An empty bag would look as if the recording were lost."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(SkylaneError, match=r"is 0\.400 s long: no message is later than --start 9\.0"):
         rewrite(drive.path, tmp_path / "b", part=BagPart(start_s=9.0))
     assert not (tmp_path / "b").exists()
 
 
-def test_unknown_topic_writes_nothing(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """The mistake is found before the disk is touched."""
+def test_no_bag_is_written_for_an_unknown_topic(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The topics are checked before the output is created."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(UnknownNameError, match="did you mean"):
         rewrite(drive.path, tmp_path / "b", part=BagPart(topics=("/cam/image_rw",)))
@@ -92,15 +94,15 @@ def test_unknown_topic_writes_nothing(tmp_path: Path, write_drive: WriteDrive) -
 
 
 def test_a_bag_is_not_written_over_itself(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """`--force` would delete what is to be read."""
+    """`--force` would delete the source before it is read."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(BagPathError, match="is the source bag"):
         rewrite(drive.path, tmp_path / "drive", overwrite=True)
     assert len(raw(drive.path)) == 10
 
 
-def test_message_that_is_not_its_type_leaves_its_topic_out_and_says_so(tmp_path: Path) -> None:
-    """The other topics are worth having."""
+def test_a_topic_with_an_invalid_message_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    """The other topics are still converted."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
         writer.write_raw(
@@ -115,7 +117,7 @@ def test_message_that_is_not_its_type_leaves_its_topic_out_and_says_so(tmp_path:
 
 
 def test_latched_topics_stay_latched(tmp_path: Path) -> None:
-    """A late subscriber to a static transform gets it in either generation of ROS."""
+    """A late subscriber to a static transform must receive it in ROS 1 and in ROS 2."""
     channel = TopicChannel("/static", "std_msgs/msg/String", Serialization.CDR, is_latched=True)
     with BagWriter(tmp_path / "a") as writer:
         writer.write_raw(channel, b"\0\1\0\0\2\0\0\0x\0", 1, own_types(Serialization.CDR))
@@ -127,7 +129,7 @@ def test_latched_topics_stay_latched(tmp_path: Path) -> None:
 
 
 def test_extracted_frames_are_demosaiced_or_raw(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Colour to look at, or the sensor's own numbers to work with."""
+    """Users view the colour images and process the raw sensor values."""
     drive = write_drive(tmp_path / "drive")
     assert extract(drive.path, tmp_path / "colour").frames == 5
     assert extract(drive.path, tmp_path / "raw", raw=True).frames == 5
@@ -138,7 +140,7 @@ def test_extracted_frames_are_demosaiced_or_raw(tmp_path: Path, write_drive: Wri
 
 
 def test_extracted_files_stay_in_their_folder(tmp_path: Path) -> None:
-    """A topic's name comes from a file and may try to climb out."""
+    """A topic name comes from an untrusted file and may contain `..`."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_image("/../../evil", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
         writer.write_image("/../../evil", np.zeros((2, 2), np.uint8), "odd", 2, 2, "cam")

@@ -18,8 +18,8 @@ PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_report_tells_what_was_written(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
-    """The first thing anyone asks of a bag."""
+def test_the_report_describes_the_written_messages(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """It has the topics, types, counts, encodings, resolutions, rates and gaps."""
     drive = write_drive(tmp_path / PATHS[bag_format], bag_format)
     report = inspect(drive.path)
     info, image = report.topics
@@ -36,7 +36,7 @@ def test_report_tells_what_was_written(tmp_path: Path, write_drive: WriteDrive, 
     assert json.loads(json.dumps(report.as_dict()))["topics"][1]["rate_hz"] == pytest.approx(10)
 
 
-def test_gaps_are_counted_against_the_usual_period(tmp_path: Path) -> None:
+def test_gaps_are_relative_to_the_usual_period(tmp_path: Path) -> None:
     """Two lost frames in a row are one gap of three periods."""
     with BagWriter(tmp_path / "drive") as writer:
         for tenth in (0, 1, 2, 5, 6, 7, 9, 10):
@@ -48,25 +48,25 @@ def test_gaps_are_counted_against_the_usual_period(tmp_path: Path) -> None:
 
 
 def test_zero_stamps_are_noted(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Whoever compares stamps must know that they are the recorder's."""
+    """A user who compares timestamps must know that the recorder set them."""
     report = inspect(write_drive(tmp_path / "drive", stamps=False).path)
     assert report.notes == ("stamps of zero on /cam/image_raw are replaced by the bag's time",)
 
 
 def test_real_bag_with_compressed_messages(real_bag: FindBag) -> None:
-    """The encodings are inside what is compressed."""
+    """The encodings are found although the messages are compressed."""
     (topic,) = inspect(real_bag("amber_soccer_goal")).topics
     assert (topic.type, topic.encodings, topic.resolutions) == ("sensor_msgs/msg/Image", {"rgb8": 2}, {"640×480": 2})
 
 
 def test_real_bag_with_jpeg(real_bag: FindBag) -> None:
-    """A compressed picture's size is in its own header."""
+    """The resolution is read from the header of the JPEG image."""
     _, topic = inspect(real_bag("fiducials_aruco_images.bag")).topics
     assert (topic.encodings, topic.resolutions) == ({"jpg": 1}, {"1280×960": 1})
 
 
 def test_empty_bag_has_a_report(tmp_path: Path) -> None:
-    """A recorder that saw nothing."""
+    """A recorder that received no message writes such a bag."""
     with BagWriter(tmp_path / "drive", "sqlite3"):
         pass
     report = inspect(tmp_path / "drive")

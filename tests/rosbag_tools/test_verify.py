@@ -20,8 +20,8 @@ PIXELS = np.zeros((2, 4), np.uint8)
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_a_whole_bag_has_no_faults(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
-    """A tool that cries wolf is switched off."""
+def test_an_intact_bag_has_no_faults(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """Users would ignore a tool that reports faults in intact bags."""
     assert list(verify(write_drive(tmp_path / PATHS[bag_format], bag_format).path)) == []
 
 
@@ -30,7 +30,7 @@ def test_a_whole_bag_has_no_faults(tmp_path: Path, write_drive: WriteDrive, bag_
     ["fiducials_aruco_images.bag", "ros_numpy_test.bag", "amber_soccer_goal", "ros2bag_tools_images"],
 )
 def test_real_bags_have_no_faults(real_bag: FindBag, name: str) -> None:
-    """Stamps of zero, old type names and missing definitions are habits, not faults."""
+    """Timestamps of zero, old type names and missing definitions are common and not faults."""
     assert list(verify(real_bag(name))) == []
 
 
@@ -42,8 +42,8 @@ def test_real_bags_have_no_faults(real_bag: FindBag, name: str) -> None:
         ("mono16", (2, 4), "takes 8 bytes, but the step is 4"),
     ],
 )
-def test_undecodable_images_are_named(tmp_path: Path, encoding: str, shape: tuple[int, int], reason: str) -> None:
-    """By topic, place in the topic, place in the file, and stamp: enough to find it in any other tool."""
+def test_undecodable_images_are_reported(tmp_path: Path, encoding: str, shape: tuple[int, int], reason: str) -> None:
+    """A fault has topic, sequence number, timestamp and position in the file, so that other tools can find it."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
         writer.write_image("/cam", np.zeros(shape, np.uint8), encoding, 11, 21, "cam")
@@ -53,8 +53,8 @@ def test_undecodable_images_are_named(tmp_path: Path, encoding: str, shape: tupl
     assert reason in finding.reason
 
 
-def test_stamps_that_go_backwards_are_named(tmp_path: Path) -> None:
-    """A clock was set, or two drivers publish on one topic; zero is no stamp at all."""
+def test_decreasing_timestamps_are_reported(tmp_path: Path) -> None:
+    """The clock was set back, or two drivers publish on one topic; a timestamp of zero does not count."""
     with BagWriter(tmp_path / "drive", "sqlite3") as writer:
         for index, stamp_ns in enumerate((1_000_000_000, 0, 500_000_000, 2_000_000_000)):
             writer.write_image("/cam", PIXELS, "mono8", stamp_ns, index + 1, "cam")
@@ -64,7 +64,7 @@ def test_stamps_that_go_backwards_are_named(tmp_path: Path) -> None:
 
 
 def write_raw(path: Path, message_type: str, *messages: bytes) -> None:
-    """A bag of messages that may be anything."""
+    """Writes a bag of serialised messages, which may be invalid."""
     channel = TopicChannel("/raw", message_type, Serialization.CDR)
     with BagWriter(path) as writer:
         for index, data in enumerate(messages):
@@ -72,23 +72,23 @@ def write_raw(path: Path, message_type: str, *messages: bytes) -> None:
 
 
 @pytest.mark.parametrize("message_type", ["sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo", "std_msgs/msg/String"])
-def test_truncated_messages_of_any_type_are_named(tmp_path: Path, message_type: str) -> None:
-    """A torn message is found by its definition, whatever it is."""
+def test_truncated_messages_of_any_type_are_reported(tmp_path: Path, message_type: str) -> None:
+    """Each message is checked against the definition of its type."""
     write_raw(tmp_path / "drive", message_type, b"\0\1\0\0\5\0\0\0", b"")
     findings = list(verify(tmp_path / "drive"))
     assert [(finding.topic, finding.sequence) for finding in findings] == [("/raw", 0), ("/raw", 1)]
 
 
-def test_huge_images_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
-    """Four billion pixels in thirty bytes."""
+def test_an_image_with_a_huge_size_is_reported_without_allocating_it(tmp_path: Path) -> None:
+    """A message of a few bytes claims four billion rows and columns."""
     header = b"\0\1\0\0" + bytes(8) + b"\1\0\0\0\0\0\0\0"
     write_raw(tmp_path / "drive", "sensor_msgs/msg/Image", header + b"\xff" * 8 + b"\6\0\0\0mono8\0" + bytes(14))
     (finding,) = verify(tmp_path / "drive")
     assert "4294967295×4294967295: more than" in finding.reason
 
 
-def test_cut_off_file_is_named_by_its_place(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Where the file ends is where the copy stopped."""
+def test_a_truncated_file_is_reported_with_the_position(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The position in bytes shows where the copy was interrupted."""
     drive = write_drive(tmp_path / "drive.bag", "ros1")
     data = drive.path.read_bytes()
     drive.path.write_bytes(data[:-100])
@@ -97,8 +97,8 @@ def test_cut_off_file_is_named_by_its_place(tmp_path: Path, write_drive: WriteDr
     assert all(finding.place.startswith("byte ") for finding in findings)
 
 
-def test_a_damaged_index_alone_is_named(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """All messages are whole, and still no other reader opens the bag."""
+def test_a_bag_with_only_a_damaged_index_is_reported(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """All messages are intact, but other readers cannot open the bag."""
     drive = write_drive(tmp_path / "drive.bag", "ros1")
     data = bytearray(drive.path.read_bytes())
     at = data.rindex(b"chunk_pos=") + len(b"chunk_pos=")
@@ -109,8 +109,8 @@ def test_a_damaged_index_alone_is_named(tmp_path: Path, write_drive: WriteDrive)
     assert "the messages themselves are intact" in finding.reason
 
 
-def test_progress_is_told_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """A long bag shows that it is being read."""
+def test_progress_is_reported_for_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The user sees that a long bag is being read."""
     seen: list[object] = []
     list(verify(write_drive(tmp_path / "drive").path, seen.append))
     assert len(seen) == 10

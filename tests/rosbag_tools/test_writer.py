@@ -26,7 +26,7 @@ PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 @dataclass(frozen=True)
 class Box:
-    """A true box."""
+    """A box of ground truth."""
 
     name: str
     x: int
@@ -36,21 +36,21 @@ class Box:
 
 
 def images(path: Path) -> list[np.ndarray[Any, Any]]:
-    """The pixels of all images in a bag, damaged or not."""
+    """Returns the pixels of all readable images in a bag, which may be damaged."""
     with Bag(path) as bag:
         found = [item for item in bag.messages() if isinstance(item, Message) and item.channel.has_images]
         return [np.frombuffer(read_image(item.data, item.channel.wire).data, np.uint8) for item in found]
 
 
 def write(writer: BagWriter, count: int) -> None:
-    """Write small images at 1, 2, 3 ns."""
+    """Writes `count` small images with the times 1 ns, 2 ns, 3 ns and so on."""
     for index in range(count):
         writer.write_image("/cam", np.ones((2, 2), np.uint8), "mono8", index + 1, index + 1, "cam")
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_other_readers_find_what_was_written(tmp_path: Path, bag_format: BagFormat) -> None:
-    """A bag is written for the usual viewers, here `rosbags` with nothing but the bag's own definitions."""
+def test_another_library_reads_the_written_messages(tmp_path: Path, bag_format: BagFormat) -> None:
+    """Other tools must be able to open the bag; `rosbags` uses only the message definitions in the bag itself."""
     path = tmp_path / PATHS[bag_format]
     pixels = np.arange(24, dtype=np.uint16).reshape(4, 6)
     with BagWriter(path, bag_format) as writer:
@@ -80,14 +80,16 @@ def test_other_readers_find_what_was_written(tmp_path: Path, bag_format: BagForm
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_the_same_messages_give_the_same_bytes(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
-    """A bag is named by its SHA-256: made twice, it must be the same."""
+def test_writing_the_same_messages_twice_gives_identical_files(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str
+) -> None:
+    """Results identify a bag by its SHA-256, so the file must be reproducible."""
     drives = [write_drive(tmp_path / str(turn) / PATHS[bag_format], bag_format) for turn in range(2)]
     assert drives[0].data_file.read_bytes() == drives[1].data_file.read_bytes()
 
 
 def test_path_decides_the_format(tmp_path: Path) -> None:
-    """As everywhere in ROS."""
+    """A path that ends with .bag selects ROS 1; other paths select MCAP, the default of ROS 2."""
     with (
         BagWriter(tmp_path / "a.bag") as ros1,
         BagWriter(tmp_path / "a") as mcap,
@@ -97,7 +99,7 @@ def test_path_decides_the_format(tmp_path: Path) -> None:
 
 
 def test_a_path_named_mcap_becomes_one_file(tmp_path: Path) -> None:
-    """What viewers open, and what is sent by mail."""
+    """Viewers open a single .mcap file, and it is easier to send than a folder."""
     with BagWriter(tmp_path / "a.mcap") as writer:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
     assert [each.name for each in tmp_path.iterdir()] == ["a.mcap"]
@@ -117,15 +119,17 @@ def test_a_path_named_mcap_becomes_one_file(tmp_path: Path) -> None:
         ("a.mcap", "sqlite3", "is a folder"),
     ],
 )
-def test_path_that_does_not_fit_is_refused(tmp_path: Path, name: str, bag_format: str | None, advice: str) -> None:
-    """A folder named .bag, or a file without, is opened by no viewer."""
+def test_a_path_that_contradicts_the_format_is_refused(
+    tmp_path: Path, name: str, bag_format: str | None, advice: str
+) -> None:
+    """Viewers open neither a folder whose name ends with .bag nor a ROS 1 file without that suffix."""
     with pytest.raises(BagPathError, match=advice):
         BagWriter(tmp_path / name, bag_format)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_formats_and_compressions_are_refused(tmp_path: Path) -> None:
-    """bz2 belongs to ROS 1, zstd to ROS 2."""
+    """ROS 1 supports bz2 and ROS 2 supports zstd."""
     with pytest.raises(UnknownNameError, match="bag format"):
         BagWriter(tmp_path / "drive", "ros3")
     with pytest.raises(UnknownNameError, match="compression for mcap"):
@@ -133,8 +137,10 @@ def test_unknown_formats_and_compressions_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_a_bag_is_replaced_only_when_asked(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
-    """A drive may be the only one."""
+def test_an_existing_bag_is_replaced_only_with_overwrite(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str
+) -> None:
+    """The existing bag may be the only copy of a recording."""
     drive = write_drive(tmp_path / PATHS[bag_format], bag_format)
     with pytest.raises(BagPathError, match="--force"):
         BagWriter(drive.path, bag_format)
@@ -145,8 +151,8 @@ def test_a_bag_is_replaced_only_when_asked(tmp_path: Path, write_drive: WriteDri
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "sub/metadata.yaml"])
-def test_force_never_removes_what_is_no_bag(tmp_path: Path, name: str) -> None:
-    """`--force` with a home folder for OUT must not be the end of it."""
+def test_overwrite_never_removes_files_that_are_not_part_of_a_bag(tmp_path: Path, name: str) -> None:
+    """`--force` must not delete a home folder that was given as OUT by mistake."""
     precious = tmp_path / "home" / name
     precious.parent.mkdir(parents=True)
     precious.write_text("mine", encoding="utf-8")
@@ -158,8 +164,8 @@ def test_force_never_removes_what_is_no_bag(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_an_error_on_the_way_leaves_a_whole_bag(tmp_path: Path, bag_format: str) -> None:
-    """Ctrl-C in the middle of a recording costs what was not yet recorded, no more."""
+def test_an_interrupted_recording_leaves_a_complete_bag(tmp_path: Path, bag_format: str) -> None:
+    """After Ctrl-C, the bag has its index and all messages that were written before."""
     path = tmp_path / PATHS[bag_format]
 
     def interrupted() -> None:
@@ -174,10 +180,10 @@ def test_an_error_on_the_way_leaves_a_whole_bag(tmp_path: Path, bag_format: str)
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_nearly_full_disk_ends_the_bag_in_order(
+def test_a_bag_is_completed_before_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bag_format: str
 ) -> None:
-    """The index is written while it still fits: every reader opens the bag."""
+    """The index is written while there is still room for it, so every reader can open the bag."""
     path = tmp_path / PATHS[bag_format]
     with BagWriter(path, bag_format) as writer:
         write(writer, 2)
@@ -190,7 +196,7 @@ def test_nearly_full_disk_ends_the_bag_in_order(
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Files cannot grow beyond `size` bytes: writing fails in the middle, as on a disk that others fill."""
+    """Limits files to `size` bytes, so that a write fails as on a disk that another program fills."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -202,10 +208,10 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_disk_that_refuses_suddenly_costs_only_the_last_messages(
+def test_a_sudden_write_error_loses_only_the_last_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bag_format: str
 ) -> None:
-    """Without room even for an index, what was written is still read, front to back."""
+    """There is no room for an index, but the messages that were written are still read in sequence."""
     monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
     path = tmp_path / PATHS[bag_format]
     frames = np.random.default_rng(1).integers(0, 256, (20, 512, 1024), np.uint8)
@@ -223,8 +229,8 @@ def test_disk_that_refuses_suddenly_costs_only_the_last_messages(
         np.testing.assert_array_equal(read, pixels.reshape(-1))
 
 
-def test_sqlite_is_committed_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed recorder loses what was not committed: without commits, everything."""
+def test_sqlite_messages_are_committed_during_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed recorder loses all messages since the last commit."""
     monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
     with BagWriter(tmp_path / "drive", "sqlite3") as writer:
         write(writer, 3)
@@ -232,7 +238,7 @@ def test_sqlite_is_committed_on_the_way(tmp_path: Path, monkeypatch: pytest.Monk
             assert other.execute("SELECT count(*) FROM messages").fetchone() == (3,)
 
 
-def test_time_that_no_format_holds_is_refused(tmp_path: Path) -> None:
-    """A damaged bag may hold any time; ROS 1 has 32 bits of seconds."""
+def test_a_time_outside_of_the_range_of_the_format_is_refused(tmp_path: Path) -> None:
+    """A damaged bag can contain any time, but ROS 1 stores seconds in 32 bits."""
     with BagWriter(tmp_path / "drive.bag") as writer, pytest.raises(BagWriteError, match="0 messages"):
         writer.write_image("/cam", np.ones((2, 2), np.uint8), "mono8", 1, 1 << 70, "cam")

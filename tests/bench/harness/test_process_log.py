@@ -58,7 +58,7 @@ def _wait_for_samples(history: ProcessHistory, count: int) -> None:
 
 
 def test_samples_show_memory_files_and_threads(tmp_path: Path) -> None:
-    """The slopes of a soak rest on these numbers."""
+    """The slopes of a soak test are computed from these numbers."""
     with _leaking() as process, ProcessLog(tmp_path / "log.csv", interval_s=0.01) as log:
         history = log.watch("worker", "worker-1", process.pid)
         _wait_for_samples(history, 1)

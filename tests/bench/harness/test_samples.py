@@ -24,7 +24,7 @@ def test_overlapping_spans_count_once(spans: list[tuple[int, int]], busy: int, s
     ("shares", "index"), [([1, 1, 1, 1], 1.0), ([1, 0, 0, 0], 0.25), ([0, 0], 1.0), ([3, 1], 16 / 20)]
 )
 def test_jains_index_follows_its_definition(shares: list[float], index: float) -> None:
-    """Claims about fairness rest on this value."""
+    """Claims about fairness are based on this value."""
     assert jain(shares) == pytest.approx(index)
 
 

@@ -103,7 +103,7 @@ def counted(link: Link, until: Callable[[LinkCounts], bool]) -> LinkCounts:
 
 
 def is_silent(end: socket.socket) -> bool:
-    """Whether neither bytes nor an end have arrived."""
+    """Returns whether a connection is still open and has received no bytes."""
     end.settimeout(0)
     try:
         end.recv(1)
@@ -158,7 +158,7 @@ def test_a_round_trip_takes_at_least_its_delays(target: Target, linked: Start, n
 
 
 def test_a_half_open_link_discards_bytes_silently(target: Target, linked: Start, near: Connect) -> None:
-    """As in a tunnel: a connection that lost bytes stays dead, and a later connection works."""
+    """This simulates a tunnel: a connection that lost bytes stays dead, and a later connection works."""
     link = linked(LinkSpec())
     client = near(link)
     server = target.accept()

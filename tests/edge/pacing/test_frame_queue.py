@@ -52,7 +52,7 @@ def test_a_taken_frame_makes_room(due: Due) -> None:
 
 
 def test_drain_returns_all_waiting_frames(due: Due) -> None:
-    """At the end of a run, they get their rows."""
+    """The waiting frames get their rows in the log at the end of a run."""
     frames = FrameQueue(3)
     records = [due(index, camera) for index, camera in enumerate(("/l", "/r", "/l"))]
     for item in records:

@@ -1,4 +1,4 @@
-"""Clock probes and their echoes."""
+"""Clock probes and the replies of workers to them."""
 
 import queue
 import random
@@ -39,14 +39,14 @@ def probe_times(
     return times
 
 
-def echo_of(probe: Probe, node: str = NODE, ahead_ns: int = AHEAD_NS) -> Echo:
-    """Returns an echo after one millisecond on the way and no time at the worker."""
-    there_ns = probe.sent_ns + MS + ahead_ns
-    return Echo(probe.session, probe.sequence, probe.sent_ns, there_ns, there_ns, node)
+def clock_reply_to(probe: Probe, node: str = NODE, ahead_ns: int = AHEAD_NS) -> Echo:
+    """Returns a clock reply to a probe that took one millisecond to the worker and no time there."""
+    at_worker_ns = probe.sent_ns + MS + ahead_ns
+    return Echo(probe.session, probe.sequence, probe.sent_ns, at_worker_ns, at_worker_ns, node)
 
 
 def known(clocks: WorkerClocks, node: str = NODE) -> bool:
-    """Returns whether a valid echo of a node has arrived."""
+    """Returns whether a valid clock reply of a node has been received."""
     return clocks.last_echo_ns(node) > 0
 
 
@@ -92,21 +92,21 @@ def test_many_workers_share_the_probe_rate_of_a_vehicle(clocks: WorkerClocks) ->
     assert min(len(times) for times in probed.values()) >= 18
 
 
-def test_an_echo_gives_the_offset_of_its_node(clocks: WorkerClocks) -> None:
-    """The node is the process that the echo names."""
+def test_a_clock_reply_gives_the_offset_of_its_node(clocks: WorkerClocks) -> None:
+    """The node is the process that the clock reply names."""
     tracker = ProbeTracker("s1", clocks)
     probe = tracker.probe("w", 1000)
-    tracker.echoed("w", pack_echo(echo_of(probe)), 1000 + 2 * MS)
+    tracker.echoed("w", pack_echo(clock_reply_to(probe)), 1000 + 2 * MS)
     exchange = Exchange(1000, 1000 + MS + AHEAD_NS, 1000 + MS + AHEAD_NS, 1000 + 2 * MS)
     assert clocks.offset(NODE, exchange).offset_ns == AHEAD_NS
     assert not clocks.ignored
 
 
-def test_only_an_echo_of_an_own_probe_is_accepted(clocks: WorkerClocks) -> None:
-    """A client that can publish echoes must not be able to change an offset; rejected echoes are counted."""
+def test_a_clock_reply_is_accepted_only_for_a_probe_of_this_vehicle(clocks: WorkerClocks) -> None:
+    """A client that can publish clock replies must not be able to change an offset; rejected ones are counted."""
     tracker = ProbeTracker("s1", clocks)
     probe = tracker.probe("w", SECOND_NS)
-    echo = echo_of(probe)
+    echo = clock_reply_to(probe)
     returned_ns = SECOND_NS + 2 * MS
     for strange in (
         replace(echo, session="s0"),
@@ -131,10 +131,10 @@ def test_the_number_of_unanswered_probes_is_bounded(clocks: WorkerClocks) -> Non
     """A worker may never answer."""
     tracker = ProbeTracker("s1", clocks)
     sent = [tracker.probe("w", number) for number in range(2000)]
-    tracker.echoed("w", pack_echo(echo_of(sent[-513])), 3 * MS)
+    tracker.echoed("w", pack_echo(clock_reply_to(sent[-513])), 3 * MS)
     assert clocks.ignored == {"late_or_repeated": 1}
     assert not known(clocks)
-    tracker.echoed("w", pack_echo(echo_of(sent[-512])), 3 * MS)
+    tracker.echoed("w", pack_echo(clock_reply_to(sent[-512])), 3 * MS)
     assert known(clocks)
 
 
@@ -154,17 +154,17 @@ def probing(bus: Bus, clocks: WorkerClocks, *online: tuple[str, str]) -> Iterato
 
 
 def offset_once_known(clocks: WorkerClocks, node: str = NODE) -> Offset:
-    """Waits for the first echo of a node and returns its offset."""
+    """Waits for the first clock reply of a node and returns its offset."""
     deadline_ns = clock.now_ns() + round(WAIT_S * SECOND_NS)
     pause = threading.Event()
     while not known(clocks, node):
-        assert clock.now_ns() < deadline_ns, f"no echo from {node}"
+        assert clock.now_ns() < deadline_ns, f"no clock reply from {node}"
         pause.wait(0.01)
     now_ns = clock.now_ns()
     return clocks.offset(node, Exchange(now_ns - SECOND_NS, now_ns - SECOND_NS // 2, now_ns - SECOND_NS // 2, now_ns))
 
 
-def test_a_workers_echo_gives_the_vehicle_its_offset(clocks: WorkerClocks) -> None:
+def test_the_clock_reply_of_a_worker_gives_the_vehicle_its_offset(clocks: WorkerClocks) -> None:
     """Vehicle and worker share a process here, so the offset is 0 within its error bound."""
     with MemoryBus() as bus:
         ClockResponder("w", NODE).open(bus, RequestErrors())
@@ -188,8 +188,8 @@ def test_the_prober_sends_a_burst_after_a_reconnect(clocks: WorkerClocks) -> Non
         assert 0 < min(gaps_ns) < 400 * MS, "only the interval of a burst is this short"
 
 
-def test_the_queue_of_echoes_is_bounded(clocks: WorkerClocks) -> None:
-    """Echoes beyond the limit of 256 are counted."""
+def test_the_queue_of_clock_replies_is_bounded(clocks: WorkerClocks) -> None:
+    """Clock replies beyond the limit of 256 are dropped and counted."""
     with MemoryBus() as bus:
         prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         bus.subscribe(ECHOES.filter(vehicle="car"), 0, lambda delivery: prober.on_echo(clocks, delivery))
@@ -201,7 +201,7 @@ def test_the_queue_of_echoes_is_bounded(clocks: WorkerClocks) -> None:
     assert clocks.ignored == {"too_many": 744}
 
 
-def test_an_oversized_echo_is_not_queued(clocks: WorkerClocks) -> None:
+def test_an_oversized_clock_reply_is_not_queued(clocks: WorkerClocks) -> None:
     """A queue full of the largest messages of a broker would use up the memory."""
     topic = ECHOES.of(vehicle="car", worker="w")
     with MemoryBus() as bus:
@@ -221,7 +221,7 @@ def test_the_prober_unsubscribes_at_its_end(clocks: WorkerClocks) -> None:
         assert acks.get(timeout=WAIT_S).no_subscriber
 
 
-def test_an_echo_with_an_invalid_topic_is_counted(clocks: WorkerClocks) -> None:
+def test_a_clock_reply_with_an_invalid_topic_is_counted(clocks: WorkerClocks) -> None:
     """The wildcard of the subscription also matches names that no worker may have."""
     with MemoryBus() as bus:
         prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)

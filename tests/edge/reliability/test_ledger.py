@@ -201,8 +201,8 @@ def test_a_network_time_below_its_error_bound_is_marked(book: Book, frame: Make,
     assert (dropped["uplink_resolved"], dropped["worker_session"]) == ("", "")
 
 
-def test_rejected_echoes_are_counted(tmp_path: Path) -> None:
-    """They appear with the ignored answers."""
+def test_rejected_clock_replies_are_counted(tmp_path: Path) -> None:
+    """The counts of ignored answers include them."""
     clocks = WorkerClocks()
     book = Book(tmp_path, clocks=clocks)
     with book.log:

@@ -25,19 +25,19 @@ class Scene:
     clocks: WorkerClocks = field(default_factory=WorkerClocks)
 
     def __post_init__(self) -> None:
-        """Lets both workers echo a probe."""
+        """Lets both workers reply to a clock probe."""
         self.monitor = LivenessMonitor(
             self.stats, self.clocks, last_received_ns=lambda: self.received_ns, ping=self.ping
         )
         for name, session in WORKERS:
-            self.echo(name, session)
+            self.reply_to_probe(name, session)
 
     def ping(self) -> None:
         """Counts pings of the broker."""
         self.pings += 1
 
-    def echo(self, name: str, session: str) -> None:
-        """Adds an echo of a worker."""
+    def reply_to_probe(self, name: str, session: str) -> None:
+        """Adds a clock reply of a worker."""
         self.clocks.add_probe(
             f"cloud/{name}/{session}", Exchange(self.now_ns - 4, self.now_ns - 3, self.now_ns - 2, self.now_ns)
         )
@@ -52,7 +52,7 @@ class Scene:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A scene in which both workers have just echoed."""
+    """A scene in which both workers have just replied to a clock probe."""
     made = Scene()
     monkeypatch.setattr(clock, "now_ns", lambda: made.now_ns)
     return made
@@ -66,9 +66,9 @@ def test_hanging_workers_are_detected_before_the_broker_does(scene: Scene) -> No
 
 
 def test_a_sign_of_one_worker_is_enough(scene: Scene) -> None:
-    """An echo or a reply resets the state, even after all workers counted as unresponsive."""
+    """A clock reply or a result resets the state, even after all workers counted as unresponsive."""
     scene.unresponsive_after(8.0)
-    scene.echo("x", "s2")
+    scene.reply_to_probe("x", "s2")
     assert not scene.unresponsive_after(9.0)
     scene.unresponsive_after(2.0)
     assert scene.unresponsive_after(1.0)
@@ -86,16 +86,16 @@ def test_a_dead_link_does_not_count_against_the_workers(scene: Scene) -> None:
     assert scene.pings == 2
 
 
-def test_echoes_may_arrive_shortly_after_the_broker_is_back(scene: Scene) -> None:
+def test_clock_replies_may_arrive_shortly_after_the_link_recovers(scene: Scene) -> None:
     """After an outage, messages arrive one by one; no frame is dropped in between."""
     assert not scene.unresponsive_after(14.0, link_works=False)
     assert not scene.unresponsive_after(0.1)
     assert not scene.unresponsive_after(0.5)
-    scene.echo("w", "s1")
+    scene.reply_to_probe("w", "s1")
     assert not scene.unresponsive_after(1.0)
 
 
-def test_a_worker_that_never_echoed_does_not_count_as_unresponsive(scene: Scene) -> None:
+def test_a_worker_that_never_replied_to_a_probe_does_not_count_as_unresponsive(scene: Scene) -> None:
     """A foreign worker may not support probes, and a large model may be slow."""
     assert not scene.unresponsive_after(60.0)
     assert scene.unresponsive_after(1.0)

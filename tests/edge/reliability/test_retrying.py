@@ -224,7 +224,7 @@ def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: Vehicle
 
 
 def test_a_worker_that_drains_causes_no_retries(vehicle: Vehicle, frame: Make) -> None:
-    """In a rolling update, a worker answers its frames before it stops."""
+    """A worker that is stopped by a rolling update answers its frames before it ends."""
     vehicle.send(frame())
     for state in (NodeState.STOPPING, NodeState.OFFLINE):
         vehicle.announce("a", state)
@@ -252,7 +252,7 @@ def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: Vehicle, frame
         vehicle.stats.add_reply("c", now_ns - 2, now_ns - 1)
     vehicle.send(frame())
     now_ns = clock.now_ns()
-    if sign == "answer":  # Unlike an echo, it shows that the engine works.
+    if sign == "answer":  # Unlike a clock reply, an answer shows that the engine works.
         vehicle.stats.add_reply("c", now_ns, now_ns)
     for worker in {"answer": ("d",), "echo": ("c",)}.get(sign, ()):
         vehicle.clocks.add_probe(f"cloud/{worker}/s9", Exchange(now_ns, now_ns, now_ns, now_ns + 1))
@@ -272,7 +272,7 @@ def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: Vehicle, frame: 
     assert again.topic.startswith("skylane/v1/retries/b/")
 
 
-def test_without_any_echo_no_worker_counts_as_hanging(vehicle: Vehicle, frame: Make) -> None:
+def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: Vehicle, frame: Make) -> None:
     """The cause may be the link, or a pause of this process."""
     at_ns = clock.now_ns() - 5000 * MS
     for worker in ("a", "b"):

@@ -39,8 +39,8 @@ class Http:
         return cls((f"HTTP/1.1 {status}\r\n{lines}\r\n".encode(), body))
 
 
-def echo_of(payload: bytes) -> bytes:
-    """Returns the echo of a packed probe."""
+def clock_reply_to(payload: bytes) -> bytes:
+    """Returns the clock reply to a packed probe."""
     probe, now_ns = unpack_probe(payload), clock.now_ns()
     return pack_echo(Echo(probe.session, probe.sequence, probe.sent_ns, now_ns, now_ns, "cloud/w/s9"))
 
@@ -85,7 +85,7 @@ def _serve(connection: socket.socket, answer: Callable[[bytes], Http], over: thr
             if b"/skylane/v1/status" in head:
                 reply = Http.of("200 OK", STATUS)
             elif b"/skylane/v1/probe" in head:
-                reply = Http.of("200 OK", echo_of(body))
+                reply = Http.of("200 OK", clock_reply_to(body))
             else:
                 reply = answer(request)
             for piece in reply.pieces:
@@ -130,7 +130,7 @@ def grpc_server(
             gone.wait()
 
     def probe(request: bytes, _: Any) -> bytes:
-        return pack(echo_of(bytes(unpack(request))))
+        return pack(clock_reply_to(bytes(unpack(request))))
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types.
         def service(self, details: Any) -> Any:

@@ -92,7 +92,7 @@ def test_an_invalid_http_reply_fails_the_frame(
 
 @pytest.mark.parametrize("name", REST)
 def test_status_503_means_that_the_frame_was_not_delivered(name: str, reach: Open) -> None:
-    """It would go to another worker, but there is none here."""
+    """The frame would be sent to another worker, but this test has only one."""
     with http_server(lambda _: Http.of("503 Service Unavailable")) as address:
         assert outcome(reach(name, address)) == "no_worker"
 
@@ -256,4 +256,4 @@ def test_a_closed_channel_raises_channel_errors(kind: str) -> None:
         next(iter(channel.statuses(threading.Event())))
     with pytest.raises(ChannelError, match="closed"):
         channel.echo(b"")
-    channel.probe(b"", lambda *_: pytest.fail("a closed channel has no echo"))
+    channel.probe(b"", lambda *_: pytest.fail("a closed channel has no clock reply"))

@@ -95,7 +95,7 @@ def test_a_refusal_contains_the_workers_reason(
     status: Status,
     reason: str,
 ) -> None:
-    """Every protocol carries it."""
+    """Every protocol transfers the reason."""
     with open_gateway(model()) as worker:
         transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
@@ -168,7 +168,7 @@ def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
 def test_a_restarted_worker_is_found_again(
     name: str, reach: Open, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """In between, frames are reported as undelivered; both events are logged."""
+    """While it is down, frames are reported as undelivered; its loss and its return are logged."""
     settings = None
     with open_gateway(model()) as worker:
         address = address_of(worker, name)

@@ -60,7 +60,7 @@ def run(data: bytes) -> None:
         finally:
             source.close()
     with suppress(SkylaneError), Bag(path) as bag:
-        for item in bag.scan():  # As in `skylane bag verify`.
+        for item in bag.scan():  # `skylane bag verify` reads images in the same manner.
             assert isinstance(item, Message | Damage)
 
 

@@ -1,4 +1,4 @@
-"""The networks: sizes, output shapes, agreement with the published code, dilation by phases, and folding."""
+"""The networks: sizes, output shapes, agreement with the published code, dilation by phases, and folding of batch normalisation into weights."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -23,7 +23,7 @@ def random_image(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 @cache
 def folded_network(name: str) -> Any:
-    """Returns a recipe's folded network, built once for all tests."""
+    """Returns a recipe's network with batch normalisation folded into its weights, built once for all tests."""
     return recipe(name).network(folded=True)
 
 

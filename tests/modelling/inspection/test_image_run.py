@@ -36,7 +36,7 @@ def test_a_classifiers_result_is_the_best_classes(tmp_path: Path) -> None:
 
 
 def test_raw_tensors_are_saved_unchanged(tmp_path: Path) -> None:
-    """There is nothing to draw."""
+    """Raw tensors have no overlay."""
     run = image_run.run(tensor_model(), IMAGE)
     assert isinstance(run.result, Tensors)
     (path,) = image_run.write(run, IMAGE, tmp_path / "out", "street")

@@ -17,15 +17,15 @@ SMALL = DrivePlan(seed=3, frames=3, width=48, height=32)
 
 
 def frames(path: Path, *topics: str) -> list[Frame]:
-    """The frames of a bag, all of which must be readable."""
+    """Returns the readable frames of a bag."""
     source = BagSource(path, topics=topics)
     found = [frame for frame in source.frames() if isinstance(frame, Frame)]
     source.close()
     return found
 
 
-def test_every_frame_has_its_truth_and_its_calibration(tmp_path: Path) -> None:
-    """Labels and boxes are worth nothing but on the very frame they belong to."""
+def test_every_image_has_boxes_labels_and_camera_info(tmp_path: Path) -> None:
+    """Labels have the timestamp and the scene of their image; labels of another frame would be useless."""
     record(tmp_path / "drive", SMALL)
     with Bag(tmp_path / "drive") as bag:
         assert {topic.name: (topic.channel.type, topic.count) for topic in bag.topics} == {
@@ -44,8 +44,8 @@ def test_every_frame_has_its_truth_and_its_calibration(tmp_path: Path) -> None:
         np.testing.assert_array_equal(label.pixels, scene.class_ids)
 
 
-def test_stamps_are_even_and_the_bags_time_is_not(tmp_path: Path) -> None:
-    """A sensor triggers exactly; a recorder writes when it gets to it."""
+def test_timestamps_are_regular_and_recording_times_are_not(tmp_path: Path) -> None:
+    """A sensor triggers at a fixed rate, but a recorder stores each message after a varying delay."""
     record(tmp_path / "drive", SMALL)
     found = frames(tmp_path / "drive")
     assert {b.stamp_ns - a.stamp_ns for a, b in pairwise(found)} == {100_000_000}
@@ -55,8 +55,8 @@ def test_stamps_are_even_and_the_bags_time_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_a_seed_is_a_drive(tmp_path: Path, bag_format: str) -> None:
-    """Results are compared on drives made anew on another machine."""
+def test_the_same_seed_gives_the_same_bag(tmp_path: Path, bag_format: str) -> None:
+    """Results are compared on drives that each machine renders itself."""
     name = "drive.bag" if bag_format == "ros1" else "drive"
     for folder, plan in (("a", SMALL), ("b", SMALL), ("c", DrivePlan(seed=4, frames=3, width=48, height=32))):
         record(tmp_path / folder / name, plan, bag_format=bag_format)
@@ -70,8 +70,8 @@ def test_a_seed_is_a_drive(tmp_path: Path, bag_format: str) -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout.BAYER_BGGR8, Layout.BAYER_GBRG16, Layout.BAYER_GRBG8])
-def test_phase_and_depth_are_written_under_its_name(tmp_path: Path, layout: Layout) -> None:
-    """The wrong Bayer phase costs 10 points of mIoU."""
+def test_pixels_have_the_bayer_order_and_bit_depth_of_the_layout(tmp_path: Path, layout: Layout) -> None:
+    """A wrong Bayer order reduces the mean IoU by 10 points."""
     record(tmp_path / "drive", DrivePlan(seed=1, frames=1, width=48, height=32, layout=layout))
     (frame,) = frames(tmp_path / "drive")
     assert frame.layout is layout

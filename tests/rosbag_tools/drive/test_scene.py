@@ -16,12 +16,12 @@ SEEDS = range(5)
 
 @lru_cache(maxsize=64)
 def frame(seed: int, time_s: float, name: str = "clear", *, static: bool = False) -> SceneFrame:
-    """A small frame; kept, because several tests look at the same ones."""
+    """Renders a small frame; the results are cached because several tests use the same frames."""
     return Drive(seed, width=WIDTH, height=HEIGHT, weather=name, static_camera=static).render(time_s)
 
 
 def same(left: SceneFrame, right: SceneFrame) -> bool:
-    """Whether two frames agree in every byte."""
+    """Returns whether image, labels and boxes of two frames are equal."""
     return (
         left.rgb.tobytes() == right.rgb.tobytes()
         and left.class_ids.tobytes() == right.class_ids.tobytes()
@@ -31,13 +31,13 @@ def same(left: SceneFrame, right: SceneFrame) -> bool:
 
 @pytest.mark.parametrize("name", WEATHERS)
 def test_same_seed_and_time_give_the_same_bytes(name: str) -> None:
-    """A figure measured on a seed must be repeatable by whoever has the seed."""
+    """A measurement on a drive must be repeatable with the seed of the drive alone."""
     again = Drive(3, width=WIDTH, height=HEIGHT, weather=name).render(4.2)
     assert same(frame(3, 4.2, name), again)
 
 
-def test_frames_can_be_asked_for_in_any_order() -> None:
-    """Training picks moments at random; a bag takes them in order; both must see one drive."""
+def test_a_frame_does_not_depend_on_the_order_of_rendering() -> None:
+    """Training renders random times and a bag renders them in order; both must get the same drive."""
     forward = Drive(2, width=WIDTH, height=HEIGHT, weather="rain")
     backward = Drive(2, width=WIDTH, height=HEIGHT, weather="rain")
     times = (0.0, 0.5, 31.0)
@@ -46,29 +46,29 @@ def test_frames_can_be_asked_for_in_any_order() -> None:
     assert all(same(left, right) for left, right in zip(ordered, reversed_, strict=True))
 
 
-def test_other_seeds_are_other_streets() -> None:
-    """Held-out seeds would measure nothing if they looked like the trained ones."""
+def test_different_seeds_give_different_scenes() -> None:
+    """An evaluation on seeds that look like the training seeds would be meaningless."""
     assert not np.array_equal(frame(0, 1.0).class_ids, frame(1, 1.0).class_ids)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_frame_is_rgb_with_a_class_for_every_pixel(seed: int) -> None:
-    """Ids past the twelve classes would index nothing in a label file."""
-    it = frame(seed, 7.0)
-    assert it.rgb.shape == (HEIGHT, WIDTH, 3)
-    assert it.class_ids.shape == (HEIGHT, WIDTH)
-    assert it.rgb.dtype == it.class_ids.dtype == np.uint8
-    assert it.class_ids.max() < len(CLASSES) == 12
+def test_a_frame_has_an_rgb_image_and_a_class_for_every_pixel(seed: int) -> None:
+    """A label file has no name for an id above the twelve classes."""
+    scene = frame(seed, 7.0)
+    assert scene.rgb.shape == (HEIGHT, WIDTH, 3)
+    assert scene.class_ids.shape == (HEIGHT, WIDTH)
+    assert scene.rgb.dtype == scene.class_ids.dtype == np.uint8
+    assert scene.class_ids.max() < len(CLASSES) == 12
 
 
 def test_every_class_appears_over_a_few_seeds() -> None:
-    """A class that is never drawn can be neither learned nor measured."""
+    """A class that is never drawn can be neither trained nor evaluated."""
     counts = sum(np.bincount(frame(seed, 7.0).class_ids.ravel(), minlength=12) for seed in SEEDS)
     assert np.asarray(counts).min() > 20
 
 
 def test_sky_is_above_and_road_below() -> None:
-    """The simplest thing to be wrong: the picture upside down against its labels."""
+    """The check would fail if the labels were upside down."""
     ids = frame(1, 3.0).class_ids
     rows = np.arange(HEIGHT)[:, None] * np.ones_like(ids)
     assert rows[ids == SKY].max() < rows[ids == ROAD].max()
@@ -76,16 +76,16 @@ def test_sky_is_above_and_road_below() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_boxes_lie_on_pixels_of_their_class(seed: int) -> None:
-    """Detection models learn from the boxes; they must say what the labels say, edge for edge."""
-    it = frame(seed, 7.0)
-    assert it.boxes
-    for box in it.boxes:
+def test_all_four_edges_of_a_box_touch_pixels_of_its_class(seed: int) -> None:
+    """Detectors are trained with the boxes, so the boxes must agree with the labels."""
+    scene = frame(seed, 7.0)
+    assert scene.boxes
+    for box in scene.boxes:
         assert box.x >= 0
         assert box.y >= 0
         assert box.x + box.width <= WIDTH
         assert box.y + box.height <= HEIGHT
-        inside = it.class_ids[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)]
+        inside = scene.class_ids[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)]
         own = inside == CLASSES.index(box.name)
         assert own[0].any()
         assert own[-1].any()
@@ -94,18 +94,18 @@ def test_boxes_lie_on_pixels_of_their_class(seed: int) -> None:
 
 
 def test_all_pixels_of_boxed_classes_are_in_boxes_of_their_class() -> None:
-    """A car without a box would be taught as background. Specks of under 12 pixels are left out on purpose."""
-    it = frame(4, 7.0)
-    outside = it.class_ids == CAR
-    for box in it.boxes:
+    """A detector would learn a car without a box as background. Parts of fewer than 12 pixels have no box."""
+    scene = frame(4, 7.0)
+    outside = scene.class_ids == CAR
+    for box in scene.boxes:
         if box.name == "car":
             outside[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)] = False
     count, _, stats, _ = cv2.connectedComponentsWithStats(outside.astype(np.uint8))
     assert all(stats[at, cv2.CC_STAT_AREA] < 12 for at in range(1, count))
 
 
-def test_a_driving_camera_passes_houses_and_a_static_one_does_not() -> None:
-    """--static-camera is for tests of the difference detector: only the traffic may change."""
+def test_buildings_move_for_a_driving_camera_and_not_for_a_static_one() -> None:
+    """`--static-camera` is for tests of the difference detector, so only the traffic may change."""
     moving = frame(1, 5.0).class_ids == BUILDING, frame(1, 8.0).class_ids == BUILDING
     first, later = frame(1, 5.0, static=True), frame(1, 8.0, static=True)
     still = first.class_ids == BUILDING, later.class_ids == BUILDING
@@ -115,8 +115,8 @@ def test_a_driving_camera_passes_houses_and_a_static_one_does_not() -> None:
     assert untouched.mean() > 0.5
 
 
-def test_weathers_change_the_look_and_keep_the_labels() -> None:
-    """A weather that moved an edge could not be compared with another."""
+def test_the_weather_changes_the_image_and_not_the_labels() -> None:
+    """Results in different weathers are comparable only if the labels are the same."""
     frames = [frame(2, 6.0, name) for name in WEATHERS]
     for at, one in enumerate(frames):
         assert np.array_equal(one.class_ids, frames[0].class_ids)
@@ -126,19 +126,19 @@ def test_weathers_change_the_look_and_keep_the_labels() -> None:
 
 @pytest.mark.parametrize("name", WEATHERS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_haze_leaves_a_quarter_of_the_contrast_at_80_metres(name: str, seed: int) -> None:
-    """What is labelled must be discernible, or the labels are noise."""
+def test_haze_leaves_at_least_a_quarter_of_the_contrast_at_80_metres(name: str, seed: int) -> None:
+    """Labelled objects must be visible, or the labels are noise."""
     assert float(weather(name, seed).veil(80.0)) <= 0.75
 
 
-def test_an_unknown_weather_is_refused_with_the_nearest() -> None:
-    """A typing error should cost one look, not a search."""
+def test_an_unknown_weather_is_refused_with_the_nearest_name() -> None:
+    """The error contains the correct name, so that a typo is easy to correct."""
     with pytest.raises(UnknownNameError, match="did you mean rain"):
         Drive(1, width=WIDTH, height=HEIGHT, weather="rainy")
 
 
-def test_traffic_is_where_it_was_driven_to_a_moment_later() -> None:
-    """Coherent motion: a box must not jump, or difference detectors and trackers see noise."""
+def test_boxes_move_little_between_consecutive_times() -> None:
+    """If boxes jumped, difference detectors and trackers would get noise instead of motion."""
     drive = Drive(4, width=WIDTH, height=HEIGHT)
     first, later = drive.render(10.0), drive.render(10.02)
     kept = 0
@@ -149,8 +149,8 @@ def test_traffic_is_where_it_was_driven_to_a_moment_later() -> None:
     assert kept >= 0.9 * len(first.boxes)
 
 
-def test_what_is_nearer_is_painted_later() -> None:
-    """Wrong order paints a far bus over a near person, in picture and labels alike."""
+def test_objects_are_painted_from_far_to_near() -> None:
+    """In the wrong order, a distant bus would cover a near person in both image and labels."""
     order: list[str] = []
 
     def thing(name: str, sides: tuple[float, float], depths: tuple[float, float]) -> Placed:
@@ -162,13 +162,13 @@ def test_what_is_nearer_is_painted_later() -> None:
         thing("far", (1.0, 3.0), (40.0, 44.0)),
         thing("near", (-1.0, 1.0), (6.0, 10.0)),
     ]
-    for it in far_to_near(rider_beside_parked_car):
-        it.paint()
+    for placed in far_to_near(rider_beside_parked_car):
+        placed.paint()
     assert order == ["far", "parked", "rider", "near"]
 
 
-def test_a_stroke_has_the_same_edge_in_picture_and_labels() -> None:
-    """Labels must be exact: not one pixel of a pole may show outside its label."""
+def test_shapes_have_the_same_edge_in_image_and_labels() -> None:
+    """Labels are exact: every pixel in the colour of a pole has the label of the pole."""
     canvas = Canvas(60, 40)
     canvas.fill(np.array([[3, 2], [31, 7], [24, 33]], np.int32), (200, 10, 10), POLE)
     canvas.line((40, 5), (55, 30), 5, (200, 10, 10), POLE)
@@ -176,8 +176,8 @@ def test_a_stroke_has_the_same_edge_in_picture_and_labels() -> None:
     assert (canvas.class_ids() == POLE).sum() > 300
 
 
-def test_a_canvas_with_more_things_than_owners_still_labels_them() -> None:
-    """A crowd past 8 bits loses boxes, never labels."""
+def test_objects_beyond_the_limit_of_owner_ids_are_still_labelled() -> None:
+    """Owner ids have 8 bits; objects beyond them get labels but no boxes."""
     canvas = Canvas(8, 8)
     owners = [canvas.new_thing(CAR) for _ in range(300)]
     assert owners[-1] == CAR

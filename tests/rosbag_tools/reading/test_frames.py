@@ -32,7 +32,7 @@ EVERY_KIND = [
 
 
 def read(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
-    """All frames of a bag."""
+    """Returns all frames of a bag."""
     source: FrameSource = BagSource(path, **options)
     try:
         return list(source.frames())
@@ -41,10 +41,10 @@ def read(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
 
 
 @pytest.mark.parametrize(("bag_format", "compression"), EVERY_KIND)
-def test_every_format_and_compression_gives_the_pixels_back(
+def test_pixels_are_unchanged_in_every_format_and_compression(
     tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str
 ) -> None:
-    """A mask can only be bit-exact if the frame was."""
+    """A mask is reproducible only if its frame is read exactly as it was recorded."""
     drive = write_drive(tmp_path / ("drive.bag" if bag_format == "ros1" else "drive"), bag_format, compression)
     frames = read(drive.path)
     assert [frame.index for frame in frames] == list(range(5))
@@ -60,23 +60,25 @@ def test_every_format_and_compression_gives_the_pixels_back(
 
 @pytest.mark.parametrize("bag_format", ["sqlite3", "mcap"])
 @pytest.mark.parametrize("compression", ["none", "zstd-message", "zstd-file"])
-def test_metadata_is_not_needed(tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str) -> None:
-    """Bags lose their metadata.yaml when files are copied, and it alone tells how they were compressed."""
+def test_a_bag_without_metadata_is_read(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str
+) -> None:
+    """Users copy data files without metadata.yaml, so the compression must be found in the data."""
     drive = write_drive(tmp_path / "drive", bag_format, compression)
     (drive.path / "metadata.yaml").unlink()
     assert len(read(drive.path)) == 5
     assert len(read(drive.data_file)) == 5
 
 
-def test_broken_metadata_does_not_hide_the_bag(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """The data is whole even where the text beside it is not."""
+def test_a_bag_with_invalid_metadata_is_read(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """An invalid metadata.yaml does not affect the data file."""
     drive = write_drive(tmp_path / "drive")
     (drive.path / "metadata.yaml").write_text("rosbag2_bagfile_information: [", encoding="utf-8")
     assert len(read(drive.path)) == 5
 
 
-def test_split_bag_is_read_in_the_order_of_time(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """Recorders split long drives, and the tenth file comes before the second in the alphabet."""
+def test_the_files_of_a_split_bag_are_read_in_order_of_time(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """Recorders split long drives, and in alphabetical order the tenth file precedes the second."""
     drive = write_drive(tmp_path / "drive")
     shutil.move(drive.data_file, drive.path / "drive_10.mcap")
     (drive.path / "metadata.yaml").unlink()
@@ -90,16 +92,18 @@ def test_split_bag_is_read_in_the_order_of_time(tmp_path: Path, write_drive: Wri
         assert bag.topics[1].count == 6
 
 
-def test_the_first_bytes_name_the_format_not_the_suffix(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """People rename files."""
+def test_the_format_is_detected_from_the_first_bytes_and_not_from_the_suffix(
+    tmp_path: Path, write_drive: WriteDrive
+) -> None:
+    """Users rename files; this MCAP file has the suffix of ROS 1."""
     drive = write_drive(tmp_path / "drive", "mcap")
     renamed = tmp_path / "drive.bag"
     shutil.copy(drive.data_file, renamed)
     assert len(read(renamed)) == 5
 
 
-def test_part_of_a_bag_counts_from_its_first_message(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """As `ros2 bag play --start-offset` and `--playback-duration` do."""
+def test_offset_and_duration_are_relative_to_the_first_message(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The options `--start-offset` and `--playback-duration` of `ros2 bag play` have the same meaning."""
     drive = write_drive(tmp_path / "drive")
     frames = read(drive.path, start_offset_s=0.1, duration_s=0.25)
     assert [frame.source_ns - DELAY_NS - START_NS for frame in frames] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]
@@ -110,15 +114,17 @@ def test_part_of_a_bag_counts_from_its_first_message(tmp_path: Path, write_drive
 
 
 @pytest.mark.parametrize("options", [{"start_offset_s": -1.0}, {"duration_s": 0.0}])
-def test_part_that_cannot_be_is_refused(tmp_path: Path, write_drive: WriteDrive, options: dict[str, Any]) -> None:
-    """An empty replay would look like a broken one."""
+def test_a_negative_offset_or_a_zero_duration_is_refused(
+    tmp_path: Path, write_drive: WriteDrive, options: dict[str, Any]
+) -> None:
+    """A replay without frames would look like an error of the replay."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(SkylaneError, match="give a part within the bag"):
         BagSource(drive.path, **options)
 
 
-def test_provenance_identifies_the_bag_without_its_place(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """A result file names its input; where it lay on one machine is nobody's business."""
+def test_provenance_identifies_the_bag_without_its_folder(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A result file identifies its input by hash and must not contain private paths."""
     drive = write_drive(tmp_path / "drive", "sqlite3")
     source = BagSource(drive.path)
     provenance = source.provenance
@@ -135,17 +141,17 @@ def test_provenance_identifies_the_bag_without_its_place(tmp_path: Path, write_d
 
 
 def test_frames_can_be_read_again(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """`--loop` plays a bag many times."""
+    """`--loop` plays a bag several times."""
     source = BagSource(write_drive(tmp_path / "drive").path)
     first = [frame.source_ns for frame in source.frames()]
     assert [frame.source_ns for frame in source.frames()] == first
     source.close()
 
 
-def test_zero_stamps_become_the_bags_time_and_it_is_said_once(
+def test_timestamps_of_zero_are_replaced_by_the_recording_time_with_one_warning(
     tmp_path: Path, write_drive: WriteDrive, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Drivers that set no stamp are common; frames that all bear zero could not be told apart."""
+    """Many drivers set no timestamp, and frames that all have the timestamp 0 could not be distinguished."""
     source = BagSource(write_drive(tmp_path / "drive", stamps=False).path)
     with caplog.at_level(logging.WARNING):
         frames = list(source.frames())
@@ -155,8 +161,8 @@ def test_zero_stamps_become_the_bags_time_and_it_is_said_once(
     source.close()
 
 
-def test_labels_and_masks_are_no_cameras_unless_asked_for(tmp_path: Path) -> None:
-    """A bag with our own answers in it replays its camera, not its answers."""
+def test_topics_of_labels_and_masks_are_read_only_on_request(tmp_path: Path) -> None:
+    """A bag can contain masks of an earlier run, which are not camera images."""
     pixels = np.zeros((2, 2), np.uint8)
     with BagWriter(tmp_path / "drive") as writer:
         for topic in ("/cam/image_raw", "/cam/labels", "/cam/masks"):
@@ -165,59 +171,59 @@ def test_labels_and_masks_are_no_cameras_unless_asked_for(tmp_path: Path) -> Non
     assert [frame.camera for frame in read(tmp_path / "drive", topics=["cam/labels"])] == ["/cam/labels"]
 
 
-def test_topic_is_found_with_or_without_its_slash(tmp_path: Path) -> None:
-    """ROS 1 recorders write names without a leading slash; nobody remembers which did."""
+def test_a_topic_is_found_with_and_without_its_leading_slash(tmp_path: Path) -> None:
+    """Some ROS 1 recorders omit the leading slash, which users do not know."""
     with BagWriter(tmp_path / "drive.bag") as writer:
         writer.write_image("cam/image_raw", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
     for name in ("cam/image_raw", "/cam/image_raw"):
         assert len(read(tmp_path / "drive.bag", topics=[name])) == 1
 
 
-def test_unknown_topic_offers_the_nearest(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """A typing mistake should cost one glance."""
+def test_the_error_for_an_unknown_topic_suggests_the_nearest_name(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A typo is easy to correct."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(UnknownNameError, match="did you mean /cam/image_raw"):
         BagSource(drive.path, topics=["/cam/image_row"])
 
 
-def test_topic_without_pictures_names_those_with(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """The topic is there, so that offering near names would mislead."""
+def test_the_error_for_a_topic_without_images_names_the_image_topics(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The topic exists, so a suggestion of similar names would mislead."""
     drive = write_drive(tmp_path / "drive")
     with pytest.raises(NoImagesError, match=r"CameraInfo messages, not images: images are on /cam/image_raw"):
         BagSource(drive.path, topics=["/cam/camera_info"])
 
 
-def test_bag_without_cameras_names_its_topics(tmp_path: Path) -> None:
-    """Otherwise a replay of nothing would end well."""
+def test_the_error_for_a_bag_without_images_names_its_topics(tmp_path: Path) -> None:
+    """Otherwise a replay without any frame would look successful."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_camera_info("/info", 2, 2, 1.0, stamp_ns=1, received_ns=1, frame_id="cam")
     with pytest.raises(NoImagesError, match=r"/info \(sensor_msgs/msg/CameraInfo\)"):
         BagSource(tmp_path / "drive")
 
 
-def test_missing_bag_offers_the_nearest(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """The same for a path."""
+def test_the_error_for_a_missing_bag_suggests_the_nearest_name(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The suggestion is a bag in the same folder."""
     write_drive(tmp_path / "drive_01")
     with pytest.raises(MissingBagError, match="did you mean drive_01"):
         BagSource(tmp_path / "drive_10")
 
 
-def test_foreign_file_is_refused(tmp_path: Path) -> None:
-    """A video is not a bag, and the message says what is one."""
+def test_a_file_that_is_no_bag_is_refused(tmp_path: Path) -> None:
+    """The file starts with the bytes of a video, although its name ends with .bag."""
     path = tmp_path / "drive.bag"
     path.write_bytes(b"RIFF" + bytes(100))
     with pytest.raises(ForeignBagError, match="is not a bag"):
         BagSource(path)
 
 
-def test_folder_without_data_is_refused(tmp_path: Path) -> None:
-    """The folder above the bag is easily given for it."""
+def test_a_folder_without_data_files_is_refused(tmp_path: Path) -> None:
+    """Users easily give the parent folder of a bag by mistake."""
     with pytest.raises(MissingBagError, match=r"contains no \.db3 and no \.mcap"):
         BagSource(tmp_path)
 
 
-def test_undecodable_message_is_a_frame_that_says_why(tmp_path: Path) -> None:
-    """Every frame that was recorded is accounted for, those that cannot be decoded as well."""
+def test_an_undecodable_image_is_an_unreadable_frame_with_its_reason(tmp_path: Path) -> None:
+    """Every recorded frame is accounted for, and the frames after it are read."""
     with BagWriter(tmp_path / "drive") as writer:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 7, 7, "cam")
         writer.write_image("/cam", np.zeros((2, 8), np.uint8), "32FC1", 8, 8, "cam")
@@ -231,10 +237,10 @@ def test_undecodable_message_is_a_frame_that_says_why(tmp_path: Path) -> None:
 
 
 class TestRealBags:
-    """What recorders in the field wrote."""
+    """Bags of third-party recorders."""
 
     def test_ros1_jpeg(self, real_bag: FindBag) -> None:
-        """Format `jpg`, which no ROS document names."""
+        """The format is `jpg`, which the ROS documentation does not mention."""
         (frame,) = read(real_bag("fiducials_aruco_images.bag"))
         assert isinstance(frame, Frame)
         assert (frame.pixels.shape, frame.layout) == ((960, 1280, 3), Layout.BGR8)
@@ -242,7 +248,7 @@ class TestRealBags:
         assert frame.source_ns == 1491682361550891160
 
     def test_ros1_with_zero_stamps_and_png(self, real_bag: FindBag) -> None:
-        """Stamps of 0 on both topics."""
+        """The timestamps on both topics are 0."""
         frames = read(real_bag("ros_numpy_test.bag"))
         assert all(isinstance(frame, Frame) and frame.stamp_ns == frame.source_ns > 0 for frame in frames)
         assert {frame.camera: frame.pixels.shape for frame in frames if isinstance(frame, Frame)} == {
@@ -252,7 +258,7 @@ class TestRealBags:
 
     @pytest.mark.parametrize("path", ["amber_soccer_goal", "amber_soccer_goal/soccer_goal_12.mcap"])
     def test_mcap_with_compressed_messages_and_old_type_names(self, real_bag: FindBag, path: str) -> None:
-        """Each message is compressed, which only metadata.yaml says, and types lack their `/msg/`."""
+        """Each message is compressed, which only metadata.yaml states, and the type names lack `/msg/`."""
         frames = read(real_bag(path))
         assert [(frame.pixels.shape, frame.layout) for frame in frames if isinstance(frame, Frame)] == [
             ((480, 640, 3), Layout.RGB8)
@@ -260,14 +266,14 @@ class TestRealBags:
 
     @pytest.mark.parametrize("path", ["ros2bag_tools_images", "ros2bag_tools_images/images.bag_0.db3"])
     def test_sqlite_without_definitions(self, real_bag: FindBag, path: str) -> None:
-        """Old databases hold no message definitions."""
+        """Old databases contain no message definitions."""
         frames = read(real_bag(path))
         assert [frame.stamp_ns for frame in frames] == [0, 1_000_000_000, 2_000_000_000]
         assert all(isinstance(frame, Frame) and frame.layout is Layout.MONO8 for frame in frames)
 
 
-def test_frames_need_no_copy_and_opencv_takes_them(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """A view of the message is the cheapest frame there is; it is read-only, which OpenCV must accept."""
+def test_frames_are_views_of_the_message_that_opencv_accepts(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A view avoids copying the pixels; it is read-only, which OpenCV must accept."""
     (frame, *_) = read(write_drive(tmp_path / "drive", BagFormat.MCAP).path)
     assert isinstance(frame, Frame)
     assert not frame.pixels.flags.owndata

@@ -8,7 +8,7 @@ from shared.imaging.image_files import read_image_file
 
 
 def test_mixed_sizes_are_images_of_several_sizes_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sizes are full, smaller, half, wide and tall, repeated in this order."""
+    """The sizes are full, smaller, half, wide and tall, and repeat in this order."""
     monkeypatch.chdir(tmp_path)
     folder = footage(Footage.MIXED, "64x48", 6)
     sizes = [read_image_file(path).shape[:2] for path in sorted(folder.iterdir())]

@@ -30,7 +30,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
 
 @pytest.fixture(scope="module")
 def start() -> Weights:
-    """The built-in weights of road-small, unfolded."""
+    """The built-in weights of road-small, with separate batch normalisation."""
     small = recipe("road-small")
     return unfold(shipped_weights(small, default_root()), small.network(folded=False))
 
