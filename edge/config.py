@@ -133,7 +133,7 @@ class EdgeConfig(Section):
             raise ValueError("`queue`: a closed loop drops no frame, so none waits: leave `queue` out")
         if self.retry_after_ms is not None and not self.retry:
             raise ValueError(
-                "`retry_after_ms`: conflicts with `retry`, which forbids sending a frame again: leave one of them out"
+                "`retry_after_ms`: every frame is sent only once (see `retry`): leave one of the two out"
             )
         if self.burst > 1 and not self.closed_loop:
             raise ValueError("`burst`: only a closed loop sends bursts: add `closed_loop`")

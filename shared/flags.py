@@ -110,11 +110,14 @@ def option_group(heading: str, *options: Callable[[Command], Command]) -> Callab
     """
 
     def decorate(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        params: list[click.Parameter] = getattr(function, "__click_params__")  # noqa: B009  Untyped in click.
+        def group() -> None:
+            """A command with only the options of the group, to learn their names."""
+
         headings: dict[str | None, str] = getattr(function, _HEADINGS, {})
-        setattr(function, _HEADINGS, {param.name: heading for param in params} | headings)
+        for option in reversed(options):
+            function, group = option(function), option(group)
+        names = [param.name for param in click.command()(group).params]
+        setattr(function, _HEADINGS, dict.fromkeys(names, heading) | headings)
         return function
 
     return decorate

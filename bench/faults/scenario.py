@@ -1,4 +1,4 @@
-"""The contract of a fault scenario: the fault, the promise, and the observed figures."""
+"""The contract of a fault scenario: the fault, the expected behaviour, and the measured values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,5 +61,5 @@ class Scenario:
     number: int  # The number in docs/guides/faults.md.
     name: str  # Lower case words joined by hyphens.
     fault: str  # Short description of the fault.
-    promise: str  # What must hold in addition to the accounting.
+    promise: str  # Expected behaviour, in addition to complete accounting.
     run: Callable[[Rig], Finding]

@@ -64,6 +64,6 @@ class CallThreads:
             try:
                 call()
             except Exception:  # noqa: BLE001  Later calls still need this thread.
-                _LOG.exception("The handling of a reply failed: its frame counts as unanswered.")
+                _LOG.exception("reply ignored, its handler failed")
             del call  # It may hold megabytes of a frame.
             self._idle.release()

@@ -49,7 +49,7 @@ def test_invalid_flag_value_is_a_usage_error(
     ("flags", "error"),
     [
         (("--arrivals", "poisson"), "--arrivals: poisson needs --arrival-rate"),
-        (("--no-retry", "--retry-after-ms", "5"), "--retry-after-ms: conflicts with --no-retry"),
+        (("--no-retry", "--retry-after-ms", "5"), "--retry-after-ms: every frame is sent only once (see --no-retry)"),
         (("--queue", "2", "--closed-loop"), "--queue: a closed loop drops no frame"),
         (("--transport", "grpc"), "--transport: grpc needs --worker-address, HOST:PORT"),
         (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': the port is missing"),
@@ -69,7 +69,7 @@ def test_conflict_of_flag_and_file_names_both(usage_error: Callable[..., str], t
     error = usage_error("edge", "play", tmp_path, "--config", file, "--arrivals", "uniform", "--arrival-rate", "5")
     assert "--arrivals: a closed loop waits for answers" in error
     file.write_text("retry_after_ms: 5\n")
-    assert "retry_after_ms: conflicts with --no-retry" in usage_error(
+    assert "retry_after_ms: every frame is sent only once (see --no-retry)" in usage_error(
         "edge", "play", tmp_path, "--config", file, "--no-retry"
     )
 

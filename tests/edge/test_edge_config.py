@@ -18,7 +18,7 @@ REFUSED = [
     ({"arrivals": "uniform", "arrival_rate_hz": 5.0, "closed_loop": True}, "arrivals: a closed loop waits for answers"),
     ({"queue": 4, "closed_loop": True}, "queue: a closed loop drops no frame"),
     ({"burst": 8}, "burst: only a closed loop sends bursts: add closed_loop"),
-    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: conflicts with retry"),
+    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: every frame is sent only once (see retry)"),
 ]
 
 
