@@ -132,9 +132,7 @@ class EdgeConfig(Section):
         if self.queue > 1 and self.closed_loop:
             raise ValueError("`queue`: a closed loop drops no frame, so none waits: leave `queue` out")
         if self.retry_after_ms is not None and not self.retry:
-            raise ValueError(
-                "`retry_after_ms`: every frame is sent only once (see `retry`): leave one of the two out"
-            )
+            raise ValueError("`retry_after_ms`: every frame is sent only once (see `retry`): leave one of the two out")
         if self.burst > 1 and not self.closed_loop:
             raise ValueError("`burst`: only a closed loop sends bursts: add `closed_loop`")
         return self
