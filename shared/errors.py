@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 
 from shared.package_data import IS_CHECKOUT
 
@@ -28,7 +28,7 @@ class MissingExtraError(SkylaneError):
 
 def install_command(extras: str) -> str:
     """Returns the command that installs some extras."""
-    if find_spec("pip") is None:
+    if PathFinder.find_spec("pip") is None:  # The import hook of setuptools for pip warns once distutils is loaded.
         return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
     return f"pip install 'skylane[{extras}]'" + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
 

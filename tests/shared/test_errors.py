@@ -1,8 +1,9 @@
 import sys
+from types import ModuleType
 
 import pytest
 
-from shared.errors import MissingExtraError
+from shared.errors import MissingExtraError, install_command
 
 
 def test_a_missing_library_is_reported_with_the_install_command() -> None:
@@ -12,7 +13,13 @@ def test_a_missing_library_is_reported_with_the_install_command() -> None:
 
 def test_without_pip_another_installation_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Container images have no pip."""
-    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setattr(sys, "path", [])
     message = str(MissingExtraError("'skylane report'", "bench", "bench"))
     assert "pip install" not in message
     assert message.endswith("use an installation with 'skylane[bench]'")
+
+
+def test_the_install_command_does_not_warn_when_distutils_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import hook of setuptools warns then, and some libraries load distutils. In tests a warning is an error."""
+    monkeypatch.setitem(sys.modules, "distutils", ModuleType("distutils"))
+    assert "skylane[video]" in install_command("video")
