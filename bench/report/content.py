@@ -102,11 +102,32 @@ ChapterPart = CollapsedTable | Paragraph | Caution | ReportTable | Chart | Frame
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A chapter of a report; `anchor` is the fragment of its URL on the page."""
+    """A chapter of a report; `anchor` is the fragment of its URL on the page.
+
+    The page shows only the heading of a folded chapter until the reader opens it; its cautions also stand at the top.
+    """
 
     anchor: str
     title: str
     parts: tuple[ChapterPart, ...]
+    is_folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """One of the few numbers at the top of a report, formatted with its unit, and a short explanation."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image at the top of a report: a data URL and its caption."""
+
+    url: str
+    caption: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +138,8 @@ class ReportContent:
     summary: str
     chapters: tuple[Chapter, ...]
     frames: Mapping[str, Any] = field(default_factory=dict)  # The result of `frame_details`, for opening single frames.
+    key_figures: tuple[KeyFigure, ...] = ()
+    picture: Picture | None = None
 
     def tables(self) -> Iterator[ReportTable]:
         """Yields every table in reading order."""
@@ -124,6 +147,11 @@ class ReportContent:
             for part in chapter.parts:
                 if isinstance(part, CollapsedTable | ReportTable):
                     yield part.table if isinstance(part, CollapsedTable) else part
+
+    def cautions(self) -> Iterator[tuple[Chapter, Caution]]:
+        """Yields the cautions of folded chapters, which a reader would not see there."""
+        for chapter in filter(lambda chapter: chapter.is_folded, self.chapters):
+            yield from ((chapter, part) for part in chapter.parts if isinstance(part, Caution))
 
     def charts(self) -> Iterator[Chart]:
         """Yields every chart in reading order."""

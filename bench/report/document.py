@@ -5,6 +5,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
+
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.cost import throughput_hz
 from bench.report.chapters.comparisons import cost, offloading
@@ -13,6 +15,7 @@ from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.chapters.run import (
     clocks,
     distribution,
+    load,
     outcomes,
     provenance,
     resources,
@@ -22,8 +25,8 @@ from bench.report.chapters.run import (
     timeline,
 )
 from bench.report.chapters.study import bursts, cells, overhead, utilization
-from bench.report.chapters.summary import run_summary, runs_summary, study_summary
-from bench.report.content import Chapter, ReportContent
+from bench.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
+from bench.report.content import Chapter, Picture, ReportContent
 from bench.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns
 from bench.report.data.frame_details import frame_details, frames_on_page, overlay_images
 from bench.report.data.report_input import ReportInput, load_report_input
@@ -88,23 +91,37 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     answered = answered_frames(frames)
     start_ns = first_due_ns(frames)
     chapters = (
-        provenance.chapter(run),
-        provenance.consistency(source.problems, len(frames)),
-        outcomes.chapter(run),
         stages.chapter(answered),
+        outcomes.chapter(run),
         distribution.chapter(answered, len(frames)),
         timeline.chapter(frames, answered, start_ns),
+        load.chapter(answered, len(frames), start_ns),
         throughput.chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
         stage_statistics.chapter(answered, len(frames)),
         *_optional_chapters(source, tariff),
+        provenance.consistency(source.problems, len(frames)),
+        provenance.chapter(run),
     )
     samples = answered["sequence"].iloc[:: max(1, len(answered) // _SAMPLE_IMAGES)]
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
     images = overlay_images(run.folder, frames, map(int, with_image))
     details = frame_details(frames_on_page(frames), answered, start_ns, images)
-    return ReportContent(_title(run), run_summary(frames, answered), chapters, details)
+    figures = key_figures(frames, answered, throughput_hz(run))
+    return ReportContent(
+        _title(run), run_summary(frames, answered), chapters, details, figures, _picture(run, answered)
+    )
+
+
+def _picture(run: RunLog, answered: pd.DataFrame) -> Picture | None:
+    """Returns the overlay of the frame in the middle of the run, or of the first with a readable one."""
+    sequences = answered["sequence"].tolist()
+    for sequence in [*sequences[len(sequences) // 2 :], *sequences]:
+        if images := overlay_images(run.folder, answered, [sequence]):
+            caption = f"Frame {sequence}: the model's input with its result drawn on it."
+            return Picture(images[sequence], caption)
+    return None
 
 
 def _title(run: RunLog) -> str:
@@ -124,20 +141,20 @@ def _comparison_report(source: ReportInput, tariff: Tariff | None) -> ReportCont
     runs = source.runs
     groups = [FrameGroup.of_run(run) for run in runs]
     chapters = (
-        provenance.comparison(runs),
-        provenance.consistency(source.problems, sum(len(run.frames) for run in runs)),
-        outcomes.comparison(runs),
         comparison.chapter(groups),
+        outcomes.comparison(runs),
         comparison.stages(groups),
         comparison.distributions(groups),
         *_optional_chapters(source, tariff),
+        provenance.consistency(source.problems, sum(len(run.frames) for run in runs)),
+        provenance.comparison(runs),
     )
     return ReportContent(f"Comparison of {len(runs)} runs", runs_summary(groups), chapters)
 
 
 def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
     """Returns the report of a study; without `tariff`, the tariff in the study's manifest applies."""
-    chapters = [cells.provenance(study), cells.runs(study), cells.results(study), cells.axes(study)]
+    chapters = [cells.results(study), cells.axes(study)]
     if len(study.capacity):
         chapters.append(cells.capacity(study))
     optional = (
@@ -154,6 +171,7 @@ def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
         runs = study.runs.reindex(columns=["cell", "throughput_hz"])
         rates = [(cell.name, runs.loc[runs["cell"] == cell.key, "throughput_hz"]) for cell in study.cells]
         chapters.append(cost.chapter(rates, tariff))
+    chapters += [cells.runs(study), cells.provenance(study)]
     name = str(study.manifest.get("name") or study.folder.name)
     return ReportContent(f"Study {name}", study_summary(study), tuple(chapters))
 

@@ -20,6 +20,10 @@ _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _BLACK_TEXT_LUMA = 140  # Black text is used on colours of at least this luma (0..255).
 _LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # Rec. ITU-R BT.601.
 _CHARACTERS_PER_WIDTH = 34  # Image width divided by the size of a character.
+_MIN_TEXT_HEIGHT = 9.0  # Pixels.
+_TEXT_PER_BOX = 0.15  # Height of a label's text relative to the smaller side of its box.
+_LEGEND_HEIGHT = 0.75  # Maximum height of a legend relative to the image.
+_LEGEND_SHARE = 0.002  # Classes of fewer pixels are not in the legend.
 _PANEL_FRACTION = 0.45  # Maximum size of a panel as a fraction of the image's width and height.
 _PANEL_DARKENING = 0.6
 _ELLIPSIS = "..."
@@ -28,8 +32,9 @@ _ELLIPSIS = "..."
 def draw(rgb: ImageArray, result: Result, labels: Labels, geometry: Geometry, opacity: float) -> ImageArray:
     """Returns a copy of an image with its result drawn on it.
 
-    Draws a mask blended with `opacity`, a classification as a bar chart, detections as labelled boxes, and tensors as a
-    list of shapes. Text is legible from a width of `LEGIBLE_WIDTH`.
+    Draws a mask blended with `opacity` and a legend of its classes, a classification as a bar chart, detections as
+    labelled boxes, and tensors as a list of shapes. Text is legible from a width of `LEGIBLE_WIDTH`; narrower images have
+    no legend.
 
     Args:
         rgb: H×W×3 uint8, RGB: the target image of `geometry`, at any scale.
@@ -45,7 +50,8 @@ def draw(rgb: ImageArray, result: Result, labels: Labels, geometry: Geometry, op
             return _draw_boxes(rgb, result, labels, geometry)
         case Tensors():
             return _draw_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
-    return overlay(rgb, result, labels, opacity)
+    drawn = overlay(rgb, result, labels, opacity)
+    return drawn if rgb.shape[1] < LEGIBLE_WIDTH else _draw_legend(drawn, result, labels)
 
 
 class _TextStyle(NamedTuple):
@@ -58,7 +64,14 @@ class _TextStyle(NamedTuple):
     @classmethod
     def for_image(cls, rgb: ImageArray) -> "_TextStyle":
         """Chooses the text size by the image width."""
-        text_height = max(9.0, rgb.shape[1] / _CHARACTERS_PER_WIDTH * 0.7)
+        return cls._of_height(max(_MIN_TEXT_HEIGHT, rgb.shape[1] / _CHARACTERS_PER_WIDTH * 0.7))
+
+    def for_box(self, width: int, height: int) -> "_TextStyle":
+        """Chooses the text size by the size of a box in pixels, at most this size."""
+        return self._of_height(min(self.height, max(_MIN_TEXT_HEIGHT, _TEXT_PER_BOX * min(width, height))))
+
+    @classmethod
+    def _of_height(cls, text_height: float) -> "_TextStyle":
         (_, height), _ = cv2.getTextSize("H", _FONT, 1.0, 1)
         scale = text_height / height
         return cls(scale, max(1, round(scale * 1.6)), round(text_height))
@@ -131,17 +144,18 @@ def _draw_boxes(rgb: ImageArray, result: Detections, labels: Labels, geometry: G
 class _BoxLabels:
     """Draws the labels of boxes without overlaps."""
 
-    def __init__(self, drawn: ImageArray, style: _TextStyle) -> None:
+    def __init__(self, drawn: ImageArray, largest: _TextStyle) -> None:
         self._drawn = drawn
-        self._style = style
+        self._largest = largest
         self._occupied = np.zeros(drawn.shape[:2], np.bool_)
 
     def draw(self, text: str, box: list[int], colour: Colour) -> None:
         """Draws a label above, below or inside its box, or omits it if there is no space."""
         image_height, image_width = self._drawn.shape[:2]
-        margin = self._style.height // 3
-        text = self._style.fit(text, image_width - 2 * margin)
-        width, height = self._style.width(text) + 2 * margin, self._style.height + 2 * margin
+        style = self._largest.for_box(box[2] - box[0], box[3] - box[1])
+        margin = style.height // 3
+        text = style.fit(text, image_width - 2 * margin)
+        width, height = style.width(text) + 2 * margin, style.height + 2 * margin
         left = max(0, min(box[0], image_width - width))
         inside = [box[1]] if box[2] - box[0] >= width and box[3] - box[1] >= height else []
         for top in (box[1] - height, box[3] + 1, *inside):
@@ -149,8 +163,30 @@ class _BoxLabels:
             if 0 <= top <= image_height - height and not self._occupied[area].any():
                 self._occupied[area] = True
                 cv2.rectangle(self._drawn, (left, top), (left + width - 1, top + height - 1), colour, cv2.FILLED)
-                self._style.write(self._drawn, text, left + margin, top + margin, _contrast(colour))
+                style.write(self._drawn, text, left + margin, top + margin, _contrast(colour))
                 return
+
+
+def _draw_legend(drawn: ImageArray, mask: npt.NDArray[np.uint8], labels: Labels) -> ImageArray:
+    """Draws the names of the classes in a mask, the largest first, into the lower left corner of an image."""
+    style = _TextStyle.for_image(drawn).for_box(0, 0)
+    counts = np.bincount(mask.ravel(), minlength=256)
+    by_size = np.argsort(-counts, kind="stable")
+    present = by_size[counts[by_size] >= max(1, _LEGEND_SHARE * mask.size)].tolist()
+    names = {class_id: labels.name_of(class_id) for class_id in present if class_id < len(labels.names)}
+    max_rows = max(1, int(drawn.shape[0] * _LEGEND_HEIGHT) // style.line_height)
+    rows = list(names.items())[:max_rows]
+    if not rows:
+        return drawn
+    gap = style.height // 2
+    texts = [style.fit(name, int(drawn.shape[1] * _PANEL_FRACTION)) for _, name in rows]
+    width = max(map(style.width, texts)) + style.height + 3 * gap
+    top = _panel(drawn, width, len(rows) * style.line_height + gap)
+    for row, ((class_id, _), text) in enumerate(zip(rows, texts, strict=True)):
+        y = top + gap + row * style.line_height
+        cv2.rectangle(drawn, (gap, y), (gap + style.height, y + style.height), labels.colour_of(class_id), cv2.FILLED)
+        style.write(drawn, text, 2 * gap + style.height, y, _WHITE)
+    return drawn
 
 
 def _draw_lines(rgb: ImageArray, lines: list[str]) -> ImageArray:

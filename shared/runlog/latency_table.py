@@ -20,7 +20,11 @@ PARTS = (
     *CLOUD_STAGES[1:],
     Stage.MASK_DECODED,
 )  # Their durations add up to the total of a frame.
-WHERE = dict.fromkeys(EDGE_STAGES, "edge") | dict.fromkeys(CLOUD_STAGES, "cloud") | {"crossing": "link"}
+WHERE = (
+    dict.fromkeys(EDGE_STAGES, "edge")
+    | dict.fromkeys(CLOUD_STAGES, "cloud")
+    | dict.fromkeys(("crossing", "uplink", "downlink"), "link")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,11 @@ def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
         raise LogError(f"the log holds a duration that is not a number: {error}") from error
     if not np.isfinite(answered).all():
         raise LogError("the log holds a duration that is not a finite number")
-    return summarise_durations(answered)
+    return summarise_durations(answered, names)
 
 
-def summarise_durations(answered: npt.NDArray[np.float64]) -> list[StageSummary]:
-    """Summarises an array of shape (frames, len(PARTS) + 1) of durations in milliseconds, with the total last."""
-    names = tuple(str(name) for name in (*PARTS, "total"))
+def summarise_durations(answered: npt.NDArray[np.float64], names: Sequence[str]) -> list[StageSummary]:
+    """Summarises an array of shape (frames, len(names)) of durations in milliseconds; the last name is `total`."""
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
     if not total_ms:
         return []

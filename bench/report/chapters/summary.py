@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.run.outcomes import outcome_counts
-from bench.report.content import join_words
+from bench.report.content import KeyFigure, join_words
 from bench.report.data.answered_frames import FrameGroup, column_values
 from bench.report.data.study_log import StudyLog
-from bench.report.output.number_format import milliseconds, share
+from bench.report.output.number_format import NOTHING, milliseconds, number, share
 from bench.report.output.stage_styles import STAGES
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
@@ -32,6 +32,24 @@ def run_summary(frames: pd.DataFrame, answered: pd.DataFrame) -> str:
     if others:
         first += f" ({others})"
     return f"{first}: {_latencies(answered)}" if len(answered) else f"{first}."
+
+
+def key_figures(frames: pd.DataFrame, answered: pd.DataFrame, rate_hz: float) -> tuple[KeyFigure, ...]:
+    """Returns the numbers that most readers look for: frames answered, median and 95th percentile, frames per second."""
+    read, count = len(frames), outcome_counts(frames).get(Outcome.ANSWERED, 0)
+    totals = column_values(answered, "total_ms")
+    p50, p95 = np.percentile(totals, (50, 95)).tolist() if len(totals) else (np.nan, np.nan)
+    of_totals = f"of {len(totals):,} answered frames"
+    return (
+        KeyFigure("answered", share(count / read) if read else NOTHING, f"{count:,} of {read:,} frames"),
+        KeyFigure("median latency (p50)", _or_nothing(p50), of_totals),
+        KeyFigure("95th percentile (p95)", _or_nothing(p95), of_totals),
+        KeyFigure("frames per second", number(rate_hz), "answered"),
+    )
+
+
+def _or_nothing(value_ms: float) -> str:
+    return milliseconds(value_ms) if np.isfinite(value_ms) else NOTHING
 
 
 def _latencies(answered: pd.DataFrame) -> str:

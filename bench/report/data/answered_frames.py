@@ -81,19 +81,41 @@ def frames_near_median(frames: pd.DataFrame) -> pd.DataFrame:
 def mean_durations(frames: pd.DataFrame) -> dict[str, float]:
     """Returns the mean duration of each stage in milliseconds, in chronological order; they sum to the mean total.
 
+    The crossing is split as in `stage_durations`.
+    """
+    return {stage: float(durations.mean()) for stage, durations in stage_durations(frames).items()}
+
+
+def stage_durations(frames: pd.DataFrame) -> dict[str, Floats]:
+    """Returns the duration of each stage of each frame in milliseconds, in chronological order.
+
     The crossing is split into uplink and downlink if every frame has both and neither mean is negative, which an
     inaccurate clock offset can cause.
     """
-    parts = {str(part): float(column_values(frames, f"{part}_ms").mean()) for part in PARTS}
-    up, down = (float(column_values(frames, f"{direction}_ms").mean()) for direction in _SPLIT_CROSSING)
-    if not (up >= 0 and down >= 0):
+    parts = {str(part): column_values(frames, f"{part}_ms") for part in PARTS}
+    up, down = (column_values(frames, f"{direction}_ms") for direction in _SPLIT_CROSSING)
+    if not (up.mean() >= 0 and down.mean() >= 0):
         return parts
-    split: dict[str, float] = {}
-    for part, mean in parts.items():
+    split: dict[str, Floats] = {}
+    for part, durations in parts.items():
         if part == "mask_decoded":
             split["downlink"] = down
-        split["uplink" if part == "crossing" else part] = up if part == "crossing" else mean
+        split["uplink" if part == "crossing" else part] = up if part == "crossing" else durations
     return split
+
+
+def stage_intervals(frames: pd.DataFrame, start_ns: int) -> dict[str, tuple[Floats, Floats]]:
+    """Returns the begin and the end of each stage of each frame, in seconds since `start_ns`.
+
+    The stages of a frame follow each other without gaps from the time it was due, so all times are on the vehicle's
+    clock. Without a split crossing, the worker's stages are too late by the duration of the downlink.
+    """
+    end = seconds_since(frames, "t_due_ns", start_ns)
+    intervals = {}
+    for stage, durations in stage_durations(frames).items():
+        begin, end = end, end + durations / 1e3
+        intervals[stage] = (begin, end)
+    return intervals
 
 
 def frame_name(vehicle: str, camera: str, sequence: int) -> str:

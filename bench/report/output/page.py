@@ -1,7 +1,9 @@
 """Renders a report as one self-contained HTML file that loads nothing from the network."""
 
+import base64
 import json
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import resources
 from typing import Final
@@ -34,6 +36,7 @@ _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 def render(report: ReportContent) -> str:
     """Returns the whole page."""
     charts = {chart.name: chart for chart in report.charts()}
+    numbers = {name: index for index, name in enumerate(charts, start=1)}
     return "\n".join((
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -49,19 +52,45 @@ def render(report: ReportContent) -> str:
         '<a class="skip" href="#main">Skip to the report</a>',
         f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.chapters))}</ol></nav>',
         '<main id="main">',
-        f'<header><h1>{escape(report.title)}</h1><p class="summary">{escape(report.summary)}</p></header>',
-        *map(_chapter, report.chapters),
+        _header(report),
+        *(_chapter(chapter, numbers) for chapter in report.chapters),
         "</main>",
         '<aside id="frame" aria-live="polite" aria-label="One frame" hidden tabindex="-1"></aside>',
         *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
         _data("toggles", json.dumps({name: _toggles(chart) for name, chart in charts.items() if chart.toggles})),
         _data("frames", json.dumps(report.frames)),
-        f"<script>{_script(plotly_script())}</script>",
+        f'<script type="application/octet-stream" id="plotly">{_compressed(plotly_script())}</script>',
         f"<script>{_script(_static('report.js'))}</script>",
         "</body>",
         "</html>",
         "",
     ))  # fmt: skip
+
+
+def _header(report: ReportContent) -> str:
+    """Returns the title, the summary, the key figures, the picture and the cautions of folded chapters."""
+    figures = "".join(
+        f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.value)}<span>{escape(figure.note)}</span></dd></div>"
+        for figure in report.key_figures
+    )
+    picture = report.picture
+    return "\n".join((
+        f'<header><h1>{escape(report.title)}</h1><p class="summary">{escape(report.summary)}</p>',
+        *(
+            f'<p class="caution"><strong>{escape(chapter.title)}.</strong> {escape(caution.text)} '
+            f'<a href="#{chapter.anchor}">Details</a></p>'
+            for chapter, caution in report.cautions()
+        ),
+        f'<dl class="key-figures">{figures}</dl>' if figures else "",
+        f'<figure class="picture"><img src="{escape(picture.url)}" alt="{escape(picture.caption)}">'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>" if picture else "",
+        "</header>",
+    ))  # fmt: skip
+
+
+def _compressed(code: str) -> str:
+    """Compresses a script by DEFLATE in the zlib format, in base64; report.js decompresses it."""
+    return base64.b64encode(zlib.compress(code.encode(), 9)).decode()
 
 
 def _static(name: str) -> str:
@@ -84,13 +113,14 @@ def _link(chapter: Chapter) -> str:
     return f'<li><a href="#{chapter.anchor}">{escape(chapter.title)}</a></li>'
 
 
-def _chapter(chapter: Chapter) -> str:
-    parts = "\n".join(map(_part, chapter.parts))
+def _chapter(chapter: Chapter, numbers: Mapping[str, int]) -> str:
+    parts = "\n".join(_part(part, numbers) for part in chapter.parts)
     heading = f'<h2 id="{chapter.anchor}-title">{escape(chapter.title)}</h2>'
-    return f'<section id="{chapter.anchor}" aria-labelledby="{chapter.anchor}-title">{heading}\n{parts}\n</section>'
+    content = f"<details><summary>{heading}</summary>{parts}</details>" if chapter.is_folded else f"{heading}\n{parts}"
+    return f'<section id="{chapter.anchor}" aria-labelledby="{chapter.anchor}-title">{content}\n</section>'
 
 
-def _part(part: ChapterPart) -> str:
+def _part(part: ChapterPart, numbers: Mapping[str, int]) -> str:
     match part:
         case Paragraph(content):
             return f"<p>{escape(content)}</p>"
@@ -101,7 +131,7 @@ def _part(part: ChapterPart) -> str:
         case CollapsedTable(summary, table):
             return f"<details><summary>{escape(summary)}</summary>{_table(table)}</details>"
         case Chart():
-            return _chart(part)
+            return _chart(part, numbers[part.name])
         case FrameList(heading, frames):
             buttons = "".join(
                 f'<button type="button" data-frame="{sequence}">{escape(label)}</button>' for sequence, label in frames
@@ -109,7 +139,7 @@ def _part(part: ChapterPart) -> str:
             return f'<div class="frames"><span>{escape(heading)}</span>{buttons}</div>'
 
 
-def _chart(chart: Chart) -> str:
+def _chart(chart: Chart, number_of_figure: int) -> str:
     name = escape(chart.name)
     toggles = "".join(
         f'<button type="button" data-chart="{name}" data-toggle="{index}" aria-pressed="{str(not index).lower()}">{escape(toggle.label)}</button>'
@@ -119,7 +149,8 @@ def _chart(chart: Chart) -> str:
         f'<figure id="figure-{name}">'
         + (f'<div class="toggles" role="group" aria-label="Scale">{toggles}</div>' if toggles else "")
         + f'<div class="chart" id="plot-{name}" role="img" aria-labelledby="caption-{name}" style="height:{chart.height}px"></div>'
-        f'<figcaption id="caption-{name}">{escape(chart.caption)}</figcaption></figure>'
+        f'<figcaption id="caption-{name}"><b>Figure {number_of_figure}.</b> {escape(chart.caption)} '
+        f'<a href="#figure-{name}" data-csv="{name}">CSV</a></figcaption></figure>'
     )
 
 

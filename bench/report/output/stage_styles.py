@@ -56,7 +56,7 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 def node_of(stage: str) -> str:
     """Returns the node a stage belongs to: edge, link or cloud."""
-    return "link" if stage in {"uplink", "downlink"} else WHERE[stage]
+    return WHERE[stage]
 
 
 def series_style(index: int) -> tuple[str, str]:

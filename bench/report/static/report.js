@@ -6,7 +6,15 @@
   const panel = document.getElementById("frame");
   const NOT_MEASURED = -2147483648;
   const PRINT_WIDTH = 680; // Pixels between the margins of an A4 page.
+  const NARROW = 560; // Charts of fewer pixels have a smaller font and narrow margins.
   const plots = [...document.querySelectorAll(".chart")];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  // The colours of texts, lines and backgrounds of charts in dark mode; the colours of data stay.
+  const DARK = {
+    "#ffffff": "#0d1117", "#24292f": "#e6edf3", "#222222": "#e6edf3", "#57606a": "#9da7b3", "#e6e8eb": "#262c36",
+    "#8a9099": "#7d8590", "#c4c9d0": "#3d444d", "#f2f7fc": "#101d2c", "#f0f0f0": "#1a1e24", "#fffaf0": "#241d10",
+    "#d4d4d4": "#57606a", "#4d4d4d": "#8b949e", "#000000": "#e6edf3", "rgba(255,255,255,0.8)": "rgba(13,17,23,0.8)",
+  };
   let table = null; // Decoded columns of the frames.
   let opener = null; // The element that had the focus before a frame was opened.
 
@@ -37,30 +45,124 @@
 
   const nameOf = (plot) => plot.id.slice("plot-".length);
 
+  function recoloured(value) {
+    if (typeof value === "string") return DARK[value] ?? value;
+    if (Array.isArray(value)) return value.map(recoloured);
+    if (!value || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, name === "textfont" ? inner : recoloured(inner)]));
+  }
+
+  // Draws a chart in the colours and for the width of the page; legends stand below it as text, which wraps.
   function draw(plot) {
-    if (plot.dataset.drawn) return;
-    plot.dataset.drawn = "yes";
-    const figure = read(`chart-${nameOf(plot)}`);
-    const traces = hasWebgl ? figure.data : figure.data.map((trace) => asVectors(plot, trace));
-    Plotly.newPlot(plot, traces, figure.layout, {
-      responsive: true, displaylogo: false, showSendToCloud: false,
+    const name = nameOf(plot);
+    const figure = read(`chart-${name}`);
+    let traces = hasWebgl ? figure.data : figure.data.map((trace) => asVectors(plot, trace));
+    let layout = figure.layout;
+    if (dark.matches) [traces, layout] = [recoloured(traces), recoloured(layout)];
+    const isNarrow = plot.clientWidth < NARROW;
+    const listed = layout.showlegend === false ? [] : traces.filter((trace) => trace.name && trace.showlegend !== false);
+    layout.showlegend = false;
+    layout.margin = { ...layout.template.layout.margin, t: 12, ...(isNarrow && { l: 8, r: 12 }) };
+    if (isNarrow) {
+      layout.font = { ...layout.template.layout.font, size: 11 };
+      layout.annotations = layout.annotations?.filter((annotation) => annotation.name !== "wide");
+    }
+    Plotly.react(plot, traces, layout, {
+      responsive: true, displaylogo: false, displayModeBar: "hover",
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
+    if (plot.dataset.drawn) return;
+    plot.dataset.drawn = "yes";
+    if (listed.length > 1) plot.after(legend(plot, listed));
     plot.on("plotly_click", (event) => {
       const sequence = event.points.map((point) => point.customdata).find((value) => typeof value === "number");
-      if (sequence !== undefined && nameOf(plot) === "timeline") open(sequence);
+      if (sequence !== undefined && name === "timeline") open(sequence);
     });
   }
+
+  const STROKES = { dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4", longdashdot: "10 3 2 3" };
+
+  // Returns the names of the traces with samples of their colours; a click hides or shows a trace.
+  function legend(plot, traces) {
+    const list = element("ul", "", { class: "legend" });
+    for (const trace of traces) {
+      const button = element("button", trace.name, { type: "button", "aria-pressed": "true" });
+      if (document.querySelector(`.swatch-${CSS.escape(trace.name)}`) && trace.type === "bar") {
+        button.prepend(element("span", "", { class: `swatch swatch-${trace.name}` }));
+      } else if (trace.mode === "lines" || trace.mode === "lines+markers") {
+        const stroke = STROKES[trace.line.dash] ?? "none";
+        const sample = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+        sample.setAttribute("class", "stroke");
+        sample.innerHTML = `<line x1="0" y1="6" x2="26" y2="6" stroke="${trace.line.color}" stroke-width="2.5" stroke-dasharray="${stroke}"/>`;
+        button.prepend(sample);
+      } else {
+        const marker = trace.marker ?? {};
+        const colour = marker.line?.width > 1 ? marker.line.color : marker.color;
+        button.prepend(element("span", "", { class: "swatch", style: `background:${colour}` }));
+      }
+      button.addEventListener("click", () => {
+        const isShown = button.getAttribute("aria-pressed") === "true";
+        button.setAttribute("aria-pressed", String(!isShown));
+        const indices = plot.data.flatMap((each, index) => each.name === trace.name ? [index] : []);
+        Plotly.restyle(plot, { visible: isShown ? "legendonly" : true }, indices);
+      });
+      const item = element("li");
+      item.append(button);
+      list.append(item);
+    }
+    return list;
+  }
+
+  // Downloads the data of a chart: one row for each value of each trace.
+  function download(name) {
+    const figure = read(`chart-${name}`);
+    const title = (axis) => figure.layout[axis]?.title?.text;
+    const fields = ["x", "y", "base", "width", "lowerfence", "q1", "median", "q3", "upperfence", "customdata", "text"];
+    const columns = figure.data.map((trace) => Object.fromEntries(
+      fields.map((field) => [field, decodeArray(trace[field])]).filter(([, column]) => column && typeof column === "object")
+    ));
+    const used = fields.filter((field) => columns.some((column) => field in column));
+    const cell = (value) => /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
+    const headings = used.map((field) => ({ x: title("xaxis"), y: title("yaxis") })[field] ?? field);
+    const rows = [["series", ...headings], ...columns.flatMap((column, index) => {
+      const count = Math.max(...Object.values(column).map((values) => values.length));
+      return Array.from({ length: count }, (_, row) => [
+        figure.data[index].name ?? "", ...used.map((field) => column[field]?.[row] ?? ""),
+      ]);
+    })];
+    const text = rows.map((row) => row.map((value) => cell(String(value))).join(",")).join("\n");
+    const link = element("a", "", { href: URL.createObjectURL(new Blob([text + "\n"], { type: "text/csv" })), download: `${name}.csv` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  for (const link of document.querySelectorAll("[data-csv]")) {
+    link.addEventListener("click", (event) => { event.preventDefault(); download(link.dataset.csv); });
+  }
+
+  // A link to a folded chapter opens it.
+  function unfold() {
+    const details = document.querySelector(`section:target > details`);
+    if (!details || details.open) return;
+    details.open = true;
+    details.scrollIntoView();
+  }
+  window.addEventListener("hashchange", unfold);
+  unfold();
 
   // Each chart is drawn when the reader scrolls near it, so that the page opens quickly.
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { near.unobserve(entry.target); draw(entry.target); }
   }, { rootMargin: "800px" });
-  plots.forEach((plot) => near.observe(plot));
+  inflate(document.getElementById("plotly").textContent).then((bytes) => {
+    const library = element("script", new TextDecoder().decode(bytes));
+    document.head.append(library);
+    plots.forEach((plot) => near.observe(plot));
+    dark.addEventListener("change", () => plots.filter((plot) => plot.dataset.drawn).forEach(draw));
+  });
 
   window.addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details")) details.open = true;
-    for (const plot of plots) { draw(plot); Plotly.relayout(plot, { width: PRINT_WIDTH }); }
+    for (const plot of plots) { if (!plot.dataset.drawn) draw(plot); Plotly.relayout(plot, { width: PRINT_WIDTH }); }
   });
   window.addEventListener("afterprint", () => {
     for (const plot of plots) Plotly.relayout(plot, { width: null, autosize: true });
@@ -69,7 +171,7 @@
   for (const button of document.querySelectorAll("[data-toggle]")) {
     button.addEventListener("click", () => {
       const plot = document.getElementById(`plot-${button.dataset.chart}`);
-      draw(plot);
+      if (!plot.dataset.drawn) draw(plot);
       const { traces, layout } = toggles[button.dataset.chart][button.dataset.toggle];
       Plotly.update(plot, traces, layout);
       for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
@@ -85,11 +187,16 @@
   document.addEventListener("scroll", mark, { passive: true });
   mark();
 
-  // Decodes a column of int32: base64, DEFLATE (zlib format), four byte planes.
-  async function unpack(text) {
+  // Decodes bytes: base64, DEFLATE (zlib format).
+  async function inflate(text) {
     const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+
+  // Decodes a column of int32: four byte planes.
+  async function unpack(text) {
+    const planes = await inflate(text);
     const count = planes.length / 4;
     const bytes = new Uint8Array(planes.length);
     for (let index = 0; index < count; index++) {

@@ -1,5 +1,6 @@
 """Tests of the HTML report in a real browser without network."""
 
+import csv
 import re
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from bench.report.content import ReportContent
 from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of, write_report
 from bench.report.output.charts import find_browser, write_figures
@@ -193,6 +195,71 @@ def test_a_button_switches_the_distribution_to_its_tail(visit: Visit) -> None:
     assert tail.get_attribute("aria-pressed") == "true"
     visit.page.locator("[data-chart=cumulative][data-toggle='0']").click()
     assert visit.page.evaluate(axis_type) == "linear"
+
+
+def test_the_data_of_a_figure_are_downloaded_as_csv(visit: Visit, report: ReportContent) -> None:
+    """Each figure has a number and a link to its data."""
+    captions = visit.page.locator("figure:has(.chart) figcaption").all_inner_texts()
+    assert [caption.split(".")[0] for caption in captions] == [
+        f"Figure {number}" for number in range(1, len(captions) + 1)
+    ]
+    assert visit.page.locator("[data-csv]").count() == len(captions) == visit.page.locator(".chart").count()
+    with visit.page.expect_download() as download:
+        visit.page.locator("[data-csv=waterfall]").click()
+    rows = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
+    chart = next(chart for chart in report.charts() if chart.name == "waterfall")
+    assert [row["series"] for row in rows] == [trace["name"] for trace in chart.traces]
+    durations = [float(row["time since the frame was due, ms"]) for row in rows]
+    assert durations == pytest.approx([trace["x"][0] for trace in chart.traces])
+
+
+def test_a_click_on_the_legend_hides_a_series(visit: Visit) -> None:
+    """The legend stands below the chart as text, which wraps on a narrow screen."""
+    stage = visit.page.locator("#figure-shares .legend button", has_text="inferred")
+    shown = (
+        "document.getElementById('plot-shares').data.find(trace => trace.name === 'inferred').visible !== 'legendonly'"
+    )
+    stage.click()
+    assert stage.get_attribute("aria-pressed") == "false"
+    assert not visit.page.evaluate(shown)
+    stage.click()
+    assert visit.page.evaluate(shown)
+
+
+def test_a_link_opens_a_folded_chapter(visit: Visit) -> None:
+    """The setup is folded at the end of the page."""
+    setup = visit.page.locator("#provenance > details")
+    visit.page.evaluate("document.querySelector('#provenance > details').open = false")
+    visit.page.locator("nav a[href='#outcomes']").click()
+    assert setup.get_attribute("open") is None
+    visit.page.locator("nav a[href='#provenance']").click()
+    visit.page.locator("#table-provenance").wait_for(state="visible")
+
+
+def test_charts_follow_the_colour_scheme_of_the_browser(visit: Visit) -> None:
+    """A white chart on a dark page would be hard to read."""
+    background = (
+        "[getComputedStyle(document.body).backgroundColor,"
+        " getComputedStyle(document.querySelector('#plot-waterfall .main-svg')).backgroundColor]"
+    )
+    visit.page.emulate_media(color_scheme="dark")
+    visit.page.wait_for_function(f"new Set({background}).size === 1 && {background}[0] === 'rgb(13, 17, 23)'")
+    visit.page.emulate_media(color_scheme="light")
+    visit.page.wait_for_function(f"new Set({background}).size === 1 && {background}[0] === 'rgb(255, 255, 255)'")
+
+
+def test_the_buttons_of_a_chart_appear_when_it_is_pointed_at(visit: Visit) -> None:
+    """They would otherwise cover data."""
+    bar = visit.page.locator("#plot-waterfall .modebar-group").first
+    visit.page.mouse.move(0, 0)
+    visit.page.wait_for_function(
+        "getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity === '0'"
+    )
+    visit.page.locator("#plot-waterfall").hover()
+    visit.page.wait_for_function(
+        "getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity !== '0'"
+    )
+    assert bar.is_visible()
 
 
 def test_the_page_can_be_printed(visit: Visit) -> None:

@@ -1,12 +1,15 @@
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
+from bench.report.chapters.run.load import frames_in_system, queue_depth
 from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInputError, load_report_input
 from bench.report.document import ReportError, report_of, write_report
@@ -20,6 +23,7 @@ from tests.support import run_damage
 from tests.support.synthetic_study import write_study
 
 MAX_PAGE_BYTES = 15_000_000
+MAX_DEMO_PAGE_BYTES = 2_500_000  # Of a run of 60 frames with overlays.
 
 
 def chapter_of(report: ReportContent, anchor: str) -> Chapter:
@@ -48,12 +52,54 @@ def test_the_summary_has_outcomes_latencies_and_the_longest_stage(report: Report
 
 
 def test_the_chapters_of_a_run_have_a_fixed_order(report: ReportContent) -> None:
-    """Setup and consistency come first, then outcomes, then times."""
+    """Results come first; the consistency of the log and the setup are folded at the end."""
     anchors = [chapter.anchor for chapter in report.chapters]
     assert anchors == [
-        "provenance", "consistency", "outcomes", "stages", "distribution", "timeline", "throughput", "clocks",
-        "resources", "statistics",
+        "stages", "outcomes", "distribution", "timeline", "load", "throughput", "clocks", "resources", "statistics",
+        "consistency", "provenance",
     ]  # fmt: skip
+    assert [chapter.anchor for chapter in report.chapters if chapter.is_folded] == anchors[-2:]
+
+
+def test_the_key_figures_stand_at_the_top(report: ReportContent) -> None:
+    """A reader finds the share of answered frames, the percentiles and the throughput without scrolling."""
+    values = {figure.label: figure.value for figure in report.key_figures}
+    assert list(values) == ["answered", "median latency (p50)", "95th percentile (p95)", "frames per second"]
+    assert values["answered"] == "98 %"
+    total = next(row for table in report.tables() if table.name == "stages" for row in table.rows if row[0] == "total")
+    assert values["median latency (p50)"] == f"{total[3]:.0f} ms"
+    assert report.picture is not None
+    assert report.picture.url.startswith("data:image/jpeg;base64,")
+
+
+def test_cautions_of_folded_chapters_stand_at_the_top(run: Path, tmp_path: Path) -> None:
+    """A reader must not miss that a run is incomplete or that its log is inconsistent."""
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    manifest = json.loads((copied / "manifest.json").read_text())
+    (copied / "manifest.json").write_text(json.dumps(manifest | {"state": "running"}))
+    page = write_report([copied], tmp_path / "page.html").read_text()
+    header = page[page.index("<header>") : page.index("</header>")]
+    assert "The state of this run is not complete but running" in header
+
+
+def test_chart_and_table_name_the_same_stages(report: ReportContent) -> None:
+    """A reader looks up a bar of the chart in the table below it."""
+    waterfall, shares = (
+        next(chart for chart in report.charts() if chart.name == name) for name in ("waterfall", "shares")
+    )
+    table = next(table for table in report.tables() if table.name == "stages")
+    names = [str(row[0]) for row in table.rows]
+    assert [trace["name"] for trace in waterfall.traces] == [trace["name"] for trace in shares.traces] == names[:-1]
+
+
+def test_queue_depths_and_loads_follow_from_the_stage_durations() -> None:
+    """Three frames are due 10 ms apart; each waits 15 ms and takes 25 ms."""
+    begin = np.array([0.0, 0.010, 0.020])
+    times, depth = queue_depth(begin, begin + 0.015)
+    np.testing.assert_allclose(times, [0, 0.010, 0.015, 0.020, 0.025, 0.035])
+    assert depth.tolist() == [1, 2, 1, 2, 1, 0]
+    assert frames_in_system(begin, begin + 0.025).tolist() == [0, 1, 2]
 
 
 def test_every_axis_has_a_unit(report: ReportContent, run: Path, slower: Path, tmp_path: Path) -> None:
@@ -361,3 +407,9 @@ def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
 def test_a_collapsed_table_is_one_of_the_tables(report: ReportContent) -> None:
     """`--tables` must also write tables that are hidden on the page."""
     assert "manifest" in {table.name for table in report.tables()}
+
+
+def test_the_page_of_a_short_run_is_small(tmp_path: Path) -> None:
+    """A reader can mail the page of the demo, which contains the chart library and images."""
+    run = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, overlays=60))
+    assert write_report([run]).stat().st_size <= MAX_DEMO_PAGE_BYTES

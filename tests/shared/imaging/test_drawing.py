@@ -100,7 +100,34 @@ def test_non_ascii_labels_are_drawn() -> None:
     assert _changed(drawn).any()
 
 
-def test_mask_is_blended() -> None:
-    """The result is that of `overlay`."""
+def test_mask_is_blended_and_has_a_legend() -> None:
+    """The legend lists the classes in the mask in the lower left corner; the rest is the result of `overlay`."""
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
-    np.testing.assert_array_equal(draw(_grey(), mask, LABELS, FRAME, 0.5), overlay(_grey(), mask, LABELS, 0.5))
+    one = draw(_grey(), mask, LABELS, FRAME, 0.5)
+    blended = overlay(_grey(), mask, LABELS, 0.5)
+    changed = np.argwhere((one != blended).any(axis=2))
+    assert changed[:, 0].min() > HEIGHT / 2
+    assert changed[:, 1].max() < WIDTH / 2
+    mask[:, WIDTH // 2 :] = 1
+    two = draw(_grey(), mask, LABELS, FRAME, 0.5)
+    higher = np.argwhere((two != overlay(_grey(), mask, LABELS, 0.5)).any(axis=2))
+    assert higher[:, 0].min() < changed[:, 0].min()
+
+
+def test_a_narrow_image_has_no_legend() -> None:
+    """Its text would not be legible and would cover the image."""
+    rgb, mask = np.zeros((60, 80, 3), np.uint8), np.zeros((60, 80), np.uint8)
+    np.testing.assert_array_equal(draw(rgb, mask, LABELS, FRAME, 0.5), overlay(rgb, mask, LABELS, 0.5))
+
+
+def test_the_label_of_a_small_box_is_smaller_than_that_of_a_large_box() -> None:
+    """A label in the size for the image would cover its neighbours."""
+
+    image = _grey(4 * HEIGHT, 4 * WIDTH)
+
+    def label_height(side: int) -> int:
+        drawn = draw(image, _detections((300, 300, 300 + side, 300 + side)), LABELS, FRAME, 0.5)
+        left = round((300 - 240) / 2 * 4) + 8
+        return int((drawn[: 4 * 150 - 8, left] != image[0, 0]).any(axis=1).sum())
+
+    assert 0 < label_height(30) < label_height(280)

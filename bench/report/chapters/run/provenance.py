@@ -37,8 +37,10 @@ def chapter(run: RunLog) -> Chapter:
     """Returns the setup of one run."""
     if not run.manifest:
         caution = Caution("The run has no readable manifest: source, model and settings are unknown.")
-        return Chapter("provenance", _TITLE, (caution,))
+        return Chapter("provenance", _TITLE, (caution,), is_folded=True)
     parts: list[ChapterPart] = []
+    if (state := plain_text(run.manifest.get("state") or _UNKNOWN)) != "complete":
+        parts.append(Caution(f"The state of this run is not complete but {state}: frames can be missing at its end."))
     if _section(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
     workers = _workers(run)
@@ -50,20 +52,21 @@ def chapter(run: RunLog) -> Chapter:
     parts.append(ReportTable("provenance", "Summary of the run's setup.", columns, tuple(_overview(run, workers))))
     manifest = ReportTable("manifest", "Manifest of the run.", columns, tuple(manifest_rows(run.manifest)))
     parts.append(CollapsedTable("Complete manifest", manifest))
-    return Chapter("provenance", _TITLE, tuple(parts))
+    return Chapter("provenance", _TITLE, tuple(parts), is_folded=True)
 
 
 def consistency(problems: Sequence[Problem], rows: int) -> Chapter:
     """Returns the problems of one or several logs with `rows` rows in total."""
     title = "Log consistency"
     if not problems:
-        return Chapter("consistency", title, (Paragraph(f"All {rows:,} rows could be read, and every check passed."),))
+        passed = Paragraph(f"All {rows:,} rows could be read, and every check passed.")
+        return Chapter("consistency", title, (passed,), is_folded=True)
     found = "1 problem was" if len(problems) == 1 else f"{len(problems)} problems were"
     caution = Caution(f"{found} found. Unreadable values are not included in this report and never estimated.")
     listed = tuple((str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems)
     columns = (*text_columns("file"), *number_columns("row"), *text_columns("column", "problem"))
     table = ReportTable("problems", "Problems of the log, with their positions in the files.", columns, listed)
-    return Chapter("consistency", title, (caution, table))
+    return Chapter("consistency", title, (caution, table), is_folded=True)
 
 
 def comparison(runs: Sequence[RunLog]) -> Chapter:
@@ -88,7 +91,8 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         columns = text_columns("what", "value")
         table = ReportTable("provenance_common", "Common values of all runs.", columns, common)
         parts.append(CollapsedTable("Common values of all runs", table))
-    return Chapter("provenance", _TITLE, tuple(parts or [Paragraph("Not known: no run has a manifest.")]))
+    parts = parts or [Paragraph("Not known: no run has a manifest.")]
+    return Chapter("provenance", _TITLE, tuple(parts), is_folded=True)
 
 
 def _workers(run: RunLog) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from bench.report.content import (
     number_columns,
     text_columns,
 )
-from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations
+from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations, stage_durations
 from bench.report.output.number_format import milliseconds, share
 from bench.report.output.stage_styles import STAGES, node_of, text_colour
 from shared.runlog.latency_table import PARTS, StageSummary, summarise_durations
@@ -86,7 +86,7 @@ def _node_bands(stages: Sequence[str]) -> Trace:
         })  # fmt: skip
         names.append({
             "text": title, "xref": "paper", "x": 1, "xanchor": "right", "y": (begin + end - 1) / 2,
-            "showarrow": False, "font": {"color": "#57606a", "size": 12},
+            "showarrow": False, "font": {"color": "#57606a", "size": 12}, "name": "wide",
         })  # fmt: skip
         begin = end
     return {"shapes": shapes, "annotations": names}
@@ -108,7 +108,8 @@ def _waterfall_caption(near_median: pd.DataFrame, durations: dict[str, float], t
 
 def _shares_chart(frames: pd.DataFrame) -> Chart:
     """Shows the share of each stage in the time of all frames, and of the fastest, middle and slowest frames."""
-    groups = [(name, *_stage_shares(rows)) for name, rows in _groups(frames)]
+    stages = tuple(stage_durations(frames))
+    groups = [(name, *_stage_shares(rows, stages)) for name, rows in _groups(frames)]
     labels = [f"{name}<br>mean {milliseconds(total)}" for name, _, total in groups]
     traces = tuple(
         stage_bar(
@@ -122,7 +123,7 @@ def _shares_chart(frames: pd.DataFrame) -> Chart:
             textangle=0,
             textfont={"color": text_colour(STAGES[stage].colour)},
         )
-        for stage in map(str, PARTS)
+        for stage in stages
     )
     axes = {"xaxis": axis("share of the time, %", range=[0, 100]), "yaxis": {"autorange": "reversed"}}
     layout = STACKED_LAYOUT | axes
@@ -143,12 +144,12 @@ def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     ]
 
 
-def _stage_shares(frames: pd.DataFrame) -> tuple[dict[str, float], float]:
+def _stage_shares(frames: pd.DataFrame, stages: Sequence[str]) -> tuple[dict[str, float], float]:
     """Returns each stage's share of the time, and the mean total in milliseconds."""
     totals = column_values(frames, "total_ms")
     total = float(totals.sum())
     stage_shares = {
-        str(part): float(column_values(frames, f"{part}_ms").sum()) / total if total else np.nan for part in PARTS
+        stage: float(column_values(frames, f"{stage}_ms").sum()) / total if total else np.nan for stage in stages
     }
     return stage_shares, float(totals.mean())
 
@@ -168,9 +169,10 @@ def _shares_caption(groups: list[tuple[str, dict[str, float], float]]) -> str:
     )
 
 
-def stage_summaries(frames: pd.DataFrame) -> list[StageSummary]:
+def stage_summaries(frames: pd.DataFrame, stages: Sequence[str] = tuple(map(str, PARTS))) -> list[StageSummary]:
     """Returns percentiles and share of each stage and of the total."""
-    return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in (*PARTS, "total")]))
+    names = (*stages, "total")
+    return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in names]), names)
 
 
 def _table(frames: pd.DataFrame) -> ReportTable:
@@ -185,7 +187,7 @@ def _table(frames: pd.DataFrame) -> ReportTable:
             summary.p99_ms,
             100 * summary.share,
         )
-        for summary in stage_summaries(frames)
+        for summary in stage_summaries(frames, tuple(stage_durations(frames)))
     )
     columns = (
         Column("stage", ColumnKind.STAGE),

@@ -1,4 +1,4 @@
-"""The effect of each axis of a study on CPU and memory, describe_tests with one value per run."""
+"""The effect of each axis of a study on CPU and memory, tested with one value per run."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def chapter(study: StudyLog) -> Chapter | None:
         return None
     introduction = Paragraph(
         "Each run contributes one value: its mean CPU or its maximum memory. The samples within a run are correlated and "
-        "cannot be describe_tests as independent values. 100 % CPU means one busy core."
+        "cannot be tested as independent values. 100 % CPU means one busy core."
     )
     return Chapter("utilisation", "CPU and memory by axis", (introduction, *parts))
 

@@ -133,7 +133,8 @@ def test_the_tariff_in_the_manifest_of_a_study_is_used(tmp_path: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["tariff"] = {"price_per_hour": 1.25, "currency": "EUR", "footage_hz": 24}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    first, second = _rows(folder, lambda _: _report(folder).chapters[-1])
+    cost = next(chapter for chapter in _report(folder).chapters if chapter.anchor == "cost")
+    first, second = _rows(folder, lambda _: cost)
     prices = [1.25 * 24 * 24 / rate for rate in (8.0, 10.0, 12.0)]
     assert (first["run"], first["runs"], first["answered a second"]) == ("jpeg", 3, 10.0)
     assert (first["price EUR"], first["± EUR"]) == pytest.approx((prices[1], np.std(prices, ddof=1)))

@@ -1,0 +1,158 @@
+"""How frames of a run overlap: a Gantt chart, the depth of each queue over time, and latency against load."""
+
+import numpy as np
+import pandas as pd
+
+from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, line, not_measured, points, stage_bar
+from bench.report.content import Chapter, Chart, Trace
+from bench.report.data.answered_frames import (
+    TIME_AXIS_TITLE,
+    column_values,
+    downsampled,
+    seconds_since,
+    stage_durations,
+    stage_intervals,
+)
+from bench.report.output.number_format import milliseconds, number
+from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
+from bench.statistics.bootstrap import Floats
+
+_TITLE = "Overlap and load"
+_GANTT_FRAMES = 24
+_QUEUES = {  # The stages in which a frame waits.
+    "taken": "the vehicle's queue",
+    "sent": "the window",
+    "dequeued": "the worker's queue",
+    "batched": "batch and engine",
+}
+_MAX_STEPS = 1000
+_NEEDS_BOTH = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
+
+
+def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
+    """Returns the charts of overlapping frames; `read` is the number of all frames."""
+    if answered.empty:
+        return not_measured("load", _TITLE)
+    intervals = stage_intervals(answered, start_ns)
+    note = ("" if "uplink" in intervals else _NEEDS_BOTH) + unanswered_note(read, len(answered))
+    due = seconds_since(answered, "t_due_ns", start_ns)
+    in_system = frames_in_system(due, due + column_values(answered, "total_ms") / 1e3)
+    parts = (
+        _gantt(answered, start_ns),
+        _queue_chart(intervals, note),
+        _load_chart(answered, in_system),
+    )
+    return Chapter("load", _TITLE, parts)
+
+
+def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
+    """Shows when each of some successive frames was in which stage."""
+    first = max(0, (len(answered) - _GANTT_FRAMES) // 2)
+    rows = answered.iloc[first : first + _GANTT_FRAMES]
+    labels = [f"#{sequence}" for sequence in rows["sequence"]]
+    durations = stage_durations(rows)
+    traces = tuple(
+        stage_bar(
+            stage, labels, 1e3 * (end - begin), "%{y}: %{customdata:.3f} ms", base=begin, customdata=durations[stage]
+        ) | {"x": end - begin}
+        for stage, (begin, end) in stage_intervals(rows, start_ns).items()
+    )  # fmt: skip
+    due = seconds_since(rows, "t_due_ns", start_ns)
+    done = due + column_values(rows, "total_ms") / 1e3
+    most = int(queue_depth(due, done)[1].max(initial=1))
+    caption = (
+        f"When each of {len(rows)} successive answered frames in the middle of the run was in which stage. "
+        f"{f'Up to {most} of them are under way at the same time.' if most > 1 else 'They do not overlap.'}"
+    )
+    layout = STACKED_LAYOUT | {
+        "barmode": "overlay",
+        "bargap": 0.15,
+        "xaxis": axis(TIME_AXIS_TITLE),
+        "yaxis": axis("frame", autorange="reversed", type="category"),
+    }
+    return Chart("gantt", caption, traces, layout, height=250 + 18 * len(rows))
+
+
+def _queue_chart(intervals: dict[str, tuple[Floats, Floats]], note: str) -> Chart:
+    """Shows how many frames wait in each queue."""
+    traces: list[Trace] = []
+    mean_waits = {}
+    for index, (stage, queue) in enumerate(_QUEUES.items()):
+        begin, end = intervals[stage]
+        times, depth = _thinned(*queue_depth(begin, end))
+        colour, dash = series_style(index)
+        style = {"color": colour, "width": 1.5, "shape": "hv", "dash": dash}
+        traces.append(line(f"{stage}: {queue}", times, depth, style, f"{queue}: %{{y}} frames"))
+        mean_waits[queue] = 1e3 * float((end - begin).mean())
+    longest = max(mean_waits, key=lambda queue: mean_waits[queue])
+    caption = (
+        f"Frames that wait in each queue over time. The longest mean wait is that for {longest}: "
+        f"{milliseconds(mean_waits[longest])}.{note}"
+    )
+    layout = {
+        "xaxis": axis_from_zero(TIME_AXIS_TITLE),
+        "yaxis": axis_from_zero("waiting frames", tickformat=",d", nticks=6),
+        "showlegend": True,
+    }
+    return Chart("queue_depth", caption, tuple(traces), layout, height=320)
+
+
+def _load_chart(answered: pd.DataFrame, in_system: Floats) -> Chart:
+    """Shows the total latency of each frame against the number of frames that were in the system before it."""
+    rows = downsampled(answered.assign(in_system=in_system))
+    loads = np.unique(in_system)
+    totals = column_values(answered, "total_ms")
+    medians = np.array([np.median(totals[in_system == load]) for load in loads])
+    traces = (
+        points(
+            "frame",
+            rows["in_system"].to_numpy(np.float64),
+            column_values(rows, "total_ms"),
+            {"color": "#6d9db5", "size": 7, "opacity": 0.5},
+            "#%{customdata}: %{y:.2f} ms, %{x} frames before it",
+            customdata=rows["sequence"].to_numpy(np.int32),
+        ),
+        line("median", loads, medians, {"color": TOTAL_COLOUR, "width": 2}, "median %{y:.2f} ms at %{x}")
+        | {"mode": "lines+markers"},
+    )
+    least, most = (f"{milliseconds(medians[index])} with {number(int(loads[index]))}" for index in (0, -1))
+    caption = (
+        "Total latency of each answered frame against its load: the answered frames that were already due and had no result "
+        f"yet when it became due. Median: {least}{'' if len(loads) == 1 else f', {most}'} of them."
+    )
+    layout = {
+        "xaxis": axis(
+            "frames in the system when the frame became due", tickformat=",d", range=[loads[0] - 0.5, loads[-1] + 0.5]
+        ),
+        "yaxis": axis_from_zero("total, ms"),
+        "showlegend": True,
+        "hovermode": "closest",
+    }
+    return Chart("latency_load", caption, traces, layout, height=320)
+
+
+def frames_in_system(due: Floats, done: Floats) -> Floats:
+    """Returns for each frame how many others were due before it and had no result when it became due; `due` ascends."""
+    before = np.arange(len(due)) - np.searchsorted(np.sort(done), due, side="right")
+    return np.asarray(np.maximum(before, 0), np.float64)
+
+
+def queue_depth(begin: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Returns the times at which frames enter or leave a queue, and the number of frames in it from then on.
+
+    Frames that pass without waiting do not count.
+    """
+    waits = end > begin
+    times = np.concatenate((begin[waits], end[waits]))
+    changes = np.repeat([1.0, -1.0], int(waits.sum()))
+    order = np.lexsort((changes, times))  # At the same time, frames leave before others enter.
+    return times[order], np.cumsum(changes[order])
+
+
+def _thinned(times: Floats, depth: Floats) -> tuple[Floats, Floats]:
+    """Returns at most 1,000 steps; each is the highest depth of the steps that it replaces."""
+    if len(times) <= _MAX_STEPS:
+        return times, depth
+    starts = np.linspace(0, len(times), _MAX_STEPS, endpoint=False).astype(int)
+    return times[starts], np.asarray(np.maximum.reduceat(depth, starts), np.float64)
