@@ -122,7 +122,6 @@ def test_a_narrow_image_has_no_legend() -> None:
 
 def test_the_label_of_a_small_box_is_smaller_than_that_of_a_large_box() -> None:
     """A label in the size for the image would cover its neighbours."""
-
     image = _grey(4 * HEIGHT, 4 * WIDTH)
 
     def label_height(side: int) -> int:
