@@ -1,15 +1,36 @@
-"""The documentation compared with the code: generated pages, environment variables, and the version."""
+"""The documentation compared with the code: generated pages, environment variables, log events, and the version."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from shared.log_lines import READY
+from shared.messages.frame import Status
+from shared.runlog.latency_log import Outcome
+
 ROOT = Path(__file__).parents[1]
+LOG_METHODS = {"info", "warning", "error", "exception", "log"}
+OUTCOMES = {"outcome.value": Outcome, "message.status.value": Status}  # Expressions that are part of an event's name.
+# The sections of the page of log events, by the package that logs them.
+EVENT_SECTIONS = {"shared": "Events of every node", "cloud": "Events of a worker", "edge": "Events of a vehicle and of"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogCall:
+    """A statement that logs an event."""
+
+    event: str
+    levels: set[str]
+    fields: set[str]  # With "" if the code computes some of their names.
 
 
 def test_the_generated_pages_are_up_to_date(tmp_path: Path) -> None:
@@ -43,3 +64,77 @@ def test_the_citation_names_this_version() -> None:
 def test_the_first_pages_stay_short(page: str) -> None:
     """New users do not read a page that is longer than three screens."""
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def keys(value: ast.AST, variables: dict[str, set[str]]) -> set[str]:
+    """Returns the keys of the dictionaries in an expression and the fields of a bound logger; "" for a computed key."""
+    found: set[Any] = set()
+    for node in ast.walk(value):
+        if isinstance(node, ast.Dict):
+            found |= {ast.literal_eval(key) if isinstance(key, ast.Constant) else "" for key in node.keys}
+        elif isinstance(node, ast.DictComp) or ast.unparse(node).startswith("dict("):
+            found.add("")
+        elif isinstance(node, ast.Name):
+            found |= variables.get(node.id, set())
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "bind":
+            found |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    return found
+
+
+def events(name: ast.expr) -> list[str]:
+    """Returns the events that the last positional argument of a log call may name."""
+    if isinstance(name, ast.JoinedStr):
+        prefix, value = name.values
+        assert isinstance(value, ast.FormattedValue)
+        return [
+            f"{ast.literal_eval(prefix)}{each.value}"
+            for each in OUTCOMES[ast.unparse(value.value)]
+            if each.name != "ANSWERED"
+        ]
+    return [{"READY": READY}[name.id] if isinstance(name, ast.Name) else ast.literal_eval(name)]
+
+
+def log_calls(path: Path) -> Iterator[LogCall]:
+    """Yields the statements of a module that log an event; one whose name has a variable part, once for each value."""
+    source = path.read_text(encoding="utf-8")
+    if not re.search(r"import .*(get_logger|RateLimitedLogger)|getLogger\(\"skylane", source):
+        return
+    variables: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign):
+            for target in getattr(node.targets[0], "elts", node.targets):
+                if isinstance(target, ast.Name):
+                    variables.setdefault(target.id, set()).update(keys(node.value, variables))
+                elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                    variables.setdefault(ast.unparse(target.value), set()).add(str(target.slice.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOG_METHODS:
+            fields = keys(node.func.value, variables)
+            for keyword in node.keywords:
+                fields |= {keyword.arg} if keyword.arg else keys(keyword.value, variables)
+            chosen = [part.attr for part in ast.walk(node.args[0]) if isinstance(part, ast.Attribute)]
+            levels = chosen if node.func.attr == "log" else [node.func.attr.replace("exception", "error")]
+            for event in events(node.args[-1]):
+                yield LogCall(event, {level.lower() for level in levels}, fields - {"exc_info"})
+
+
+@pytest.mark.parametrize("package", EVENT_SECTIONS)
+def test_every_log_event_is_documented_with_its_level_and_fields(package: str) -> None:
+    """Operators write alerts by this page; an event or a field that only the code or only the page has breaks them."""
+    page = (ROOT / "docs" / "reference" / "logs.md").read_text(encoding="utf-8")
+    section = page.partition(f"## {EVENT_SECTIONS[package]}")[2].partition("\n## ")[0]
+    documented: dict[str, LogCall] = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            names, levels, fields, _ = line.strip("|").split(" | ")
+            for event in re.findall("`(.+?)`", names):
+                assert event not in documented, f"{event} has two rows"
+                documented[event] = LogCall(event, set(re.findall(r"\w+", levels)), set(re.findall(r"`(\w+)`", fields)))
+    logged: dict[str, LogCall] = {}
+    for call in (call for path in sorted((ROOT / package).rglob("*.py")) for call in log_calls(path)):
+        known = logged.setdefault(call.event, call)
+        logged[call.event] = LogCall(call.event, known.levels | call.levels, known.fields | call.fields)
+    assert documented.keys() == logged.keys()
+    for event, call in logged.items():
+        assert documented[event].levels == call.levels, event
+        computed = documented[event].fields - call.fields if "" in call.fields else set()
+        assert documented[event].fields == call.fields - {""} | computed, event

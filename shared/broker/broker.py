@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,11 @@ from shared.runtime.processes import terminate
 
 _START_TIMEOUT_S = 60.0  # amqtt takes 2 s to import, and far longer on a busy machine.
 _STOP_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 1.0
 _POLL_S = 0.02
 _FREE_PORT_TRIES = 3
 _LINE_LIMIT = 300  # Characters of the log in an error message.
+_CONNECT = b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0"  # MQTT 3.1.1, a clean session, keep-alive 60 s, no client name.
 _OPENSSL = ": OpenSSL Error["
 
 
@@ -216,14 +219,34 @@ class Broker:
         while time.monotonic() < deadline:
             if self.wait(_POLL_S) is not None:
                 raise BrokerError(f"{self.program} ended at once: {self.log_tail()}")
-            try:
-                socket.create_connection((_reachable(self.listener.host), self.listener.port), timeout=1.0).close()
-            except OSError:
-                continue
-            return
+            if self._answers():
+                return
         raise BrokerError(
-            f"{self.program} did not listen at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.log_tail()}"
+            f"{self.program} did not answer at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.log_tail()}"
         )
+
+    def _answers(self) -> bool:
+        """Connects and returns whether the broker answers.
+
+        An open port is not enough: Mosquitto listens before it loads certificates and opens its other listeners, and
+        ends if one of them fails.
+        """
+        address = (_reachable(self.listener.host), self.listener.port)
+        try:
+            with socket.create_connection(address, _ANSWER_TIMEOUT_S) as connection:
+                if self.listener.tls:
+                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                    context.wrap_socket(connection).close()
+                    return True
+                connection.sendall(_CONNECT)
+                if connection.recv(1):
+                    return True
+        except (ConnectionRefusedError, TimeoutError):
+            return False
+        except OSError:
+            pass
+        return self.wait(_ANSWER_TIMEOUT_S) is None  # A broker that ends closes the connection just before.
 
 
 def _embedded_command(listener: MosquittoListener) -> tuple[list[str], str]:

@@ -1,8 +1,10 @@
 """Images with their exact masks, for the tests of the example clients."""
 
+import fcntl
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,3 +72,19 @@ def need(*programs: str) -> None:
 def run(*command: str | Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
     """Runs a program and captures its output; any exit code is accepted."""
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+@contextmanager
+def build_folder(client: str) -> Iterator[Path]:
+    """The folder in which a client is built, locked: parallel test processes share it, and one must not run half a file."""
+    folder = BUILD / client
+    folder.mkdir(parents=True, exist_ok=True)
+    with (BUILD / f"{client}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def make(client: str, *flags: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Builds a client with its Makefile and returns the folder and the ended process."""
+    with build_folder(client) as folder:
+        return folder, run("make", "-C", CLIENTS / client, f"BUILD={folder}", *flags, timeout_s=300)

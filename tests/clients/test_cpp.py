@@ -12,7 +12,7 @@ from cloud.models.model import Model
 from shared.imaging.opencv import cv2
 from shared.network.address import Address
 from shared.stages import CLOUD_STAGES
-from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, read_pgm, run
+from tests.clients.conftest import SampleImage, make, need, read_pgm, run
 from tests.pipeline.rig import worker
 
 pytestmark = pytest.mark.mosquitto
@@ -24,9 +24,9 @@ def program() -> Path:
     need("g++", "make")
     if not (Path("/usr/include/mosquitto.h").exists() and Path("/usr/include/msgpack.hpp").exists()):
         pytest.skip("libmosquitto or msgpack is missing: apt-get install libmosquitto-dev libmsgpack-dev")
-    built = run("make", "-C", CLIENTS / "cpp", f"BUILD={BUILD / 'cpp'}", "CXXFLAGS=-O0", timeout_s=300)
+    folder, built = make("cpp", "CXXFLAGS=-O0")
     assert built.returncode == 0, built.stderr
-    return BUILD / "cpp" / "skylane-send"
+    return folder / "skylane-send"
 
 
 @pytest.fixture

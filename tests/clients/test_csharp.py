@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cloud.models.model import Model
-from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, read_pgm, run
+from tests.clients.conftest import SampleImage, make, need, read_pgm, run
 from tests.support.gateway import GatewayWorker, open_gateway
 
 
@@ -16,11 +16,11 @@ from tests.support.gateway import GatewayWorker, open_gateway
 def program() -> Path:
     """The compiled client."""
     need("mcs", "mono", "make")
-    built = run("make", "-C", CLIENTS / "csharp", f"BUILD={BUILD / 'csharp'}", timeout_s=300)
+    folder, built = make("csharp")
     if "System.Web.Extensions" in built.stdout + built.stderr and built.returncode:
         pytest.skip("Mono has no JSON reader: apt-get install libmono-system-web-extensions4.0-cil")
     assert built.returncode == 0, built.stderr
-    return BUILD / "csharp" / "skylane-send.exe"
+    return folder / "skylane-send.exe"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.stages import CLOUD_STAGES
-from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, run
+from tests.clients.conftest import CLIENTS, SampleImage, build_folder, need, run
 from tests.pipeline.rig import connect, worker
 from tests.support.browser import browser
 
@@ -60,18 +60,17 @@ LIBRARIES = ("package.json", "package-lock.json", ".npmrc")
 def page_file() -> Path:
     """The page with its libraries, which `npm ci` installs once."""
     need("npm")
-    folder = BUILD / "javascript"
-    folder.mkdir(parents=True, exist_ok=True)
     lock = CLIENTS / "javascript" / "package-lock.json"
-    if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
-        for name in LIBRARIES:
+    with build_folder("javascript") as folder:
+        if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
+            for name in LIBRARIES:
+                shutil.copy(CLIENTS / "javascript" / name, folder)
+            installed = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
+            if installed.returncode:
+                (folder / lock.name).unlink()
+                pytest.skip(f"npm cannot install the page's libraries: {installed.stderr.strip().splitlines()[-1]}")
+        for name in ("index.html", "skylane.js"):
             shutil.copy(CLIENTS / "javascript" / name, folder)
-        installed = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
-        if installed.returncode:
-            (folder / lock.name).unlink()
-            pytest.skip(f"npm cannot install the page's libraries: {installed.stderr.strip().splitlines()[-1]}")
-    for name in ("index.html", "skylane.js"):
-        shutil.copy(CLIENTS / "javascript" / name, folder)
     return folder / "index.html"
 
 

@@ -1,3 +1,4 @@
+import getpass
 import os
 import select
 import shutil
@@ -7,7 +8,9 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -18,7 +21,7 @@ import pytest
 from shared.broker import broker as broker_module
 from shared.broker.broker import Broker, PortInUseError
 from shared.broker.certificate_authority import AUTHORITY_DAYS, CertificateAuthority
-from shared.broker.mosquitto import BrokerError, first_listener
+from shared.broker.mosquitto import BrokerError, MosquittoListener, first_listener
 from shared.errors import MissingExtraError
 from shared.network.address import Address
 from shared.network.certificate_expiry import ExpiredError
@@ -226,6 +229,31 @@ def test_a_refused_configuration_is_reported_with_mosquittos_message(tmp_path: P
     config.write_text(f"listener {free_port()} 127.0.0.1\nno_such_setting 1\n")
     with pytest.raises(BrokerError, match=r"ended at once: .*no_such_setting|ended at once: .*wrong.conf"):
         Broker.start(config=config)
+
+
+@pytest.mark.mosquitto
+def test_a_certificate_that_is_refused_late_is_reported(tmp_path: Path) -> None:
+    """Mosquitto opens its port first and reads the certificate then, from a pipe here that is slow to be written."""
+    CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
+    listener = MosquittoListener("127.0.0.1", free_port(), tls=True)
+    pipe, config = tmp_path / "late.crt", tmp_path / "late.conf"
+    os.mkfifo(pipe)
+    config.write_text(
+        f"listener {listener.port} {listener.host}\ncertfile {pipe}\nkeyfile {tmp_path / 'server.key'}\n"
+        f"cafile {tmp_path / 'ca.crt'}\nuser {getpass.getuser()}\n"
+    )
+
+    def write_late() -> None:
+        with pipe.open("w") as opened:  # Returns when Mosquitto opens it.
+            with socket.create_connection((listener.host, listener.port)):
+                time.sleep(0.5)  # As long as a loaded machine may take.
+            opened.write("not a certificate")
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write_late)
+        with pytest.raises(BrokerError, match=r"ended at once: .*Unable to load server certificate.*late\.crt"):
+            Broker.start(config=config)
+        writing.result()
 
 
 def test_a_configuration_needs_a_listener(tmp_path: Path) -> None:
