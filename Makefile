@@ -59,7 +59,7 @@ bench: dev
 	@$(BIN)/skylane bench tls
 	@$(BIN)/skylane bench transports
 	@$(BIN)/skylane bench transports --codec raw
-	@$(BIN)/skylane bench doors
+	@$(BIN)/skylane bench gateway
 	@$(BIN)/skylane bench baselines
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping

@@ -4,12 +4,13 @@ from importlib import import_module
 
 import click
 
-from bench.clocks.cli import clocks
 from bench.engines.engine_comparison import engines
 from bench.engines.tensorflow_comparison import tensorflow
 from bench.faults.cli import faults
+from bench.harness.options import renamed_command
 from bench.link.cli import link
-from bench.performance.gateway import doors
+from bench.performance.clock_accuracy import clocks
+from bench.performance.gateway import gateway
 from bench.performance.overhead import overhead
 from bench.performance.report_cost import report
 from bench.performance.saturation import saturation
@@ -61,7 +62,8 @@ for _command in (
     _checkout_command("baselines", "Compare with the original systems; needs a checkout of the repository."),
     _checkout_command("peers", "Compare with other serving systems; needs a checkout of the repository."),
     clocks,
-    doors,
+    gateway,
+    renamed_command("doors", gateway),
     engines,
     failover,
     faults,

@@ -69,7 +69,8 @@ def _contexts(context: click.Context) -> Iterator[tuple[str, click.Context]]:
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)
             assert command is not None
-            yield from _contexts(command.make_context(name, [], parent=context, resilient_parsing=True))
+            if not command.hidden:
+                yield from _contexts(command.make_context(name, [], parent=context, resilient_parsing=True))
 
 
 def _row(key: str, section: type[BaseModel], command: click.Command) -> str:

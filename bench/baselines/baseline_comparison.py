@@ -28,6 +28,7 @@ from bench.baselines.mqtt.images import fit
 from bench.baselines.mqtt.palette import compare_mask
 from bench.baselines.serving.clients import SCORES
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
+from bench.harness import options
 from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record
 from bench.load.gateway_deployment import GatewayDeployment
 from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
@@ -35,7 +36,6 @@ from bench.load.worker_process import engine_flags
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.imaging.opencv import cv2
-from shared.runtime.machine import machine
 
 FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)
 _STOPWATCH_IMAGES = 5
@@ -45,12 +45,17 @@ _STOPWATCH_IMAGES = 5
 class BaselinePlan:
     """Settings of the comparison."""
 
-    bag: Path
-    models: Path
-    model: str = "road-small"
-    baselines: tuple[str, ...] = FOR_ANY_MODEL
-    frames: int = 20  # Per round.
-    rounds: int = 3
+    bag: Path = options.bag()
+    models: Path = options.models()
+    model: str = options.model()
+    baselines: tuple[str, ...] = options.choices(
+        BASELINES,
+        FOR_ANY_MODEL,
+        "Baseline to measure (repeatable); scores needs --model street-lite. [all but scores]",
+        "--baseline",
+    )
+    frames: int = options.frames(20, 2)
+    rounds: int = options.rounds(3)
     compared_masks: int = 5  # Number of frames whose masks are compared.
 
     @property
@@ -90,7 +95,7 @@ def measure(plan: BaselinePlan, on_step: OnStep) -> dict[str, Any]:
             "ratios": [
                 {
                     "baseline": name,
-                    "way": str(each),
+                    "transport": str(each),
                     "target": BASELINES[name].target,
                     **comparison.ratio(str(each), title, OVERHEAD).record(),
                 }
@@ -109,7 +114,6 @@ def measure(plan: BaselinePlan, on_step: OnStep) -> dict[str, Any]:
             "rounds": plan.rounds,
             "engine": model.describe(),
             "broker": deployment.broker.description,
-            "machine": machine(),
         }
 
 

@@ -1,16 +1,12 @@
 """`skylane bench baselines`."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import click
-
-from bench.baselines import baseline_comparison
+from bench.baselines.baseline_comparison import BaselinePlan, measure
 from bench.baselines.catalogue import BASELINES
 from bench.harness import options
-from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, span
+from bench.harness.output import result_table, span
 from shared.terminal_table import Table
 
 _MIN_PART_MS = 0.5  # Smaller parts of the overhead are not listed.
@@ -19,30 +15,6 @@ _STOPWATCH_NOTE = (
     "origin of “post-processing takes 90 %”: the first system takes the time when TensorFlow's call returns. On a GPU that is "
     "before the work is done; on this CPU, TensorFlow's asynchronous execution shows the same effect:"
 )
-
-
-@click.command()
-@options.bag
-@options.models
-@options.model
-@click.option(
-    "--baseline",
-    "baselines",
-    multiple=True,
-    type=click.Choice([*BASELINES]),
-    default=baseline_comparison.FOR_ANY_MODEL,
-    help="Baseline to measure (repeatable); scores needs --model street-lite. [all but scores]",
-)
-@options.frames(20, 2)
-@options.rounds(3)
-@options.json_file
-def baselines(bag: Path | None, path: Path | None, **plan: Any) -> None:
-    """Compare with reproductions of the systems that Skylane follows: same frames, model and machine, in turn."""
-    with progress() as on_step:
-        result = baseline_comparison.measure(
-            baseline_comparison.BaselinePlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step
-        )
-    show(result, _tables(result), path=path)
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -71,7 +43,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     rows = []
     for each in result["ratios"]:
         baseline, ratio, by_round = BASELINES[each["baseline"]], each["ratio"], each["by_round"]
-        rows.append((baseline.title, each["way"], ratio, span(by_round), baseline.verdict(ratio, by_round)))
+        rows.append((baseline.title, each["transport"], ratio, span(by_round), baseline.verdict(ratio, by_round)))
     yield result_table(
         f"Skylane's overhead ÷ the reproduction's, medians, {result['rounds']} rounds in turn",
         {"reproduction": "<", "Skylane by": "<", "ratio": ".3f", "by round": "", "target": ""},
@@ -118,3 +90,13 @@ def _overhead_lines(records: Mapping[str, Any]) -> Iterator[str]:
                 f"{title}: {parts['in_callback']:.0f} ms per frame in the callback, during which nothing else is received "
                 f"or sent; {parts['bytes_up'] / 1e3:.0f} KB up, {parts['bytes_down'] / 1e3:.0f} KB down"
             )
+
+
+baselines = options.bench_command(
+    "baselines",
+    BaselinePlan,
+    measure,
+    _tables,
+    "Compare with reproductions of the systems that Skylane follows: same frames, model and machine, in turn.",
+    json=options.JSON_FILE,
+)

@@ -14,13 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
 from bench.harness import options
 from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare
-from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show
+from bench.harness.output import result_table
 from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, model_inputs, play
 from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.engine import DeviceError, Placement, Precision
@@ -31,7 +29,6 @@ from shared.broker.broker import Broker
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import cv2
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 REFERENCE = "tensorflow fp32"
@@ -44,13 +41,13 @@ _HOLDOUT_FRAMES = 10
 class EnginePlan:
     """Settings of the comparison."""
 
-    bag: Path
-    models: Path
-    model: str
-    rounds: int = 5
-    frames: int = 15  # Per turn.
-    window: int = 4  # Unanswered frames while throughput is measured.
-    broker_kind: str = "auto"
+    bag: Path = options.bag()
+    models: Path = options.models()
+    model: str = options.model()
+    rounds: int = options.rounds(5)
+    frames: int = options.frames(15, text="Frames per turn.")
+    window: int = options.throughput_window()
+    broker_kind: str = options.broker()
 
 
 class EngineVariant(NamedTuple):
@@ -131,7 +128,6 @@ def measure(plan: EnginePlan, on_step: OnStep) -> dict[str, Any]:
             "rounds": plan.rounds,
             "frames": plan.frames,
             "described": {name: each.model.describe() for name, each in ready.items()},
-            "machine": machine(),
         }
 
 
@@ -197,22 +193,6 @@ def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: 
     return found
 
 
-@click.command()
-@options.bag
-@options.models
-@options.model
-@options.rounds(5)
-@options.frames(15, text="Frames per turn.")
-@options.throughput_window
-@options.broker
-@options.json_flag
-def engines(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
-    """Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds."""
-    with progress() as on_step:
-        result = measure(EnginePlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     engines, ious = result["engines"], result["mean_iou"] or {}
     yield result_table(
@@ -241,3 +221,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
 
 def _ratio_text(ratio: Mapping[str, Any]) -> str:
     return f"{ratio['median']:.2f} ({min(ratio['by_round']):.2f}-{max(ratio['by_round']):.2f})"
+
+
+engines = options.bench_command(
+    "engines",
+    EnginePlan,
+    measure,
+    _tables,
+    "Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds.",
+)

@@ -12,17 +12,14 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Self
 
-import click
 import numpy as np
 
 from bench.engines.tensorflow_variants import ENGINE, ENGINE_AGAIN, VARIANTS
 from bench.harness import options
 from bench.harness.comparison import BenchError, Comparison, OnStep, Samples, compare
-from bench.harness.output import progress, result_table, show
+from bench.harness.output import result_table
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
-from shared.flags import FiniteRange
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 _IMAGES = 4
@@ -36,11 +33,19 @@ _WALL, _PROCESSOR = "wall_ms", "processor_ms"
 class TensorFlowPlan:
     """Settings of the comparison."""
 
-    models: Path
-    model: str = "road-small"
-    rounds: int = 11
-    ways: tuple[str, ...] = ()  # Empty: all variants.
-    limit_s: float = 60.0  # Processor time for the warm-up of a variant, and for each image after it.
+    models: Path = options.models()
+    model: str = options.model()
+    rounds: int = options.rounds(11)
+    variants: tuple[str, ...] = options.choices(
+        VARIANTS, (), "Variant to measure (repeatable). [all]", "--variant", old="--way"
+    )
+    limit_s: float = options.number(
+        60.0,
+        1.0,
+        None,
+        "Seconds of processor time for the warm-up of a variant, and for each image; a slower variant is left out.",
+        flag="--limit",
+    )
 
 
 class VariantProcess(AbstractContextManager["VariantProcess"]):
@@ -147,7 +152,7 @@ class VariantProcess(AbstractContextManager["VariantProcess"]):
 def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
     """Compares all variants with the engine, a few at a time; returns the JSON output."""
     card = Repository(plan.models).card(plan.model)
-    names = [name for name in plan.ways or VARIANTS if name != ENGINE]
+    names = [name for name in plan.variants or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
@@ -168,9 +173,8 @@ def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
         "sha256": card.sha256,
         "rounds": plan.rounds,
         "limit_s": plan.limit_s,
-        "ways": rows,
+        "variants": rows,
         "failed": failed,
-        "machine": machine(),
     }
 
 
@@ -217,32 +221,9 @@ def _record(comparison: Comparison, name: str, agreement: float) -> dict[str, An
     }
 
 
-@click.command()
-@options.models
-@options.model
-@options.rounds(11)
-@click.option(
-    "--way", "ways", multiple=True, type=click.Choice(list(VARIANTS)), help="Variant to measure (repeatable). [all]"
-)
-@click.option(
-    "--limit",
-    "limit_s",
-    type=FiniteRange(min=1.0),
-    default=60.0,
-    show_default=True,
-    help="Seconds of processor time for the warm-up of a variant, and for each image; a slower variant is left out.",
-)
-@options.json_flag
-def tensorflow(*, as_json: bool, **plan: Any) -> None:
-    """Compare variants of running a frozen graph in TensorFlow with Skylane's engine."""
-    with progress() as on_step:
-        result = measure(TensorFlowPlan(**plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     ratios = {"median": "ratio", "least": "ratio_of_least", "processor": "processor_ratio"}
-    rows = sorted(result["ways"].items(), key=lambda item: float(item[1]["ratio"]))
+    rows = sorted(result["variants"].items(), key=lambda item: float(item[1]["ratio"]))
     yield result_table(
         f"{result['model']}: time ÷ the engine's, {result['rounds']} rounds in turn",
         {"variant": "<", **dict.fromkeys(ratios, ".2f"), "labels": ".5%"},
@@ -251,3 +232,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     for reason in result["failed"].values():
         yield f"left out: {reason}"
+
+
+tensorflow = options.bench_command(
+    "tensorflow",
+    TensorFlowPlan,
+    measure,
+    _tables,
+    "Compare variants of running a frozen graph in TensorFlow with Skylane's engine.",
+)

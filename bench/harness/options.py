@@ -1,57 +1,169 @@
-"""Command-line options that several benchmarks share."""
+"""Settings of benchmarks: a field of a plan's dataclass is an option of the benchmark's command as well."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from bench.harness.comparison import OnStep
+from bench.harness.environment import sample_bag
+from bench.harness.output import progress, show
 from cloud.models.repository import default_root
 from shared.broker.broker import BrokerKind
 from shared.flags import FiniteRange
 from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.runtime.machine import machine
+from shared.terminal_table import Table
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_OPTION, _DRIVE = "option", "drive"
+_FORMER = "former_"
+
+JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as JSON.")
+JSON_FILE = click.Option(
+    ["--json", "path"],
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the result to this file as JSON.",
+)
 
 
-def number(name: str, default: float, least: float, most: float | None, text: str) -> Callable[[Command], Command]:
-    """An option with a number in a range; an integer if `default` is one."""
+def bench_command(
+    name: str,
+    plan: type[Any],
+    measure: Callable[[Any, OnStep], dict[str, Any]],
+    tables: Callable[[Mapping[str, Any]], Iterable[Table | str]],
+    text: str,
+    *,
+    json: click.Option = JSON_FLAG,
+) -> click.Command:
+    """Returns the command of a benchmark, with an option for every field of its plan that is an `option`.
+
+    `measure` returns the JSON output without the machine; `tables` yields what is printed instead of it.
+    """
+    drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
+
+    def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
+        for former in [each for each in settings if each.startswith(_FORMER)]:
+            current = former.removeprefix(_FORMER)
+            settings[current] = settings.pop(former) or settings[current]
+        for bag_name, drive_frames in drives.items():
+            settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
+        with progress() as on_step:
+            result = {**measure(plan(**settings), on_step), "machine": machine()}
+        show(result, tables(result), as_json=as_json, path=path)
+
+    return click.Command(name, callback=run, params=[*parameters(plan), json], help=text)
+
+
+def parameters(plan: type[Any]) -> list[click.Parameter]:
+    """Returns the options of a plan's fields."""
+    params: list[click.Parameter] = []
+    for each in fields(plan):
+        if _OPTION in each.metadata:
+            keywords = {"flag": f"--{each.name.replace('_', '-')}", "old": None, **each.metadata[_OPTION]}
+            flag, old = keywords.pop("flag"), keywords.pop("old")
+            default = each.default if each.default_factory is MISSING else each.default_factory
+            params.append(click.Option([flag, each.name], default=default, **keywords))
+            if old is not None:
+                params.append(_old_option(old, flag, each.name, keywords))
+    return params
+
+
+def _old_option(old: str, flag: str, name: str, keywords: Mapping[str, Any]) -> click.Option:
+    """Returns a hidden option that sets another one and warns that it was renamed."""
+
+    def warn(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        if value:
+            click.echo(f"skylane: {old} is now {flag}, and will be removed in the next release", err=True)
+        return value
+
+    return click.Option([old, f"{_FORMER}{name}"], callback=warn, **{**keywords, "hidden": True})
+
+
+def renamed_command(old: str, command: click.Command) -> click.Command:
+    """Returns a hidden command with the old name of another one, which warns and then runs it."""
+
+    def run(**settings: Any) -> None:
+        click.echo(
+            f"skylane: 'bench {old}' is now 'bench {command.name}', and will be removed in the next release", err=True
+        )
+        assert command.callback is not None
+        command.callback(**settings)
+
+    return click.Command(old, callback=run, params=command.params, help=command.help, hidden=True)
+
+
+def option(default: Any = None, **keywords: Any) -> Any:
+    """A field that is an option; a callable `default` is called for every plan.
+
+    `keywords`: those of click.Option, `flag` for another name than the field's, and `old` for a former name.
+    """
+    return field(**{"default_factory" if callable(default) else "default": default}, metadata={_OPTION: keywords})
+
+
+def number(default: float, least: float, most: float | None, text: str, **keywords: Any) -> Any:
+    """A number in a range; an integer if `default` is one."""
     is_integer = isinstance(default, int)
     kind = click.IntRange(int(least), None if most is None else int(most)) if is_integer else FiniteRange(least, most)
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
+    return option(default, type=kind, show_default=True, help=text, **keywords)
 
 
-def rounds(default: int, most: int = 1000) -> Callable[[Command], Command]:
+def rounds(default: int, most: int = 1000) -> Any:
     """The number of rounds."""
-    return number("--rounds", default, 1, most, "Number of rounds.")
+    return number(default, 1, most, "Number of rounds.")
 
 
-def frames(default: int, least: int = 4, text: str = "Frames per round.") -> Callable[[Command], Command]:
+def frames(default: int, least: int = 4, text: str = "Frames per round.") -> Any:
     """The number of frames."""
-    return number("--frames", default, least, 10_000, text)
+    return number(default, least, 10_000, text)
 
 
-bag = click.option(
-    "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with the frames to send. [a synthetic drive]"
-)
-models = click.option(
-    "--models", type=click.Path(file_okay=False, path_type=Path), default=default_root, help="Model repository."
-)
-model = click.option("--model", default="road-small", show_default=True, help="Name of the model.")
-engine = click.option("--engine", help="Inference engine. [as the model's manifest says]")
-codec = click.option(
-    "--codec", type=click.Choice([*IMAGE_CODECS]), default="jpeg", show_default=True, help="Image codec."
-)
-broker = click.option(
-    "--broker",
-    "broker_kind",
-    type=click.Choice([kind.value for kind in BrokerKind]),
-    default=BrokerKind.AUTO.value,
-    help="Kind of broker to start.",
-)
-throughput_window = number("--window", 4, 1, 64, "Unanswered frames while throughput is measured.")
-vehicle_window = number("--window", 2, 1, 64, "Unanswered frames per vehicle.")
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
-json_file = click.option(
-    "--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file as JSON."
-)
+def bag(drive_frames: int | None = None) -> Any:
+    """A bag; by default a synthetic drive of `drive_frames`, or of the plan's `frames`."""
+    keywords = {
+        "type": click.Path(exists=True, path_type=Path),
+        "help": "Bag with the frames to send. [a synthetic drive]",
+    }
+    return field(default=None, metadata={_OPTION: keywords, _DRIVE: drive_frames})
+
+
+def models() -> Any:
+    """The model repository."""
+    return option(default_root, type=click.Path(file_okay=False, path_type=Path), help="Model repository.")
+
+
+def model() -> Any:
+    """The name of a model."""
+    return option("road-small", show_default=True, help="Name of the model.")
+
+
+def engine() -> Any:
+    """The engine; None: as the model's manifest says."""
+    return option(help="Inference engine. [as the model's manifest says]")
+
+
+def codec() -> Any:
+    """The codec of the frames."""
+    return option("jpeg", type=click.Choice([*IMAGE_CODECS]), show_default=True, help="Image codec.")
+
+
+def broker() -> Any:
+    """The kind of broker."""
+    kinds = click.Choice([kind.value for kind in BrokerKind])
+    return option(BrokerKind.AUTO.value, flag="--broker", type=kinds, help="Kind of broker to start.")
+
+
+def choices(known: Iterable[str], default: tuple[str, ...], text: str, flag: str, **keywords: Any) -> Any:
+    """Some of the known names; the option is repeatable."""
+    return option(default, flag=flag, multiple=True, type=click.Choice([*known]), help=text, **keywords)
+
+
+def throughput_window() -> Any:
+    """The frames in flight while throughput is measured."""
+    return number(4, 1, 64, "Unanswered frames while throughput is measured.")
+
+
+def vehicle_window() -> Any:
+    """The frames in flight of each vehicle, which always fills its window, so that every lost frame shows."""
+    return number(2, 1, 64, "Unanswered frames per vehicle.")

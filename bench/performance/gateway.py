@@ -1,4 +1,4 @@
-"""`skylane bench doors`: clients at all endpoints of one worker at once: throughput, fairness and correct masks.
+"""`skylane bench gateway`: clients at all endpoints of one worker at once: throughput, fairness and correct masks.
 
 Rounds alternate between direct calls of the engine and clients that each keep a few frames unanswered. The images are
 encoded beforehand, and every mask is compared with that of a direct call. If the speed of the machine drifts, so does the
@@ -21,7 +21,7 @@ import numpy as np
 from bench.harness import options
 from bench.harness.comparison import OnStep, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, target_line
+from bench.harness.output import result_table, target_line
 from bench.harness.samples import busy_share, jain
 from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
 from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, run_together
@@ -30,7 +30,6 @@ from bench.load.worker_process import engine_flags
 from cloud.engines.engine import Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 _THROUGHPUT_TARGET = 0.93  # Answered frames per second divided by those of the bare engine.
@@ -44,18 +43,21 @@ _CONNECT_TIMEOUT_S = 30.0
 class GatewayPlan:
     """Settings of the benchmark."""
 
-    models: Path
-    model: str = "road-small"
-    engine: str | None = None
-    doors: tuple[str, ...] = ALL_TRANSPORTS
-    clients: int = 8
-    window: int = 2  # Unanswered frames per client.
-    seconds: float = 10.0  # Per round.
-    rounds: int = 7
+    models: Path = options.models()
+    model: str = options.model()
+    engine: str | None = options.engine()
+    transports: tuple[str, ...] = options.choices(
+        ALL_TRANSPORTS, ALL_TRANSPORTS, "Transport to use (repeatable). [all]", "--transport", old="--door"
+    )
+    clients: int = options.number(8, 1, 64, "Number of clients.")
+    window: int = options.number(2, 1, 64, "Unanswered frames per client.")
+    instances: int | None = options.option(
+        type=click.IntRange(1, 64), help="Batches that are inferred at a time. [as the engine chooses]"
+    )
+    codec: str = options.codec()
+    seconds: float = options.number(10.0, 1, 3600, "Duration of a round.")
+    rounds: int = options.rounds(7, 100)
     bare_frames: int = 30  # Per model instance.
-    instances: int | None = None  # Model instances of worker and bare engine; None: as the engine chooses.
-    codec: str = "jpeg"
-    bag: Path | None = None  # None: a synthetic drive.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def measure(plan: GatewayPlan, on_step: OnStep) -> dict[str, Any]:
         on_step("starting a worker with all endpoints")
         flags = engine_flags(engine=plan.engine, instances=plan.instances)
         deployment = stack.enter_context(
-            GatewayDeployment(models=plan.models, model=plan.model, transports=plan.doors, flags=flags)
+            GatewayDeployment(models=plan.models, model=plan.model, transports=plan.transports, flags=flags)
         )
         images = _reference_images(plan, model)
         pixels = [image.pixels for image in images]
@@ -105,7 +107,6 @@ def measure(plan: GatewayPlan, on_step: OnStep) -> dict[str, Any]:
             "wrong_pixels": sum(each.wrong_pixels for each in rounds),
             "engine": model.describe(),
             "broker": deployment.broker.description,
-            "machine": machine(),
         }
 
 
@@ -132,8 +133,7 @@ def summarise_round(tallies: Sequence[ClientTally], span_ns: tuple[int, int], ba
 
 
 def _reference_images(plan: GatewayPlan, model: Model) -> list[ReferenceImage]:
-    bag = plan.bag or sample_bag(_IMAGES)
-    settings = PlaybackSettings(bag, plan.models, plan.model, plan.codec, frames=_IMAGES)
+    settings = PlaybackSettings(sample_bag(_IMAGES), plan.models, plan.model, plan.codec, frames=_IMAGES)
     inputs = [np.asarray(image, np.uint8) for image in model_inputs(settings, model)]
     return [
         ReferenceImage(message, image, model.predict(image[None])[0])
@@ -146,41 +146,13 @@ def _run_clients(
 ) -> tuple[list[ClientTally], tuple[int, int]]:
     with ExitStack() as stack:
         clients = []
-        for number, name in enumerate(islice(cycle(plan.doors), plan.clients)):
+        for number, name in enumerate(islice(cycle(plan.transports), plan.clients)):
             vehicle, session = f"client-{number + 1}", uuid4().hex[:12]
             transport = stack.enter_context(closing(deployment.transport(name, vehicle, session, plan.model)))
             transport.wait_for_card(_CONNECT_TIMEOUT_S)
             clients.append(GatewayClient(vehicle, name, session, transport, images, plan.window))
         span_ns = run_together(clients, plan.seconds + _WARM_UP_S)
     return [client.tally() for client in clients], span_ns
-
-
-@click.command()
-@options.models
-@options.model
-@options.engine
-@click.option(
-    "--door",
-    "doors",
-    multiple=True,
-    type=click.Choice(ALL_TRANSPORTS),
-    default=ALL_TRANSPORTS,
-    help="Transport to use (repeatable). [all]",
-)
-@options.number("--clients", 8, 1, 64, "Number of clients.")
-@options.number("--window", 2, 1, 64, "Unanswered frames per client.")
-@click.option(
-    "--instances", type=click.IntRange(1, 64), help="Batches that are inferred at a time. [as the engine chooses]"
-)
-@options.codec
-@options.number("--seconds", 10.0, 1, 3600, "Duration of a round.")
-@options.rounds(7, 100)
-@options.json_file
-def doors(path: Path | None, **plan: Any) -> None:
-    """Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared."""
-    with progress() as on_step:
-        result = measure(GatewayPlan(**plan), on_step)
-    show(result, _tables(result), path=path)
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -212,3 +184,13 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
 
 def _counts(outcomes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in outcomes.items())
+
+
+gateway = options.bench_command(
+    "gateway",
+    GatewayPlan,
+    measure,
+    _tables,
+    "Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared.",
+    json=options.JSON_FILE,
+)

@@ -13,12 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, OnStep, Samples, compare, frame_samples
-from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, span, spread_table
+from bench.harness.output import result_table, span, spread_table
 from bench.load.playback import (
     PlaybackSettings,
     answered_hz,
@@ -34,7 +31,6 @@ from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 from shared.imaging.frames import Pixels
 from shared.runlog.latency_table import PARTS
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 _BARE = "bare inference"
@@ -48,17 +44,19 @@ _VEHICLE_PARTS = ("read", "demosaiced", "preprocessed", "encoded")
 class OverheadPlan:
     """Settings of the comparison."""
 
-    bag: Path
-    models: Path
-    model: str
-    codec: str = "jpeg"
-    quality: int = 85
-    rounds: int = 5
-    frames: int = 20  # Per round.
-    window: int = 4  # Unanswered frames while throughput is measured.
-    device: str = "auto"
-    broker_kind: str = "auto"
-    isolate: bool = False  # Also measure a worker with its engine in a separate process.
+    bag: Path = options.bag()
+    models: Path = options.models()
+    model: str = options.model()
+    codec: str = options.codec()
+    quality: int = options.number(85, 1, 100, "JPEG quality.")
+    rounds: int = options.rounds(5)
+    frames: int = options.frames(20)
+    window: int = options.throughput_window()
+    device: str = options.option("auto", show_default=True, help="Device of the engine.")
+    broker_kind: str = options.broker()
+    isolate: bool = options.option(
+        default=False, is_flag=True, help="Also measure a worker with its engine in a separate process."
+    )
 
 
 def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
@@ -86,7 +84,6 @@ def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
             "window": plan.window,
             "broker": broker.description,
             "engine": model.describe(),
-            "machine": machine(),
             **({"isolated": _record(comparison, _ISOLATED)} if plan.isolate else {}),
         }
 
@@ -130,26 +127,6 @@ def _record(comparison: Comparison, name: str) -> dict[str, Any]:
     }
 
 
-@click.command()
-@options.bag
-@options.models
-@options.model
-@options.codec
-@options.number("--quality", 85, 1, 100, "JPEG quality.")
-@options.rounds(5)
-@options.frames(20)
-@options.throughput_window
-@click.option("--device", default="auto", show_default=True, help="Device of the engine.")
-@options.broker
-@click.option("--isolate", is_flag=True, help="Also measure a worker with its engine in a separate process.")
-@options.json_flag
-def overhead(bag: Path | None, *, as_json: bool, **plan: Any) -> None:
-    """Compare the whole round trip with direct inference, in alternating rounds of the same frames."""
-    with progress() as on_step:
-        result = measure(OverheadPlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     rows = []
     for suffix, values in (("", result), (", isolated", result.get("isolated"))):
@@ -173,3 +150,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         "vehicle: read to encoded": result["vehicle_ms"],
     }
     yield spread_table("Milliseconds", {**totals, **result["breakdown_ms"]})
+
+
+overhead = options.bench_command(
+    "overhead",
+    OverheadPlan,
+    measure,
+    _tables,
+    "Compare the whole round trip with direct inference, in alternating rounds of the same frames.",
+)

@@ -6,16 +6,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep, compare
-from bench.harness.output import progress, result_table, show, target_text
+from bench.harness.output import result_table, target_text
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 TARGETS = {"seconds": 15.0, "peak_memory_mb": 1000.0, "page_mb": 15.0}  # Limits for a run of 100,000 rows.
@@ -23,32 +21,27 @@ _TARGET_ROWS = 100_000
 _TITLES = {"seconds": "time, s", "peak_memory_mb": "peak memory, MB", "page_mb": "page, MB"}
 
 
-@click.command()
-@options.number("--rows", _TARGET_ROWS, 10, 2_000_000, "Rows of the synthetic log.")
-@options.rounds(3, 100)
-@options.json_flag
-def report(rows: int, rounds: int, *, as_json: bool) -> None:
-    """Measure `skylane report` for a run of many frames with a synthetic log."""
-    with progress() as on_step:
-        result = measure(rows, rounds, on_step)
-    show(result, _tables(result), as_json=as_json)
+@dataclass(frozen=True, slots=True)
+class ReportCostPlan:
+    """Settings of the benchmark."""
+
+    rows: int = options.number(_TARGET_ROWS, 10, 2_000_000, "Rows of the synthetic log.")
+    rounds: int = options.rounds(3, 100)
 
 
-def measure(rows: int, rounds: int, on_step: OnStep) -> dict[str, Any]:
+def measure(plan: ReportCostPlan, on_step: OnStep) -> dict[str, Any]:
     """Writes a synthetic run and reports it in a child process in every round; returns the JSON output."""
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
-        on_step(f"writing {rows} rows")
-        run = write_run(Path(folder) / "run", SyntheticRunPlan(frames=rows))
-        comparison = compare(
-            {"report": lambda _: {name: [value] for name, value in _report(run).items()}}, rounds, on_step
-        )
+        on_step(f"writing {plan.rows} rows")
+        run = write_run(Path(folder) / "run", SyntheticRunPlan(frames=plan.rows))
+        candidates = {"report": lambda _: {name: [value] for name, value in _report(run).items()}}
+        comparison = compare(candidates, plan.rounds, on_step)
     samples = {name: comparison.samples("report", name) for name in TARGETS}
     return {
-        "rows": rows,
+        "rows": plan.rows,
         "rounds": [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)],
         "worst": {name: max(values) for name, values in samples.items()},
-        "targets": TARGETS if rows == _TARGET_ROWS else None,
-        "machine": machine(),
+        "targets": TARGETS if plan.rows == _TARGET_ROWS else None,
     }
 
 
@@ -84,3 +77,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     if targets:
         yield f"targets {target_text(all(result['worst'][name] <= limit for name, limit in targets.items()))}"
+
+
+report = options.bench_command(
+    "report",
+    ReportCostPlan,
+    measure,
+    _tables,
+    "Measure `skylane report` for a run of many frames with a synthetic log.",
+)

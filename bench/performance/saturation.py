@@ -11,12 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import OnStep, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, target_line
+from bench.harness.output import result_table, target_line
 from bench.harness.samples import jain, max_min_shares, spread
 from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
@@ -26,7 +24,6 @@ from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 _EQUAL, _GREEDY = "equal", "greedy"  # A greedy round has one vehicle with a higher rate.
@@ -41,20 +38,19 @@ _JAIN_TARGET = 0.98
 class SaturationPlan:
     """Settings of the benchmark."""
 
-    models: Path
-    model: str = "road-small"
-    engine: str | None = None
-    precision: str | None = None
-    vehicles: int = 8
-    factor: float = 2.0  # Offered frames divided by the capacity of the bare engine.
-    deadline_frames: float = 10.0  # Deadline divided by the time of one inference.
-    window: int = 4  # Unanswered frames per vehicle.
-    seconds: float = 15.0  # Per round.
-    rounds: int = 3
+    models: Path = options.models()
+    model: str = options.model()
+    engine: str | None = options.engine()
+    precision: str | None = options.option(help="Precision of the engine. [as the model's manifest says]")
+    vehicles: int = options.number(8, 2, 64, "Number of vehicles.")
+    factor: float = options.number(2.0, 0.1, 20, "Offered load, in multiples of the engine's capacity.")
+    deadline_frames: float = options.number(10.0, 1, 1000, "Deadline, in multiples of one inference.")
+    window: int = options.number(4, 1, 1000, "Unanswered frames per vehicle.")
+    seconds: float = options.number(15.0, 1, 3600, "Duration of a round.")
+    rounds: int = options.rounds(3, 100)
     bare_frames: int = 30  # Per model instance.
     codec: str = "jpeg"
     quality: int = 85
-    flags: tuple[str, ...] = ()  # Further flags of `skylane cloud serve`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ def measure(plan: SaturationPlan, on_step: OnStep) -> dict[str, Any]:
             models=plan.models,
             model=plan.model,
             device="cpu",
-            flags=[*engine_flags(engine=plan.engine, precision=plan.precision), *plan.flags],
+            flags=engine_flags(engine=plan.engine, precision=plan.precision),
         ) as worker,
     ):
         inputs, messages = model_inputs(settings, model), encoded_frames(settings, model)
@@ -117,7 +113,6 @@ def measure(plan: SaturationPlan, on_step: OnStep) -> dict[str, Any]:
             "peak_mb": {"worker": _peak_mb(worker.pid), "broker": _peak_mb(broker.pid)},
             "engine": model.describe(),
             "broker": broker.description,
-            "machine": machine(),
         }
 
 
@@ -179,25 +174,6 @@ def _peak_mb(pid: int | None) -> float | None:
     return None
 
 
-@click.command()
-@options.models
-@options.model
-@options.engine
-@click.option("--precision", help="Precision of the engine. [as the model's manifest says]")
-@options.number("--vehicles", 8, 2, 64, "Number of vehicles.")
-@options.number("--factor", 2.0, 0.1, 20, "Offered load, in multiples of the engine's capacity.")
-@options.number("--deadline-frames", 10.0, 1, 1000, "Deadline, in multiples of one inference.")
-@options.number("--window", 4, 1, 1000, "Unanswered frames per vehicle.")
-@options.number("--seconds", 15.0, 1, 3600, "Duration of a round.")
-@options.rounds(3, 100)
-@options.json_flag
-def saturation(*, as_json: bool, **plan: Any) -> None:
-    """Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames."""
-    with progress() as on_step:
-        result = measure(SaturationPlan(**plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan = result["plan"]
     columns = {"load": "<", "bare /s": ".2f", "in time /s": ".2f", "share": ".3f", "Jain": ".4f", "greedy": ".3f"}
@@ -225,3 +201,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield target_line("Jain's index of max-min shares, one greedy vehicle", result["greedy_jain"], _JAIN_TARGET)
     peaks = ", ".join(f"{name} {peak:.0f} MB" for name, peak in result["peak_mb"].items() if peak is not None)
     yield f"unaccounted {result['unaccounted']}; peak resident memory: {peaks}"
+
+
+saturation = options.bench_command(
+    "saturation",
+    SaturationPlan,
+    measure,
+    _tables,
+    "Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames.",
+)

@@ -8,14 +8,15 @@ needed anyway (decoding, inference, packing, sending) is not measured.
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from bench.harness import options
-from bench.harness.output import show, spread_table, target_text
+from bench.harness.comparison import OnStep
+from bench.harness.output import spread_table, target_text
 from bench.harness.samples import spread
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
@@ -23,13 +24,13 @@ from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
+from shared.imaging import geometry
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.geometry import Resize, plan
+from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.runlog.latency_log import LogWriter
-from shared.runtime.machine import machine
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 from shared.terminal_table import Table
 
@@ -52,6 +53,13 @@ _CARD = ModelCard(
     labels=Labels(("road",), ((0, 0, 0),)),
     trained=False,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StampingPlan:
+    """Settings of the benchmark."""
+
+    frames: int = options.number(5000, 100, 1_000_000, "Number of frames.")
 
 
 class _StampingPath:
@@ -106,7 +114,7 @@ class _StampingPath:
             layout=Layout.RGB8,
             shape=(1, 1, 3),
             codec="raw",
-            geometry=plan(Resize.CROP, 1, 1, 1, 1),
+            geometry=geometry.plan(Resize.CROP, 1, 1, 1, 1),
             frame_stamp_ns=0,
             data=b"",
             options=RequestOptions("raw"),
@@ -115,29 +123,19 @@ class _StampingPath:
         return Request(b"", _VEHICLE, "left", _MODEL, self._replies.append, {}, 1 << 20, message=message, batch_size=1)
 
 
-def measure(frames: int) -> dict[str, Any]:
+def measure(plan: StampingPlan, _on_step: OnStep) -> dict[str, Any]:
     """Passes frames through; returns the JSON output."""
     with tempfile.TemporaryDirectory(prefix="skylane-stamping-") as folder, LogWriter(Path(folder) / "run") as log:
         path = _StampingPath(log)
-        parts = [path.pass_frame(index) for index in range(_WARM_UP_FRAMES + frames)][_WARM_UP_FRAMES:]
+        parts = [path.pass_frame(index) for index in range(_WARM_UP_FRAMES + plan.frames)][_WARM_UP_FRAMES:]
     whole = [sum(part.values()) for part in parts]
     return {
-        "frames": frames,
+        "frames": plan.frames,
         "whole_us": spread(whole) | {"mean": float(np.mean(whole))},
         "parts_us": {name: spread([part[name] for part in parts]) for name in parts[0]},
         "target_us": TARGET_US,
         "is_met": float(np.mean(whole)) <= TARGET_US,
-        "machine": machine(),
     }
-
-
-@click.command()
-@options.number("--frames", 5000, 100, 1_000_000, "Number of frames.")
-@options.json_flag
-def stamping(frames: int, *, as_json: bool) -> None:
-    """Measure the CPU time of stamping a frame and writing its journal line and its row."""
-    result = measure(frames)
-    show(result, _tables(result), as_json=as_json)
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -145,3 +143,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield spread_table(f"CPU time of measuring one frame, µs, {result['frames']} frames", rows, digits=1)
     mean_us, target_us = result["whole_us"]["mean"], result["target_us"]
     yield f"mean {mean_us:.1f} µs; target: at most {target_us:g} µs, {target_text(result['is_met'])}"
+
+
+stamping = options.bench_command(
+    "stamping",
+    StampingPlan,
+    measure,
+    _tables,
+    "Measure the CPU time of stamping a frame and writing its journal line and its row.",
+)

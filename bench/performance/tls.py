@@ -21,7 +21,7 @@ import psutil
 from bench.harness import options
 from bench.harness.comparison import Comparison, OnStep, Samples, compare, plan_record
 from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, span, target_text
+from bench.harness.output import result_table, span, target_text
 from bench.harness.samples import spread
 from bench.load.bus_echo import EchoClient, open_echo
 from bench.load.playback import PlaybackSettings, answered_hz, play
@@ -31,7 +31,6 @@ from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
 from shared.network.broker_options import BrokerOptions
 from shared.network.tls import create_tls_context
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG image of 968×608 pixels, and the same image raw.
@@ -46,12 +45,12 @@ _THROUGHPUT_TARGET = 0.95  # Throughput with TLS divided by that without.
 class TlsPlan:
     """Settings of the comparison."""
 
-    models: Path
-    model: str = "road-small"
-    rounds: int = 5
-    frames: int = 30  # Per round with an engine; 0: only the broker is measured.
-    window: int = 4
-    messages: int = 60  # Per round and size, with the broker alone.
+    models: Path = options.models()
+    model: str = options.model()
+    rounds: int = options.rounds(5, 100)
+    frames: int = options.number(30, 0, None, "Frames per round; 0 measures only the broker.")
+    window: int = options.throughput_window()
+    messages: int = options.number(60, 8, None, "Messages per round with the broker alone.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,8 @@ class TestedBroker:
 
 def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
     """Runs the rounds; returns the JSON output."""
+    if plan.frames == 1:
+        raise click.UsageError("--frames 1: a rate needs two frames; give 2 or more, or 0 for the broker alone")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         certs = _certificates(folder / "certs")
@@ -87,7 +88,6 @@ def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
             and {name: _record(journey, name) for name in ("total_ms", "answered_hz", "processor_ms")},
             "cipher": _cipher(brokers[_TLS]),
             "broker": brokers[_TLS].broker.description,
-            "machine": machine(),
         }
 
 
@@ -188,23 +188,6 @@ def _cipher(tested: TestedBroker) -> str:
         return f"{secured.version()} {cipher[0]}"
 
 
-@click.command()
-@options.models
-@options.model
-@options.rounds(5, 100)
-@options.number("--frames", 30, 0, None, "Frames per round; 0 measures only the broker.")
-@options.throughput_window
-@options.number("--messages", 60, 8, None, "Messages per round with the broker alone.")
-@options.json_flag
-def tls(*, as_json: bool, **plan: Any) -> None:
-    """Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine."""
-    if plan["frames"] == 1:
-        raise click.UsageError("--frames 1: a rate needs two frames; give 2 or more, or 0 for the broker alone")
-    with progress() as on_step:
-        result = measure(TlsPlan(**plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan, journey = result["plan"], result["journey"]
     records = {}
@@ -228,3 +211,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         verdict = target_text(kept >= _THROUGHPUT_TARGET)
         yield f"throughput kept: {kept:.3f} (median of rounds; target {_THROUGHPUT_TARGET}, {verdict})"
     yield f"{result['cipher']}, certificates ECDSA P-256, both sides verified"
+
+
+tls = options.bench_command(
+    "tls",
+    TlsPlan,
+    measure,
+    _tables,
+    "Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine.",
+)

@@ -14,17 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record, plan_record
-from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show, span, target_text
+from bench.harness.output import result_table, span, target_text
 from bench.load.bus_echo import open_echo
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from bench.load.playback import PlaybackSettings, frame_parts
 from bench.load.worker_process import engine_flags
-from shared.runtime.machine import machine
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from shared.terminal_table import Table
 
@@ -39,14 +35,16 @@ _CLOUD_STAGES = [stage for stage in CLOUD_STAGES if stage not in (Stage.RECEIVED
 class TransportPlan:
     """Settings of the comparison."""
 
-    bag: Path
-    models: Path
-    model: str = "road-small"
-    engine: str | None = None
-    doors: tuple[str, ...] = ALL_TRANSPORTS
-    codec: str = "jpeg"
-    frames: int = 20  # Per round.
-    rounds: int = 5
+    bag: Path = options.bag()
+    models: Path = options.models()
+    model: str = options.model()
+    engine: str | None = options.engine()
+    transports: tuple[str, ...] = options.choices(
+        ALL_TRANSPORTS, ALL_TRANSPORTS, "Transport to measure (repeatable). [all]", "--transport"
+    )
+    codec: str = options.codec()
+    frames: int = options.frames(20)
+    rounds: int = options.rounds(5)
 
 
 def measure(plan: TransportPlan, on_step: OnStep) -> dict[str, Any]:
@@ -57,24 +55,25 @@ def measure(plan: TransportPlan, on_step: OnStep) -> dict[str, Any]:
         on_step("starting a worker with all endpoints")
         deployment = stack.enter_context(
             GatewayDeployment(
-                models=plan.models, model=plan.model, transports=plan.doors, flags=engine_flags(engine=plan.engine)
+                models=plan.models, model=plan.model, transports=plan.transports, flags=engine_flags(engine=plan.engine)
             )
         )
-        candidates = {name: partial(_play, deployment, settings, name, folder) for name in plan.doors}
+        candidates = {name: partial(_play, deployment, settings, name, folder) for name in plan.transports}
         comparison = compare(candidates, plan.rounds, on_step)
-        records = {name: overhead_record(comparison, name) for name in plan.doors}
+        records = {name: overhead_record(comparison, name) for name in plan.transports}
         on_step("the broker alone")
         return {
             "plan": plan_record(plan),
-            "doors": records,
+            "transports": records,
             "to_own_grpc": {
-                name: comparison.ratio(name, _GRPC, OVERHEAD).record() for name in plan.doors if _GRPC in plan.doors
+                name: comparison.ratio(name, _GRPC, OVERHEAD).record()
+                for name in plan.transports
+                if _GRPC in plan.transports
             },
             "broker_alone_ms": _broker_ms(deployment, records[MQTT]["parts"]["bytes_up"], plan)
             if MQTT in records
             else None,
             "broker": deployment.broker.description,
-            "machine": machine(),
         }
 
 
@@ -92,34 +91,10 @@ def _broker_ms(deployment: GatewayDeployment, bytes_up: float, plan: TransportPl
         return median(1e3 * echo.send(payload, 1, 1) for _ in range(plan.frames * plan.rounds))
 
 
-@click.command()
-@options.bag
-@options.models
-@options.model
-@options.engine
-@click.option(
-    "--transport",
-    "doors",
-    multiple=True,
-    type=click.Choice(ALL_TRANSPORTS),
-    default=ALL_TRANSPORTS,
-    help="Transport to measure (repeatable). [all]",
-)
-@options.codec
-@options.frames(20)
-@options.rounds(5)
-@options.json_file
-def transports(bag: Path | None, path: Path | None, **plan: Any) -> None:
-    """Compare the transports to the same worker: the time each adds to inference, one frame in flight."""
-    with progress() as on_step:
-        result = measure(TransportPlan(bag=bag or sample_bag(plan["frames"]), **plan), on_step)
-    show(result, _tables(result), path=path)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     plan = result["plan"]
     rows = []
-    for name, record in result["doors"].items():
+    for name, record in result["transports"].items():
         times, parts, ratio = record["overhead_ms"], record["parts"], result["to_own_grpc"].get(name)
         vehicle_ms, cloud_ms = (sum(parts[part] for part in stages) for stages in (_VEHICLE_STAGES, _CLOUD_STAGES))
         percentiles_ms = (times[key] for key in ("min", "median", "p95"))
@@ -137,7 +112,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
 
 def _mqtt_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Explains the difference between MQTT and Skylane's gRPC."""
-    records, ratio = result["doors"], result["to_own_grpc"].get(MQTT)
+    records, ratio = result["transports"], result["to_own_grpc"].get(MQTT)
     if ratio is None:
         return
     crossing_ms = {name: records[name]["parts"][_CROSSING] for name in (MQTT, _GRPC)}
@@ -152,3 +127,13 @@ def _mqtt_lines(result: Mapping[str, Any]) -> Iterator[str]:
         f"broker alone: {result['broker_alone_ms']:.1f} ms for {records[MQTT]['parts']['bytes_up'] / 1e3:.0f} KB to a "
         "client that only replies, and a mask's bytes back; the broker receives every byte and sends it again"
     )
+
+
+transports = options.bench_command(
+    "transports",
+    TransportPlan,
+    measure,
+    _tables,
+    "Compare the transports to the same worker: the time each adds to inference, one frame in flight.",
+    json=options.JSON_FILE,
+)

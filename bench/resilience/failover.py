@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import OnStep, alternating
 from bench.harness.environment import sample_bag
 from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
-from bench.harness.output import progress, result_table, show
+from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker
@@ -24,7 +22,6 @@ from cloud.models.repository import default_root
 from shared import clock
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
@@ -39,13 +36,13 @@ _FAULT_AT = 1 / 3  # Share of the first vehicle's frames before the fault.
 class FailoverPlan:
     """Settings of the benchmark."""
 
-    model: str | None = None  # None: null workers, which wait and reply.
-    vehicles: int = 4
-    workers: int = 3
-    rounds: int = 2
-    frames: int = 60  # Per vehicle and run.
-    think_ms: float = 100.0  # Inference time of a null worker.
-    window: int = 2  # Unanswered frames per vehicle. The window is always full, so that every lost frame shows.
+    model: str | None = options.option(help="Model of the workers. [none: they wait --think-ms and reply]")
+    think_ms: float = options.number(100.0, 0, None, "Inference time of a worker without a model.")
+    vehicles: int = options.number(4, 1, 64, "Number of vehicles.")
+    workers: int = options.number(3, 2, 16, "Number of workers.")
+    rounds: int = options.rounds(2, 100)
+    frames: int = options.frames(60, 10, "Frames per vehicle and run.")
+    window: int = options.vehicle_window()
 
 
 @dataclass(slots=True)
@@ -112,7 +109,6 @@ def measure(plan: FailoverPlan, on_step: OnStep) -> dict[str, Any]:
             {"fault": fault, "retries": retries, **found.record()} for (fault, retries), found in statistics.items()
         ],
         "broker": description,
-        "machine": machine(),
     }
 
 
@@ -164,22 +160,6 @@ def _title(fault: str, retries: bool) -> str:  # noqa: FBT001 (the title names i
     return f"{fault}, {'with retries' if retries else 'without'}"
 
 
-@click.command()
-@click.option("--model", help="Model of the workers. [none: they wait --think-ms and reply]")
-@options.number("--think-ms", 100.0, 0, None, "Inference time of a worker without a model.")
-@options.number("--vehicles", 4, 1, 64, "Number of vehicles.")
-@options.number("--workers", 3, 2, 16, "Number of workers.")
-@options.rounds(2, 100)
-@options.frames(60, 10, "Frames per vehicle and run.")
-@options.vehicle_window
-@options.json_flag
-def failover(*, as_json: bool, **plan: Any) -> None:
-    """Kill or stop a worker while vehicles play, in alternating runs with and without retries."""
-    with progress() as on_step:
-        result = measure(FailoverPlan(**plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield (
         f"{result['vehicles']} vehicles with {result['window']} unanswered frames each, {result['workers']} workers of "
@@ -205,3 +185,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         "recovery: from the fault, or from the first attempt to send a frame if that was later, to the mask of the second "
         "attempt; longest gap: time between two replies, by vehicle"
     )
+
+
+failover = options.bench_command(
+    "failover",
+    FailoverPlan,
+    measure,
+    _tables,
+    "Kill or stop a worker while vehicles play, in alternating runs with and without retries.",
+)

@@ -13,12 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep
 from bench.harness.environment import sample_bag
-from bench.harness.output import progress, result_table, show
+from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.load.worker_process import Worker
 from bench.resilience.failover import count_rows
@@ -33,7 +31,6 @@ from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
-from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 _WORKER = "swapped"
@@ -53,12 +50,12 @@ _GAP_TITLES = {
 class SwapPlan:
     """Settings of the benchmark."""
 
-    models: Path
-    model: str = "road-small"
-    swaps: int = 4
-    vehicles: int = 2
-    window: int = 2  # Unanswered frames per vehicle. The window is always full, so that every lost frame shows.
-    between: int = 15  # Replies to the first vehicle before each swap, and after the last.
+    models: Path = options.models()
+    model: str = options.model()
+    swaps: int = options.number(4, 1, 1000, "Number of swaps.")
+    vehicles: int = options.number(2, 1, 64, "Number of vehicles.")
+    window: int = options.vehicle_window()
+    between: int = options.number(15, 1, 10_000, "Replies to the first vehicle between two swaps.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,6 @@ def measure(plan: SwapPlan, on_step: OnStep) -> dict[str, Any]:
         "window": plan.window,
         **result,
         "broker": description,
-        "machine": machine(),
     }
 
 
@@ -177,21 +173,6 @@ def _gaps(rows: Sequence[Mapping[str, str]], swaps: Sequence[Swap]) -> Iterator[
         yield when, (after_ns - before_ns) / _NS_PER_MS
 
 
-@click.command()
-@options.models
-@options.model
-@options.number("--swaps", 4, 1, 1000, "Number of swaps.")
-@options.number("--vehicles", 2, 1, 64, "Number of vehicles.")
-@options.vehicle_window
-@options.number("--between", 15, 1, 10_000, "Replies to the first vehicle between two swaps.")
-@options.json_flag
-def swap(*, as_json: bool, **plan: Any) -> None:
-    """Swap the version of a model repeatedly while vehicles play: lost frames, and the longest gap between replies."""
-    with progress() as on_step:
-        result = measure(SwapPlan(**plan), on_step)
-    show(result, _tables(result), as_json=as_json)
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     outcomes = result["outcomes"]
     values = {
@@ -219,3 +200,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     sums = " + ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
     yield f"read {result['read']} = {sums}"
+
+
+swap = options.bench_command(
+    "swap",
+    SwapPlan,
+    measure,
+    _tables,
+    "Swap the version of a model repeatedly while vehicles play: lost frames, and the longest gap between replies.",
+)

@@ -45,9 +45,9 @@ class SoakPlan:
 
     seconds: float
     seed: int
-    vehicles: int = 3
-    workers: int = 3
-    rate_hz: float = 10.0  # Per vehicle.
+    vehicles: int = options.number(3, 2, 16, "Number of vehicles.")
+    workers: int = options.number(3, 2, 16, "Number of workers.")
+    rate_hz: float = options.number(10.0, 0.5, 100, "Frame rate of each vehicle.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +185,11 @@ def _write_faults(deeds: Sequence[Deed], path: Path) -> None:
 
 
 @click.command("soak")
-@options.number("--minutes", 30.0, 0.1, None, "Duration of the soak in minutes.")
+@click.option(
+    "--minutes", type=FiniteRange(0.1), default=30.0, show_default=True, help="Duration of the soak in minutes."
+)
 @click.option("--hours", type=FiniteRange(0.1), help="Duration in hours, instead of --minutes.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the faults. [random, and printed]")
-@options.number("--vehicles", 3, 2, 16, "Number of vehicles.")
-@options.number("--workers", 3, 2, 16, "Number of workers.")
-@options.number("--rate-hz", 10.0, 0.5, 100, "Frame rate of each vehicle.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -198,7 +197,6 @@ def _write_faults(deeds: Sequence[Deed], path: Path) -> None:
     show_default=True,
     help="Output folder.",
 )
-@options.json_flag
 def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as_json: bool, **counts: Any) -> None:
     """Cause a fault every few seconds for a long time: no frame may be unaccounted for, and no process may leak.
 
@@ -229,6 +227,9 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
         if not result.failures:
             console.print("All guarantees hold.", style="green")
     sys.exit(1 if result.failures else 0)
+
+
+soak.params += [*options.parameters(SoakPlan), options.JSON_FLAG]
 
 
 def _tables(result: SoakResult, host: str) -> Iterator[Table | str]:

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from bench.clocks.clock_accuracy import clock_errors
 from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
+from bench.performance.clock_accuracy import clock_errors
 from cloud.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome

@@ -1,4 +1,4 @@
-"""Compares the clock offsets in the log with the truth, for clocks with known errors and links with known delays.
+"""`skylane bench clocks`: compares clock offsets in the log with the truth, for known clocks and links.
 
 One vehicle plays through a link to a broker, behind which several workers share one subscription; the clock of each worker is
 wrong by a known amount. All processes run on this machine and read their clock once together with CLOCK_MONOTONIC, which they
@@ -7,7 +7,7 @@ microsecond. They are compared with the values in the log.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from io import StringIO
@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from bench.harness import options
 from bench.harness.comparison import BenchError, OnStep
 from bench.harness.environment import sample_bag
+from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
@@ -26,13 +28,22 @@ from edge.config import EdgeConfig
 from edge.run import run
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome, read_rows
-from shared.runtime.machine import machine
+from shared.runlog.percentiles import NOTE, shown
+from shared.terminal_table import Table
 
 SHARE_TARGET = 0.99  # Share of rows.
 ERROR_TARGET_MS = 1.0  # Error of the offset on a symmetric link; on other links, only the error bound can hold.
 _HEIGHT, _WIDTH = 152, 242  # Small images, because only the link and the clocks are measured.
 _SAMPLE_FRAMES = 20
 _JITTER_MS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksPlan:
+    """Settings of the benchmark."""
+
+    frames: int = options.number(250, 20, 100_000, "Frames per clock and link.")
+    seed: int = options.number(0, 0, 1 << 62, "Seed of the links' jitter.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +75,8 @@ class ClockErrors:
     bound_ms: float
 
 
-def measure(frames: int, on_step: OnStep, *, seed: int = 0) -> dict[str, Any]:
-    """Plays `frames` frames for each clock over each link; returns the JSON output."""
+def measure(plan: ClocksPlan, on_step: OnStep) -> dict[str, Any]:
+    """Plays frames for each clock over each link; returns the JSON output."""
     cases = []
     with ExitStack() as stack:
         on_step("starting a broker, a link and five workers")
@@ -74,9 +85,9 @@ def measure(frames: int, on_step: OnStep, *, seed: int = 0) -> dict[str, Any]:
         link = stack.enter_context(Link(LinkSpec(), broker.listener.host, broker.listener.port))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-clocks-")))
         for number, (up_ms, down_ms) in enumerate(LINKS_MS):
-            on_step(f"{frames} frames a clock over {up_ms:g} ms up, {down_ms:g} ms down")
-            link.set(LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms, jitter_ms=_JITTER_MS, seed=seed + number))
-            rows = _play(link.url, folder / str(number), frames * len(CLOCKS))
+            on_step(f"{plan.frames} frames a clock over {up_ms:g} ms up, {down_ms:g} ms down")
+            link.set(LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms, jitter_ms=_JITTER_MS, seed=plan.seed + number))
+            rows = _play(link.url, folder / str(number), plan.frames * len(CLOCKS))
             vehicle = ClockReading.take()
             for wrong, worker in zip(CLOCKS, workers, strict=True):
                 own = [row for row in rows if row["worker"] == worker.worker]
@@ -90,10 +101,9 @@ def measure(frames: int, on_step: OnStep, *, seed: int = 0) -> dict[str, Any]:
         "targets": {"share": SHARE_TARGET, "symmetric_error_ms": ERROR_TARGET_MS},
         "rows": sum(case["rows"] for case in cases),
         "jitter_ms": _JITTER_MS,
-        "seed": seed,
+        "seed": plan.seed,
         "link_late_ms": {"median": counts.late_p50_ms, "p99": counts.late_p99_ms},
         "broker": description,
-        "machine": machine(),
     }
 
 
@@ -156,3 +166,48 @@ def summarise_case(rows: Sequence[ClockErrors], up_ms: float, down_ms: float) ->
         "bound_ms": spread(bounds.tolist()),
         "is_met": min(within.values()) >= SHARE_TARGET and (close is None or close >= SHARE_TARGET),
     }
+
+
+def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Yields the table of a result and its explanation."""
+    rows = []
+    for case in result["cases"]:
+        error_ms, bound_ms = case["error_ms"], case["bound_ms"]
+        values_ms = (error_ms["median"], error_ms["p99"], error_ms["max"], bound_ms["median"])
+        rows.append(
+            (
+                f"{case['delay_up_ms']:g} + {case['delay_down_ms']:g} ms",
+                case["clock"]["name"],
+                case["rows"],
+                min(case["within"].values()),
+                case["close"],
+                *map(shown, values_ms),
+                "met" if case["is_met"] else "missed",
+            )
+        )
+    columns = {"up + down": "<", "worker": "<", "rows": "", "within": ".1%", "close": ".1%"}
+    columns |= dict.fromkeys(("error p50", "p99", "max", "bound p50", "target"), "")
+    is_short = any(case["error_ms"]["p99"] is None for case in result["cases"])
+    yield result_table("Clock offsets compared with the truth", columns, rows, NOTE if is_short else "")
+    targets = result["targets"]
+    yield (
+        f"up + down: delays of the link. within: share of rows whose true value lies within the stated error bound, the least "
+        f"of offset, uplink and downlink. close: share whose offset error is below {targets['symmetric_error_ms']:g} ms, "
+        f"required only if up and down are equal: otherwise the error is half of their difference, which no exchange of "
+        f"messages can detect. error, bound: of the offset, ms. Target: {targets['share']:.0%} of each share; "
+        f"{'met' if result['is_met'] else 'MISSED'} over {result['rows']} rows."
+    )
+    late_ms = result["link_late_ms"]
+    yield (
+        f"jitter of {result['jitter_ms']:g} ms each way, seed {result['seed']}; lateness of the link emulator "
+        f"{shown(late_ms['median'])} ms (p99 {shown(late_ms['p99'])})"
+    )
+
+
+clocks = options.bench_command(
+    "clocks",
+    ClocksPlan,
+    measure,
+    tables,
+    "Compare the log's clock offsets with the truth: clocks with known errors, over links with known delays.",
+)

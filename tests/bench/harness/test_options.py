@@ -1,0 +1,57 @@
+from dataclasses import dataclass
+
+import pytest
+from click.testing import CliRunner
+
+from bench.cli import bench
+from bench.harness import options
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A plan with a setting that was renamed."""
+
+    transports: tuple[str, ...] = options.choices("abc", ("a", "b"), "Transport.", "--transport", old="--door")
+    frames: int = options.frames(20)
+
+
+_gateway = options.bench_command(
+    "gateway",
+    _Plan,
+    lambda plan, _: {"used": f"{' '.join(plan.transports)}, {plan.frames} frames"},
+    lambda result: [result["used"]],
+    "Run clients.",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "used", "warning"),
+    [
+        ([], "a b, 20 frames", ""),
+        (["--transport", "c", "--frames", "30"], "c, 30 frames", ""),
+        (["--door", "c", "--door", "a"], "c a, 20 frames", "skylane: --door is now --transport"),
+    ],
+)
+def test_an_option_sets_its_field_also_by_its_old_name(flags: list[str], used: str, warning: str) -> None:
+    """Scripts of the last release still work; help and warning name the new option."""
+    done = CliRunner().invoke(_gateway, flags, catch_exceptions=False)
+    assert done.stdout.splitlines()[0] == used
+    assert (warning in done.stderr) if warning else not done.stderr.strip()
+    assert "--door" not in CliRunner().invoke(_gateway, ["--help"]).stdout
+
+
+def test_the_old_name_of_a_command_warns_and_runs_it() -> None:
+    """`skylane bench doors` is `skylane bench gateway` for one more release, and not listed."""
+    old = options.renamed_command("doors", _gateway)
+    done = CliRunner().invoke(old, ["--frames", "30"], catch_exceptions=False)
+    assert done.stdout.splitlines()[0] == "a b, 30 frames"
+    assert "'bench doors' is now 'bench gateway'" in done.stderr
+    assert bench.commands["doors"].params == bench.commands["gateway"].params
+    assert "doors" not in CliRunner().invoke(bench, ["--help"]).stdout
+
+
+def test_a_number_out_of_its_range_is_rejected() -> None:
+    """The range is stated beside the default, once."""
+    done = CliRunner().invoke(_gateway, ["--frames", "3"])
+    assert done.exit_code == 2
+    assert "3 is not in the range 4<=x<=10000" in done.output
