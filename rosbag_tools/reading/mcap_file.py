@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, Serialization, TopicChannel
 
 MAGIC = b"\x89MCAP0\r\n"
 

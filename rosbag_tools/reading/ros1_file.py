@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress
-from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel, unpack
+from rosbag_tools.reading.records import (
+    Damage,
+    DamagedRecordError,
+    Message,
+    Records,
+    Serialization,
+    TopicChannel,
+    unpack,
+)
 
 MAGIC = b"#ROSBAG V2.0\n"
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
-from rosbag_tools.reading.records import Damage, Message, TopicChannel
+from rosbag_tools.reading.records import Damage, Message, Serialization, TopicChannel
 
 MAGIC = b"SQLite format 3\0"
 
