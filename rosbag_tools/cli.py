@@ -82,7 +82,7 @@ def bag() -> None:
 @click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
 @click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
-@click.option("--static-camera", is_flag=True, help="The camera stands still; only the traffic moves.")
+@click.option("--static-camera", is_flag=True, help="Place the camera at the kerb; only the traffic moves.")
 @click.option("--width", type=click.IntRange(min=16, max=8192), default=1936, show_default=True)
 @click.option("--height", type=click.IntRange(min=16, max=8192), default=1216, show_default=True)
 def make(

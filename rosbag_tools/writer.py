@@ -51,7 +51,7 @@ class BagWriteError(SkylaneError):
 
 
 class BagWriter:
-    """Writes one bag. As a context manager it closes the bag also after an error, so that it can be read.
+    """Writes one bag. The context manager closes the bag also after an error, so that it can be read.
 
     Messages must come in the order of `received_ns`, the time of the recorder; `stamp_ns` is the time of the sensor.
 

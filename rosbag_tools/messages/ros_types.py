@@ -83,7 +83,7 @@ def read_stamp(message: Message) -> int:
     """
     order = ">" if message.channel.wire is Serialization.CDR and message.data[:2] == _CDR_BIG_ENDIAN else "<"
     try:
-        # In ROS 1, a sequence number of 4 bytes precedes the stamp; in CDR, a header of 4 bytes.
+        # The sequence number of ROS 1 and the header of CDR both take 4 bytes before the stamp.
         seconds, nanoseconds = struct.unpack_from(f"{order}iI", message.data, 4)
     except struct.error as error:
         raise MalformedMessageError(message.channel, error) from error

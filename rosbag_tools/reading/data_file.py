@@ -149,7 +149,7 @@ class DataFile:
                 connection, time_ns, data = next(messages)
             except StopIteration:
                 return
-            except Exception as error:  # As above.
+            except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
                 raise _IndexedReadError(_reason(error)) from error
             if not isinstance(time_ns, int) or not isinstance(data, bytes):
                 # SQLite columns can hold values of any type; the scan reports the row.

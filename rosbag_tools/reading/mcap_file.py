@@ -30,7 +30,7 @@ class _Announced:
 
 
 def has_foreign_profile(path: Path) -> bool:
-    """Whether the MCAP file has another profile than ROS 2's; `rosbags` does not read the index of such files."""
+    """Returns True for an MCAP file without the profile of ROS 2, whose index `rosbags` does not read."""
     with path.open("rb") as file:
         start = Records(file, path.stat().st_size)
         try:

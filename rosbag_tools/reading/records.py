@@ -32,8 +32,8 @@ class TopicChannel:
     type: str  # The name in the file, with or without "/msg/".
     wire: Serialization
     definition: str = ""  # Empty if the file has no definition.
-    is_idl: bool = False  # Whether the definition is in OMG IDL instead of ROS's notation.
-    is_latched: bool = False  # Whether late subscribers get the last message; only known from an index.
+    is_idl: bool = False  # The definition is in OMG IDL instead of ROS's notation.
+    is_latched: bool = False  # Late subscribers get the last message; only an index shows it.
 
     @property
     def message_type(self) -> str:
