@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.engines.engine import ENGINES, Placement
-from cloud.models.repository import Repository, default_root
-from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH
+from cloud.models.repository import Repository
+from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from shared.messages.model_card import Task
 from shared.terminal_table import Table
 
@@ -70,7 +69,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
 @JSON
 @MODELS
 @DEVICE
-def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **settings: Any) -> None:
+def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool, **settings: Any) -> None:
     """Measure every way to run MODEL on this machine: engine, precision, threads, batch.
 
     The comparison includes every engine that reads the model's file, and the models that were converted from it. Ratios are
@@ -79,10 +78,8 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **se
     from modelling import engine_comparison  # noqa: PLC0415  Its imports are slow, and `list` needs none.
     from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415
 
-    repository = Repository(root or default_root())
     repository.folder(name)  # Raises for an unknown model before a drive is rendered.
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with frame_progress() as progress:
         task = progress.add_task("rendering a drive", total=settings["frames"])
         if bag is None:
             bag = holdout_bag(settings["frames"], lambda: progress.advance(task))
@@ -104,7 +101,7 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **se
 @MODELS
 @DEVICE
 @click.pass_context
-def verify(ctx: click.Context, names: tuple[str, ...], root: Path | None, device: str, *, as_json: bool) -> None:
+def verify(ctx: click.Context, names: tuple[str, ...], repository: Repository, device: str, *, as_json: bool) -> None:
     """Check MODELs, or all models: hash, tensors, equal results of two runs, agreement with the source model.
 
     The exit code is 1 if a model fails.
@@ -112,7 +109,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], root: Path | None, device
     from modelling.verification import verify as verify_models  # noqa: PLC0415  As in `bench`.
 
     with Console(stderr=True).status("verifying") as status:
-        results = verify_models(Repository(root or default_root()), names, Placement(device=device), status.update)
+        results = verify_models(repository, names, Placement(device=device), status.update)
     if as_json:
         click.echo(json.dumps([asdict(each) for each in results], indent=2))
     elif results:

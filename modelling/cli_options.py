@@ -1,13 +1,27 @@
-"""Options that several `skylane model` commands share."""
+"""Options and the progress bar that several `skylane model` commands share."""
 
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cloud.models.repository import Repository, default_root
 
 MODELS = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
+    "--models",
+    "repository",
+    type=click.Path(file_okay=False, path_type=Path),
+    callback=lambda _context, _option, root: Repository(root or default_root()),
+    help="The model repository. [your own]",
 )
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 FORCE = click.option("--force", is_flag=True, help="Replace an existing model of that name.")
 TRUTH = click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")
+
+
+def frame_progress() -> Progress:
+    """Returns a progress bar on standard error that counts frames or runs, and is removed at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.engines.engine import Placement
-from cloud.models.repository import Repository, default_root
+from cloud.models.repository import Repository
 from modelling.bench_cli import bench, verify
-from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH
+from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
 from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
@@ -70,9 +70,8 @@ model.add_command(convert_model)
 @model.command("list")
 @MODELS
 @JSON
-def list_models(root: Path | None, *, as_json: bool) -> None:
+def list_models(repository: Repository, *, as_json: bool) -> None:
     """List the models of the repository, and check that their files match their manifests."""
-    repository = Repository(root or default_root())
     rows = model_rows(repository)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -117,7 +116,7 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
 @MODELS
 def build(
     names: tuple[str, ...],
-    root: Path | None,
+    repository: Repository,
     *,
     train: bool,
     untrained: bool,
@@ -138,18 +137,18 @@ def build(
     import_module("cloud.engines.tensorflow.library")  # Before the others, because it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
 
-    repository, street = root or default_root(), read_labels(labels)
+    street = read_labels(labels)
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
         weights = None
         if train:
             given = {key: value for key, value in {**settings, "seed": seed}.items() if value is not None}
-            weights = _train(recipe, work or Path("runs/training") / name, source or repository, street, given)
+            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, street, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
         for folder in building.build(
             recipe,
-            repository,
+            repository.root,
             street,
             weights,
             None if form is None else (Format(form),),
@@ -223,12 +222,12 @@ def inspect(
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Output folder. [.]")
 @MODELS
 @DEVICE
-def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
+def run(name: str, image: Path, out: Path, repository: Repository, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG) without a broker; write the result as text and as PNG files."""
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
     rgb = read_image_file(image)
-    with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
+    with repository.load(name, Placement(device=device)) as loaded:
         result = image_run.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {result.inference_ms:.1f} ms warm")
     Console().print(result_table(result.result, result.card))
@@ -253,7 +252,7 @@ def evaluate(
     frames: int | None,
     truth: str | None,
     demosaic: str,
-    root: Path | None,
+    repository: Repository,
     device: str,
     as_json: bool,
 ) -> None:
@@ -264,11 +263,7 @@ def evaluate(
     """
     from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        Repository(root or default_root()).load(name, Placement(device=device)) as loaded,
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
-    ):
+    with repository.load(name, Placement(device=device)) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=frames)
         result = evaluate_model(
             loaded,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
-from rosbag_tools.editing import BagPart, Rewritten, rewrite
+from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
@@ -58,7 +58,7 @@ _target = _options(
         "ROS 2 folder otherwise]",
     ),
     click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True),
-    click.option("--force", is_flag=True, help="Replace an existing bag."),
+    click.option("--force", "overwrite", is_flag=True, help="Replace an existing bag."),
 )
 
 
@@ -82,7 +82,7 @@ def bag() -> None:
 @click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
 @click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
-@click.option("--static-camera", is_flag=True, help="The camera stands still; only the traffic moves.")
+@click.option("--static-camera", is_flag=True, help="Place the camera at the kerb; only the traffic moves.")
 @click.option("--width", type=click.IntRange(min=16, max=8192), default=1936, show_default=True)
 @click.option("--height", type=click.IntRange(min=16, max=8192), default=1216, show_default=True)
 def make(
@@ -94,7 +94,7 @@ def make(
     duration_s: float | None,
     rate_hz: float,
     layout: str,
-    force: bool,
+    overwrite: bool,
     **options: Any,
 ) -> None:
     """Render a synthetic drive into the bag OUT: a .bag file for ROS 1, a folder or a .mcap file for ROS 2."""
@@ -109,7 +109,7 @@ def make(
             plan,
             bag_format=bag_format,
             compression=compression,
-            overwrite=force,
+            overwrite=overwrite,
             progress=lambda: bar.advance(task),
         )
     click.echo(f"{out}: {frames} frames, {frames / rate_hz:.1f} s, seed {plan.seed}, {plan.weather}, {layout}")
@@ -149,9 +149,7 @@ def crop(
     duration_s: float | None,
     end_s: float | None,
     topics: tuple[str, ...],
-    bag_format: str | None,
-    compression: str,
-    force: bool,
+    **target: Any,
 ) -> None:
     """Write a part of BAG, by time or topics, to OUT."""
     if duration_s is not None and end_s is not None:
@@ -160,16 +158,16 @@ def crop(
         if end_s <= start_s:
             raise click.UsageError(f"--end {end_s} is not after --start {start_s}")
         duration_s = end_s - start_s
-    _rewrite(path, out, BagPart(topics, start_s, duration_s), bag_format, compression, force=force)
+    _rewrite(path, out, BagPart(topics, start_s, duration_s), **target)
 
 
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
 @click.argument("out", type=_PATH)
 @_target
-def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, force: bool) -> None:
+def convert(path: Path, out: Path, **target: Any) -> None:
     """Write BAG to OUT in another format or compression."""
-    _rewrite(path, out, BagPart(), bag_format, compression, force=force)
+    _rewrite(path, out, BagPart(), **target)
 
 
 @bag.command()
@@ -199,8 +197,7 @@ def verify(path: Path) -> None:
 
     The exit code is 1 if there are any.
     """
-    with Bag(path) as opened:
-        total = sum(topic.count for topic in opened.topics)
+    total = _message_count(path)
     with _progress("verifying", total) as (bar, task):
         findings = list(findings_of(path, lambda _: bar.advance(task)))
     for finding in findings:
@@ -215,19 +212,15 @@ def verify(path: Path) -> None:
     click.echo(f"{path}: {total} messages, all intact")
 
 
-def _rewrite(path: Path, out: Path, part: BagPart, bag_format: str | None, compression: str, *, force: bool) -> None:
+def _message_count(path: Path) -> int:
     with Bag(path) as opened:
-        total = sum(topic.count for topic in opened.topics)
+        return sum(topic.count for topic in opened.topics)
+
+
+def _rewrite(path: Path, out: Path, part: BagPart, **target: Any) -> None:
+    total = _message_count(path)
     with _progress("writing", total) as (bar, task):
-        rewritten: Rewritten = rewrite(
-            path,
-            out,
-            part=part,
-            bag_format=bag_format,
-            compression=compression,
-            overwrite=force,
-            progress=lambda _: bar.advance(task),
-        )
+        rewritten = rewrite(path, out, part=part, progress=lambda _: bar.advance(task), **target)
     for topic, reason in rewritten.left_out.items():
         click.echo(f"left out {topic}: {reason}", err=True)
     click.echo(f"{out}: {rewritten.messages} messages")

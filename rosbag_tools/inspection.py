@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image
+from rosbag_tools.messages.ros_types import read, read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message, TopicChannel
+from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
 
@@ -100,18 +100,14 @@ class _Tally:
         if not self.channel.has_images:
             return
         try:
-            if self.channel.message_type == IMAGE:
-                image = read_image(message.data, self.channel.wire)
-                stamp_ns, encoding, height, width = image.stamp_ns, image.encoding, image.height, image.width
-            else:
-                picture = read_compressed_image(message.data, self.channel.wire)
-                header = read_header(picture.data)
-                stamp_ns, encoding, height, width = picture.stamp_ns, picture.format, header.height, header.width
+            stamp_ns, image = read_stamp(message), read(message)
+            is_raw = self.channel.message_type == IMAGE
+            encoding, size = (image.encoding, image) if is_raw else (image.format, read_header(memoryview(image.data)))
         except SkylaneError:
             self.unreadable += 1
             return
         self.encodings[encoding] += 1
-        self.resolutions[f"{width}×{height}"] += 1
+        self.resolutions[f"{size.width}×{size.height}"] += 1
         self.zero_stamps += stamp_ns == 0
 
     def report(self) -> TopicReport:

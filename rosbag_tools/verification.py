@@ -7,11 +7,10 @@ from pathlib import Path
 
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import Serialization, read_stamp
-from rosbag_tools.messages.ros_types import HEADER, types_of
+from rosbag_tools.messages.ros_types import HEADER, read, read_stamp, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Message, TopicChannel
+from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 
 
@@ -68,18 +67,18 @@ class _Check:
         return self._counts[topic] - 1
 
     def message(self, message: Message) -> list[BagFault]:
-        channel = message.channel
+        channel, types = message.channel, self._types[message.channel.wire]
         sequence = self.next(channel.topic)
         stamp_ns: int | None = None
         reasons = []
         try:
-            if _has_header(channel, self._types[channel.wire]):
-                stamp_ns = read_stamp(message.data, channel.wire)
+            if _has_header(channel, types):
+                stamp_ns = read_stamp(message)
                 reasons += self._backwards(channel, stamp_ns)
             if channel.has_images:
                 decode(message)
-            else:
-                _read(message, self._types[channel.wire])
+            elif channel.message_type in types.fielddefs:  # The bytes of an unknown type cannot be checked.
+                read(message, types)
         except SkylaneError as error:
             reasons.append(str(error))
         at_ns = stamp_ns or message.time_ns
@@ -100,15 +99,3 @@ def _has_header(channel: TopicChannel, types: Typestore) -> bool:
         return False
     _, fields = types.fielddefs[channel.message_type]
     return bool(fields) and fields[0][1][1] == HEADER
-
-
-def _read(message: Message, types: Typestore) -> None:
-    name = message.channel.message_type
-    if name not in types.fielddefs:
-        return  # The type is unknown, so the bytes cannot be checked.
-    deserialize = types.deserialize_ros1 if message.channel.wire is Serialization.ROS1 else types.deserialize_cdr
-    try:
-        deserialize(message.data, name)
-    except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SkylaneError(f"the message is not a valid {message.channel.type}: {reason}") from error

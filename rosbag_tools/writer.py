@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,15 @@ from rosbag_tools.bag_format import (
     new_writer,
     remove_bag,
 )
-from rosbag_tools.messages.images import IMAGE
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
-from rosbag_tools.reading.records import TopicChannel
+from rosbag_tools.reading.records import IMAGE, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 
 # Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
 DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
+
+BoxFields = tuple[str, float, float, float, float]  # Class, left and upper edge, width and height in pixels.
 
 _CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 _SPARE_BYTES = 1 << 24  # Disk space kept free for the index.
@@ -49,32 +50,8 @@ class BagWriteError(SkylaneError):
     """A bag cannot be written, or not completely."""
 
 
-class BoxLike(Protocol):
-    """A detected object: class name and rectangle in pixels; (x, y) is the upper left corner."""
-
-    @property
-    def name(self) -> str:
-        """The name of the class."""
-
-    @property
-    def x(self) -> float:
-        """The left edge in pixels."""
-
-    @property
-    def y(self) -> float:
-        """The upper edge in pixels."""
-
-    @property
-    def width(self) -> float:
-        """The width in pixels."""
-
-    @property
-    def height(self) -> float:
-        """The height in pixels."""
-
-
 class BagWriter:
-    """Writes one bag. As a context manager it closes the bag also after an error, so that it can be read.
+    """Writes one bag. The context manager closes the bag also after an error, so that it can be read.
 
     Messages must come in the order of `received_ns`, the time of the recorder; `stamp_ns` is the time of the sensor.
 
@@ -155,7 +132,7 @@ class BagWriter:
     def write_boxes(
         self,
         topic: str,
-        boxes: Sequence[BoxLike],
+        boxes: Sequence[BoxFields],
         *,
         stamp_ns: int,
         received_ns: int,
@@ -250,8 +227,9 @@ class BagWriter:
         self._sequences[topic] = sequence + 1
         return self._message(HEADER, sequence, time, frame_id)
 
-    def _detection(self, header: object, box: BoxLike, score: float) -> Any:
-        x, y = float(box.x + box.width / 2), float(box.y + box.height / 2)
+    def _detection(self, header: object, box: BoxFields, score: float) -> Any:
+        name, left, top, width, height = box
+        x, y = float(left + width / 2), float(top + height / 2)
         nowhere = self._message(
             "geometry_msgs/msg/PoseWithCovariance",
             self._message(
@@ -264,12 +242,12 @@ class BagWriter:
         last: object
         if self.format is BagFormat.ROS1:
             centre = self._message("geometry_msgs/msg/Pose2D", x, y, 0.0)
-            seen: tuple[object, ...] = (DETECTED_IDS.get(box.name, -1), score)
+            seen: tuple[object, ...] = (DETECTED_IDS.get(name, -1), score)
             last = self._message(IMAGE, header, 0, 0, "", 0, 0, np.zeros(0, np.uint8))
         else:
             centre = self._message("vision_msgs/msg/Pose2D", self._message("vision_msgs/msg/Point2D", x, y), 0.0)
-            seen = (self._message("vision_msgs/msg/ObjectHypothesis", box.name, score),)
+            seen = (self._message("vision_msgs/msg/ObjectHypothesis", name, score),)
             last = ""
         result = self._message("vision_msgs/msg/ObjectHypothesisWithPose", *seen, nowhere)
-        size = self._message("vision_msgs/msg/BoundingBox2D", centre, float(box.width), float(box.height))
+        size = self._message("vision_msgs/msg/BoundingBox2D", centre, float(width), float(height))
         return self._message("vision_msgs/msg/Detection2D", header, [result], size, last)

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from cloud.engines.engine import Images, Precision
-from cloud.models.repository import Repository, default_root
+from cloud.models.repository import Repository
 from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS
 from shared.imaging.frames import Frame, Layout
@@ -38,7 +38,7 @@ from shared.messages.topics import validate_name
 @MODELS
 def convert_model(
     name: str,
-    root: Path | None,
+    repository: Repository,
     *,
     target: str,
     precision: str,
@@ -49,7 +49,6 @@ def convert_model(
 ) -> None:
     """Convert MODEL to another format as a new model, and report the share of labels that stay the same."""
     convert = import_module("modelling.conversion.conversion").convert  # Its imports are slow; `list` needs none.
-    repository = Repository(root or default_root())
     card = repository.card(name)
     suffix = target.replace("_", "-") if precision == Precision.FP32 else f"{target.replace('_', '-')}-{precision}"
     with Console(stderr=True).status(f"{name} to {target}") as status:

@@ -18,7 +18,7 @@ from modelling.recipes import OBJECTS
 from modelling.training.scenes.object_batches import split_boxes
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
-from rosbag_tools.messages.images import read_stamp
+from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Damage, Message
@@ -128,7 +128,7 @@ def _pairs(
         if isinstance(item, Damage):
             matcher.unmatched += item.channel is not None and item.channel.topic == camera
             continue
-        stamp_ns = read_stamp(item.data, item.channel.wire)
+        stamp_ns = read_stamp(item)
         if item.channel.topic == camera:
             pair = matcher.add_image(stamp_ns, item)
         else:

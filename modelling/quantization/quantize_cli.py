@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from cloud.engines.engine import Precision
-from cloud.models.repository import Repository, default_root
+from cloud.models.repository import Repository
 from modelling.cli_options import FORCE, MODELS
 from shared.messages.topics import validate_name
 
@@ -33,7 +33,7 @@ _HOLDOUT = 20  # Frames to compare the models on.
 @MODELS
 def quantize(
     name: str,
-    root: Path | None,
+    repository: Repository,
     *,
     precision: str,
     bag: Path | None,
@@ -45,7 +45,6 @@ def quantize(
     # Imported here, because OpenVINO takes seconds to import and `list` does not need it.
     from modelling.quantization import calibration_frames, quantization  # noqa: PLC0415
 
-    repository = Repository(root or default_root())
     card = repository.card(name)
     with Console(stderr=True).status("preparing calibration frames") as status:
         calibration = (

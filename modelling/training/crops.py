@@ -51,7 +51,7 @@ class CropLoader(BatchLoader[Batch]):
         super().__init__("crops", ahead)
 
     def _next(self) -> Batch:
-        indices = self._rng.choice(self._store.ready_indices(), self._batch)
+        indices = self._rng.choice(len(self._store.pictures), self._batch)
         crops = [self._crop(int(index)) for index in indices]
         return np.stack([image for image, _ in crops]), np.stack([labels for _, labels in crops])
 

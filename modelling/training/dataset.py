@@ -1,18 +1,15 @@
 """Renders training and validation frames of the synthetic drive, preprocessed as on a vehicle."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
 
-from modelling.training.frame_store import FrameStore
+from modelling.training.frame_store import FrameStore, render_all
 from rosbag_tools.drive.scene import Drive, SceneFrame
 from rosbag_tools.drive.sensor import Sensor
 from shared.imaging.bayer import to_colour
@@ -48,30 +45,12 @@ def validation_views(count: int, weathers: tuple[str, ...], views_per_drive: int
     return _views(count, views_per_drive, FIRST_VALIDATION_SEED, weathers)
 
 
-@contextmanager
-def rendering(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Iterator["Rendering"]:
-    """Renders the views into a frame store in `folder`, in background processes."""
-    store = FrameStore.create(folder, len(views), HEIGHT, WIDTH)
-    # A forked process would inherit locks held by TensorFlow's threads.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_render, folder, index, view) for index, view in enumerate(views)]
-        try:
-            yield Rendering(store, jobs)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """A frame store that background processes fill."""
-
-    store: FrameStore
-    jobs: list["Future[None]"]
-
-    def wait(self, count: int) -> None:
-        """Waits until the first `count` views are rendered; raises the error of a failed one."""
-        for job in self.jobs[:count]:
-            job.result()
+def render_frames(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> FrameStore:
+    """Renders the views into a frame store in `folder`, in several processes."""
+    size = (len(views), HEIGHT, WIDTH)
+    store = FrameStore.create(folder, pictures=(np.uint8, (*size, 3)), labels=(np.uint8, size))
+    render_all(_render, folder, views, processes)
+    return store
 
 
 def generator(view: TrainingView) -> Random:
@@ -98,7 +77,8 @@ def _render(folder: Path, index: int, view: TrainingView) -> None:
     frame, image = rendered_view(view, HEIGHT, WIDTH, rng)
     # One of the four labels under each pixel, at random: a fixed choice would shift all edges by half a pixel.
     row, column = rng.randrange(2), rng.randrange(2)
-    FrameStore.open(folder).put(index, image, frame.class_ids[row::2, column::2])
+    store = FrameStore.open(folder)
+    store.pictures[index], store.labels[index] = image, frame.class_ids[row::2, column::2]
 
 
 @lru_cache(maxsize=4)

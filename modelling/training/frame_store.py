@@ -1,47 +1,54 @@
-"""A folder of memory-mapped arrays with images and their true class ids, filled by several processes."""
+"""Folders of memory-mapped arrays with images and their ground truth, filled by several processes."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+View = TypeVar("View")
+
 
 @dataclass(frozen=True, slots=True)
-class FrameStore:
-    """Images, labels, and a flag per frame that both are written."""
+class ArrayStore:
+    """The base of records whose fields are arrays in one folder, each in a file of its name."""
 
     pictures: npt.NDArray[np.uint8]  # N×H×W×3 RGB.
-    labels: npt.NDArray[np.uint8]  # N×H×W class ids.
-    ready: npt.NDArray[np.uint8]  # N, 0 or 1.
 
     @classmethod
-    def create(cls, folder: Path, count: int, height: int, width: int) -> Self:
-        """Creates an empty store in `folder`, replacing an existing one."""
+    def create(cls, folder: Path, **arrays: tuple[type[np.generic], tuple[int, ...]]) -> Self:
+        """Creates a store of zeros in `folder`, replacing an existing one; `arrays` are dtype and shape by field."""
         folder.mkdir(parents=True, exist_ok=True)
-        shapes = {"pictures": (count, height, width, 3), "labels": (count, height, width), "ready": (count,)}
-        return cls(
-            **{
-                name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.uint8, shape=shape)
-                for name, shape in shapes.items()
-            }
-        )
+        for name, (dtype, shape) in arrays.items():
+            np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+        return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Opens the store in `folder` for reading and writing."""
         arrays: dict[str, Any] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in ("pictures", "labels", "ready")
+            field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r+") for field in fields(cls)
         }
         return cls(**arrays)
 
-    def put(self, index: int, picture: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> None:
-        """Writes one image H×W×3 and its labels H×W."""
-        self.pictures[index] = picture
-        self.labels[index] = labels
-        self.ready[index] = 1
 
-    def ready_indices(self) -> npt.NDArray[np.intp]:
-        """Returns the indices of the frames that are complete."""
-        return np.flatnonzero(self.ready)
+@dataclass(frozen=True, slots=True)
+class FrameStore(ArrayStore):
+    """Images and their true class ids."""
+
+    labels: npt.NDArray[np.uint8]  # N×H×W class ids.
+
+
+def render_all(
+    render: Callable[[Path, int, View], None], folder: Path, views: Sequence[View], processes: int = 2
+) -> None:
+    """Calls `render(folder, index, view)` for every view, in several processes."""
+    # A forked process would inherit locks held by TensorFlow's threads.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for _ in pool.map(partial(render, folder), range(len(views)), views, chunksize=6):
+            pass  # Raises the error of a failed view.

@@ -22,7 +22,7 @@ from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
     WIDTH,
-    rendering,
+    render_frames,
     training_views,
     validation_views,
 )
@@ -121,10 +121,8 @@ def train(
         )
     views = training_views(settings.frames)
     checks = validation_views(settings.validation_frames, (HELD_OUT_WEATHER, *TRAINING_WEATHERS))
-    with rendering(checks, folder / "validation") as validation, rendering(views, folder / "frames") as training:
-        validation.wait(len(checks))
-        training.wait(len(views))
-        return train_on(recipe, SegmentationFrames(training.store, validation.store), folder, settings, on_progress)
+    validation, training = render_frames(checks, folder / "validation"), render_frames(views, folder / "frames")
+    return train_on(recipe, SegmentationFrames(training, validation), folder, settings, on_progress)
 
 
 def train_on(
@@ -225,5 +223,5 @@ class _Validator:
 
 
 def _whole_frames(store: FrameStore) -> Iterator[Batch]:
-    for index in store.ready_indices():
+    for index in range(len(store.pictures)):
         yield store.pictures[index : index + 1], store.labels[index : index + 1]

@@ -29,6 +29,12 @@ ROAD, SIDEWALK, BUILDING, POLE, VEGETATION, SKY, PERSON, RIDER, CAR, TRUCK, BUS,
 BOXED = (PERSON, RIDER, CAR, TRUCK, BUS)
 
 
+def palette(text: str) -> tuple[Colour, ...]:
+    """Parses RGB colours in hexadecimal notation, separated by spaces: "ff0000 00ff00"."""
+    triples = (bytes.fromhex(each) for each in text.split())
+    return tuple((red, green, blue) for red, green, blue in triples)
+
+
 class Canvas:
     """An RGB image and its owner map, drawn together without antialiasing so that both have the same edges.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import floor, sin
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,7 @@ from rosbag_tools.drive.world import CHUNK, chunk
 __all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """The visible extent of a vehicle, person or rider, in pixels from the upper left corner of the image."""
 
     name: str

@@ -120,7 +120,7 @@ def _walkers(street: Street, now: _Now) -> Iterator[Mover]:
 
 
 def _crossers(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
-    """Yields persons on zebra crossings, who have left the camera's lane when it arrives."""
+    """Yields persons on zebra crossings; the camera's lane is free when the camera arrives."""
     for index in range(floor((now.z + BEHIND) / CHUNK), floor((now.z + AHEAD) / CHUNK) + 1):
         if not chunk(street, index).zebra:
             continue

@@ -27,7 +27,7 @@ class SceneView:
         return z - self.camera.z
 
     def resolves(self, width: float, depth: float) -> bool:
-        """Whether an object of `width` metres is visible at `depth` metres."""
+        """Returns True if an object of `width` metres is visible at `depth` metres."""
         return width * self.camera.focal / depth >= _THINNEST * self.camera.width / FULL_WIDTH
 
     def bounds(self, points: Points) -> tuple[Points, tuple[float, float]] | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from shared.errors import UnknownNameError
 WEATHERS = ("clear", "overcast", "dusk", "fog", "rain")
 
 Triple = tuple[float, float, float]
+
+TOWARDS_CAMERA = (0.0, 0.35, -0.94)  # The normal of an upright face towards the camera: right, up, ahead.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Weather:
     saturation: float
     wetness: float  # Strength of reflections in the road.
     shadow: float  # Remaining light in a shadow.
-    lamps: bool  # Whether lamps and windows are lit.
+    lamps: bool  # True if lamps and windows are lit.
     towards_sun: Triple = (0.4, 0.7, 0.3)  # A unit vector: right, up, ahead.
 
     def lit(self, colours: npt.ArrayLike, normals: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
@@ -53,7 +56,7 @@ class Weather:
         mixed = np.asarray(lit) * (1.0 - share) + np.asarray(self.haze) * share
         return [tuple(row) for row in np.clip(np.rint(mixed), 0, 255).astype(int).reshape(-1, 3).tolist()]
 
-    def paint(self, colour: npt.ArrayLike, depth: float, normal: Triple = (0.0, 0.35, -0.94)) -> Colour:
+    def paint(self, colour: npt.ArrayLike, depth: float, normal: Triple = TOWARDS_CAMERA) -> Colour:
         """Returns a colour, lit and seen from `depth` metres; by default on an upright face towards the camera."""
         return self.seen(self.lit(np.asarray(colour)[None], [normal]), depth)[0]
 
@@ -99,85 +102,22 @@ def _triple(values: npt.NDArray[np.float64]) -> Triple:
     return red, green, blue
 
 
+_TABLE: dict[str, tuple[Any, ...]] = {  # One column for each of WEATHERS.
+    "ambient": ((0.52, 0.55, 0.62), (0.74, 0.75, 0.77), (0.30, 0.30, 0.40), (0.68, 0.69, 0.71), (0.50, 0.52, 0.56)),
+    "sun": ((0.62, 0.58, 0.48), (0.06, 0.06, 0.06), (0.24, 0.15, 0.08), (0.03, 0.03, 0.03), (0.02, 0.02, 0.02)),
+    "zenith": ((70, 125, 205), (165, 172, 182), (38, 48, 92), (196, 200, 204), (108, 116, 128)),
+    "skyline": ((190, 215, 240), (215, 218, 222), (232, 150, 96), (208, 211, 214), (160, 166, 174)),
+    "cloud": ((250, 250, 252), (190, 194, 200), (150, 96, 104), (202, 206, 210), (92, 98, 110)),
+    "clouds": (0.45, 0.95, 0.55, 0.3, 0.9),
+    "haze": ((190, 210, 235), (205, 209, 214), (120, 96, 104), (204, 207, 210), (148, 154, 162)),
+    "haze_length": (260.0, 190.0, 240.0, 42.0, 95.0),
+    "haze_limit": (0.70, 0.70, 0.60, 0.72, 0.65),
+    "saturation": (1.0, 0.72, 0.85, 0.62, 0.70),
+    "wetness": (0.0, 0.0, 0.0, 0.05, 0.38),
+    "shadow": (0.55, 0.90, 0.85, 0.94, 0.92),
+    "lamps": (False, False, True, True, True),
+}
 _WEATHERS = {
-    "clear": Weather(
-        name="clear",
-        ambient=(0.52, 0.55, 0.62),
-        sun=(0.62, 0.58, 0.48),
-        zenith=(70, 125, 205),
-        skyline=(190, 215, 240),
-        cloud=(250, 250, 252),
-        clouds=0.45,
-        haze=(190, 210, 235),
-        haze_length=260.0,
-        haze_limit=0.70,
-        saturation=1.0,
-        wetness=0.0,
-        shadow=0.55,
-        lamps=False,
-    ),
-    "overcast": Weather(
-        name="overcast",
-        ambient=(0.74, 0.75, 0.77),
-        sun=(0.06, 0.06, 0.06),
-        zenith=(165, 172, 182),
-        skyline=(215, 218, 222),
-        cloud=(190, 194, 200),
-        clouds=0.95,
-        haze=(205, 209, 214),
-        haze_length=190.0,
-        haze_limit=0.70,
-        saturation=0.72,
-        wetness=0.0,
-        shadow=0.90,
-        lamps=False,
-    ),
-    "dusk": Weather(
-        name="dusk",
-        ambient=(0.30, 0.30, 0.40),
-        sun=(0.24, 0.15, 0.08),
-        zenith=(38, 48, 92),
-        skyline=(232, 150, 96),
-        cloud=(150, 96, 104),
-        clouds=0.55,
-        haze=(120, 96, 104),
-        haze_length=240.0,
-        haze_limit=0.60,
-        saturation=0.85,
-        wetness=0.0,
-        shadow=0.85,
-        lamps=True,
-    ),
-    "fog": Weather(
-        name="fog",
-        ambient=(0.68, 0.69, 0.71),
-        sun=(0.03, 0.03, 0.03),
-        zenith=(196, 200, 204),
-        skyline=(208, 211, 214),
-        cloud=(202, 206, 210),
-        clouds=0.3,
-        haze=(204, 207, 210),
-        haze_length=42.0,
-        haze_limit=0.72,
-        saturation=0.62,
-        wetness=0.05,
-        shadow=0.94,
-        lamps=True,
-    ),
-    "rain": Weather(
-        name="rain",
-        ambient=(0.50, 0.52, 0.56),
-        sun=(0.02, 0.02, 0.02),
-        zenith=(108, 116, 128),
-        skyline=(160, 166, 174),
-        cloud=(92, 98, 110),
-        clouds=0.9,
-        haze=(148, 154, 162),
-        haze_length=95.0,
-        haze_limit=0.65,
-        saturation=0.70,
-        wetness=0.38,
-        shadow=0.92,
-        lamps=True,
-    ),
+    name: Weather(name, **{field: values[column] for field, values in _TABLE.items()})
+    for column, name in enumerate(WEATHERS)
 }

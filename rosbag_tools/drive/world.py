@@ -78,7 +78,7 @@ class Chunk:
     start: float
     side_street: bool
     zebra: bool
-    green: tuple[bool, bool]  # Whether the left and right lots are grass.
+    green: tuple[bool, bool]  # The left and the right lot are grass.
     patch: float  # Brightness of the asphalt relative to other chunks.
     houses: tuple[House, ...]
     plants: tuple[Plant, ...]

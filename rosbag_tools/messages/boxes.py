@@ -3,10 +3,10 @@
 from typing import Any
 
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.images import MalformedMessageError, Serialization
-from rosbag_tools.messages.ros_types import DETECTIONS, own_types
-from rosbag_tools.reading.records import Message
+from rosbag_tools.messages.ros_types import DETECTIONS, read
+from rosbag_tools.reading.records import Message, Serialization
 from rosbag_tools.writer import DETECTED_IDS
+from shared.errors import SkylaneError
 
 _NAMES = {number: name for name, number in DETECTED_IDS.items()}
 
@@ -15,20 +15,12 @@ def read_boxes(message: Message) -> list[Box]:
     """Returns the boxes of a message, each with the class name of its first hypothesis (empty if it has none).
 
     Raises:
-        MalformedMessageError: the message has another type, or its bytes do not fit its type.
+        SkylaneError: the message has another type, or its bytes do not fit its type.
     """
     channel = message.channel
     if channel.message_type != DETECTIONS:
-        raise MalformedMessageError(
-            f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}"
-        )
-    types = own_types(channel.wire)
-    read = types.deserialize_ros1 if channel.wire is Serialization.ROS1 else types.deserialize_cdr
-    try:
-        seen: Any = read(message.data, DETECTIONS)
-    except Exception as error:  # The parser raises exceptions of any type for invalid bytes.
-        raise MalformedMessageError(f"a message on {channel.topic} cannot be read as {DETECTIONS}: {error}") from error
-    return [_box(each, channel.wire) for each in seen.detections]
+        raise SkylaneError(f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}")
+    return [_box(each, channel.wire) for each in read(message).detections]
 
 
 def _box(seen: Any, wire: Serialization) -> Box:

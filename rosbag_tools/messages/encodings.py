@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__CompressedImage as CompressedImageMessage
+from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__Image as ImageMessage
 
-from rosbag_tools.messages.images import CompressedImageMessage, ImageMessage
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_header import ImageHeaderError, read_header
@@ -100,7 +101,7 @@ def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
         )
     rows = _rows(message, height, width * encoding.pixel_bytes)
     if encoding.layout.dtype == np.uint16:
-        return _native_uint16(rows, big_endian=message.is_bigendian), encoding.layout
+        return _native_uint16(rows, big_endian=bool(message.is_bigendian)), encoding.layout
     if encoding.is_wide:
         # Only the high byte of each 16-bit number is kept, so the byte order need not be changed first.
         rows = np.ascontiguousarray(rows[:, 0 if message.is_bigendian else 1 :: 2])
@@ -169,7 +170,7 @@ def _decode_planar(message: ImageMessage, planar: _Planar) -> Bytes:
     rows = _rows(message, height * planar.rows_num // planar.rows_den, width)
     if planar.even:
         return _as_bytes(cv2.cvtColor(rows, planar.conversion))
-    # OpenCV cannot decode NV24. With each pixel doubled it is YUYV, of which every second pixel is kept.
+    # OpenCV cannot decode NV24, so each pixel is doubled, which gives YUYV, and every second pixel of the result is kept.
     doubled = np.empty((height, width, 4), np.uint8)
     doubled[..., 0] = doubled[..., 2] = rows[:height]
     doubled[..., 1::2] = rows[height:].reshape(height, width, 2)
@@ -196,7 +197,7 @@ def _rows(message: ImageMessage, count: int, row_bytes: int) -> Bytes:
             f"{message.width}×{message.height} in {message.encoding!r} with a step of {step} takes "
             f"{count * step} bytes, but there are {len(message.data)}"
         )
-    rows = np.frombuffer(message.data, np.uint8).reshape(count, step)
+    rows = message.data.reshape(count, step)
     return rows if step == row_bytes else np.ascontiguousarray(rows[:, :row_bytes])
 
 

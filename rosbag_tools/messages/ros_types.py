@@ -1,18 +1,20 @@
-"""Message definitions (of bags and of the messages that Skylane writes), and conversion between ROS 1 and ROS 2."""
+"""Message definitions of bags and of Skylane; reads messages and converts them between ROS 1 and ROS 2."""
 
+import struct
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.messages.images import CDR_BIG_ENDIAN, MalformedMessageError, Serialization
-from rosbag_tools.reading.records import TopicChannel
+from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 
 HEADER = "std_msgs/msg/Header"
 DETECTIONS = "vision_msgs/msg/Detection2DArray"
 
+_CDR_BIG_ENDIAN = b"\x00\x00"  # First bytes of a big-endian CDR message (OMG DDS-XTypes).
 _STORES = {Serialization.ROS1: Stores.ROS1_NOETIC, Serialization.CDR: Stores.ROS2_HUMBLE}
 
 # rosbags does not include vision_msgs. Classes are numbers in ROS 1 (0.0.1, Noetic) and names in ROS 2 (4.x, Humble).
@@ -37,6 +39,14 @@ _VISION: dict[Serialization, dict[str, str]] = {
 }
 
 
+class MalformedMessageError(SkylaneError):
+    """The bytes of a message do not fit its type."""
+
+    def __init__(self, channel: TopicChannel, cause: Exception) -> None:
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        super().__init__(f"a message on {channel.topic} cannot be read as {channel.type}: {reason}")
+
+
 class UnknownTypeError(SkylaneError):
     """The type of a message is defined neither in its bag nor in Skylane."""
 
@@ -48,6 +58,36 @@ def own_types(wire: Serialization) -> Typestore:
     for name, definition in _VISION[wire].items():
         store.register(get_types_from_msg(definition, f"vision_msgs/msg/{name}"))
     return store
+
+
+def read(message: Message, types: Typestore | None = None) -> Any:
+    """Deserializes a message; arrays in the result are views of the message's bytes. `types` is `own_types` by default.
+
+    Raises:
+        MalformedMessageError: the bytes do not fit the type.
+    """
+    wire = message.channel.wire
+    types = types or own_types(wire)
+    deserialize = types.deserialize_ros1 if wire is Serialization.ROS1 else types.deserialize_cdr
+    try:
+        return deserialize(memoryview(message.data), message.channel.message_type)
+    except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
+        raise MalformedMessageError(message.channel, error) from error
+
+
+def read_stamp(message: Message) -> int:
+    """Reads the stamp in ns of a message whose first field is a `std_msgs/Header`.
+
+    Raises:
+        MalformedMessageError: the message has fewer than 12 bytes.
+    """
+    order = ">" if message.channel.wire is Serialization.CDR and message.data[:2] == _CDR_BIG_ENDIAN else "<"
+    try:
+        # The sequence number of ROS 1 and the header of CDR both take 4 bytes before the stamp.
+        seconds, nanoseconds = struct.unpack_from(f"{order}iI", message.data, 4)
+    except struct.error as error:
+        raise MalformedMessageError(message.channel, error) from error
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
 
 def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore:
@@ -105,14 +145,12 @@ class Converter:
         try:
             if channel.wire is Serialization.ROS1:
                 return self._plain.ros1_to_cdr(data, name)
-            if data[:2] == CDR_BIG_ENDIAN:  # rosbags converts only little-endian messages directly.
+            if data[:2] == _CDR_BIG_ENDIAN:  # rosbags converts only little-endian messages directly.
                 message = self._plain.deserialize_cdr(data, name)
                 data = bytes(self._plain.serialize_cdr(message, name, little_endian=True))
             return self._plain.cdr_to_ros1(data, name)
         except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
-            raise MalformedMessageError(
-                f"a message of {channel.topic} is not a valid {channel.type}: {error}"
-            ) from error
+            raise MalformedMessageError(channel, error) from error
 
     def _require(self, channel: TopicChannel) -> None:
         """Raises if the bag does not completely define the type of a channel."""
@@ -122,6 +160,6 @@ class Converter:
         try:
             self.types.generate_msgdef(name, ros_version=1 if self._target is Serialization.ROS1 else 2)
             self.types.hash_rihs01(name)
-        except Exception as error:  # As above.
+        except Exception as error:  # rosbags raises exceptions of any type for invalid definitions.
             raise UnknownTypeError(f"type {channel.type} is not completely defined in the bag: {error}") from error
         self._known.add(name)

@@ -59,7 +59,6 @@ class Bag:
         topics: The topics, sorted by name.
         start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
         index_damage: Why the index of a file could not be used; empty if all could.
-        is_compressed: Whether the data files are compressed as a whole.
 
     Raises:
         MissingBagError: nothing is at `path`, or a folder without data files.

@@ -16,7 +16,6 @@ from rosbags.rosbag2.storage_mcap import DECOMPRESSORS as _MCAP_CODECS
 from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading import mcap_file, ros1_file, sqlite_file
 from rosbag_tools.reading.decompression import (
     MAX_CHUNK_BYTES,
@@ -26,7 +25,7 @@ from rosbag_tools.reading.decompression import (
     decompress,
     unfold_message,
 )
-from rosbag_tools.reading.records import Damage, Message, TopicChannel
+from rosbag_tools.reading.records import Damage, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -150,7 +149,7 @@ class DataFile:
                 connection, time_ns, data = next(messages)
             except StopIteration:
                 return
-            except Exception as error:  # As above.
+            except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
                 raise _IndexedReadError(_reason(error)) from error
             if not isinstance(time_ns, int) or not isinstance(data, bytes):
                 # SQLite columns can hold values of any type; the scan reports the row.

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rosbag_tools.messages.encodings import decode_compressed_image, decode_image
-from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image, read_stamp
+from rosbag_tools.messages.ros_types import read, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
-from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.reading.records import IMAGE, Damage, Message
 from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
@@ -28,10 +28,8 @@ def decode(message: Message) -> tuple[Pixels, Layout]:
     Raises:
         SkylaneError: the message is malformed, or its image cannot be decoded.
     """
-    channel = message.channel
-    if channel.message_type == IMAGE:
-        return decode_image(read_image(message.data, channel.wire))
-    return decode_compressed_image(read_compressed_image(message.data, channel.wire))
+    decode_fields = decode_image if message.channel.message_type == IMAGE else decode_compressed_image
+    return decode_fields(read(message))
 
 
 class BagSource:
@@ -139,7 +137,7 @@ class BagSource:
             )
         stamp_ns = source_ns
         try:
-            stamp_ns = self._stamp(read_stamp(item.data, item.channel.wire), item, source_ns)
+            stamp_ns = self._stamp(read_stamp(item), item, source_ns)
             pixels, layout = decode(item)
         except SkylaneError as error:
             return UnreadableFrame(camera, index, stamp_ns, source_ns, now_ns() - began_ns, str(error))

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel
+from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, Serialization, TopicChannel
 
 MAGIC = b"\x89MCAP0\r\n"
 
@@ -31,7 +30,7 @@ class _Announced:
 
 
 def has_foreign_profile(path: Path) -> bool:
-    """Whether the MCAP file has another profile than ROS 2's; `rosbags` does not read the index of such files."""
+    """Returns True for an MCAP file without the profile of ROS 2, whose index `rosbags` does not read."""
     with path.open("rb") as file:
         start = Records(file, path.stat().st_size)
         try:

@@ -1,4 +1,4 @@
-"""Results of a sequential scan of a bag's data file, and a reader of its records with bounds checks.
+"""Messages and damage of a bag's data file, and a reader of its records with bounds checks.
 
 `rosbags` reads with the index at the end of a file. A recording that was killed has no index, and `rosbags` stops at
 the first damaged chunk. The scans (`ros1_file`, `mcap_file`, `sqlite_file`) need only the records, know the position
@@ -7,11 +7,21 @@ of each message, and skip chunks that they cannot decompress.
 
 import struct
 from dataclasses import dataclass
+from enum import StrEnum
 from io import BytesIO
 from typing import BinaryIO, Self
 
-from rosbag_tools.messages.images import COMPRESSED_IMAGE, IMAGE, Serialization
 from shared.errors import SkylaneError
+
+IMAGE = "sensor_msgs/msg/Image"
+COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+
+
+class Serialization(StrEnum):
+    """Serialization of the messages in a bag."""
+
+    ROS1 = "ros1"
+    CDR = "cdr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +29,11 @@ class TopicChannel:
     """A topic and its type, as announced in a data file."""
 
     topic: str
-    type: str  # As written in the file, with or without "/msg/".
+    type: str  # The name in the file, with or without "/msg/".
     wire: Serialization
     definition: str = ""  # Empty if the file has no definition.
-    is_idl: bool = False  # Whether the definition is in OMG IDL instead of ROS's notation.
-    is_latched: bool = False  # Whether late subscribers get the last message; only known from an index.
+    is_idl: bool = False  # The definition is in OMG IDL instead of ROS's notation.
+    is_latched: bool = False  # Late subscribers get the last message; only an index shows it.
 
     @property
     def message_type(self) -> str:
@@ -33,7 +43,7 @@ class TopicChannel:
 
     @property
     def has_images(self) -> bool:
-        """Whether the messages are images, compressed or not."""
+        """True for raw and compressed images."""
         return self.message_type in (IMAGE, COMPRESSED_IMAGE)
 
 
@@ -77,7 +87,7 @@ class Records:
 
     @property
     def ended(self) -> bool:
-        """Whether all bytes were read."""
+        """True if all bytes were read."""
         return self.at >= self.size
 
     def take(self, count: int) -> bytes:

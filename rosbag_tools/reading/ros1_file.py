@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress
-from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, TopicChannel, unpack
+from rosbag_tools.reading.records import (
+    Damage,
+    DamagedRecordError,
+    Message,
+    Records,
+    Serialization,
+    TopicChannel,
+    unpack,
+)
 
 MAGIC = b"#ROSBAG V2.0\n"
 
@@ -60,7 +67,9 @@ def _record(header: _Header, data: bytes, channels: dict[int, TopicChannel], pla
     if op == _CONNECTION:
         about = {name: value.decode(errors="replace") for name, value in _header(data).items()}
         name = header.get(b"topic", b"").decode(errors="replace")
-        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))  # As rosbags normalizes it.
+        topic = "/" * name.startswith("/") + "/".join(
+            filter(None, name.split("/"))
+        )  # rosbags normalizes names in the same way.
         definition = about.get(b"message_definition", "")
         channels[unpack("I", header.get(b"conn", b""))] = TopicChannel(
             topic, about.get(b"type", ""), Serialization.ROS1, definition

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
-from rosbag_tools.reading.records import Damage, Message, TopicChannel
+from rosbag_tools.reading.records import Damage, Message, Serialization, TopicChannel
 
 MAGIC = b"SQLite format 3\0"
 
@@ -37,7 +36,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
 
 
 def is_computed(path: Path) -> bool:
-    """Whether a table of the database is computed when it is read, and can therefore be endless."""
+    """Returns True if a table of the database is computed when it is read, and can therefore be endless."""
     try:
         with closing(_open(path)) as database:
             return bool(_computed(database))
@@ -46,7 +45,7 @@ def is_computed(path: Path) -> bool:
 
 
 def has_log(path: Path) -> bool:
-    """Whether a killed recorder left rows in a write-ahead log next to the database."""
+    """Returns True if a killed recorder left rows in a write-ahead log next to the database."""
     log = path.with_name(f"{path.name}-wal")
     return log.exists() and log.stat().st_size > 0
 
@@ -63,7 +62,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _computed(database: sqlite3.Connection) -> str:
-    """Returns the name of a table that is a view, virtual, or has a computed column; empty if there is none."""
+    """Returns the name of a table that is a view, virtual, or has a computed column; empty if all tables are stored."""
     found = database.execute(_COMPUTED).fetchone()
     return str(found[0])[:80] if found else ""
 

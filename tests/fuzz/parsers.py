@@ -41,7 +41,7 @@ PARSERS = {
     "rosbag_tools/reading/data_file.py": "bag",
     "rosbag_tools/reading/decompression.py": "bag",
     "rosbag_tools/messages/encodings.py": "bag",
-    "rosbag_tools/messages/images.py": "bag",
+    "rosbag_tools/messages/ros_types.py": "bag",
     "rosbag_tools/reading/mcap_file.py": "bag",
     "rosbag_tools/reading/records.py": "bag",
     "rosbag_tools/reading/ros1_file.py": "bag",

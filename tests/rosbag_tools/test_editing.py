@@ -10,10 +10,9 @@ from rosbags.highlevel import AnyReader
 from rosbag_tools.bag_format import BagFormat, BagPathError
 from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract
-from rosbag_tools.messages.images import Serialization
 from rosbag_tools.messages.ros_types import own_types
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message, TopicChannel
+from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
@@ -113,7 +112,7 @@ def test_a_topic_with_an_invalid_message_is_left_out_with_the_reason(tmp_path: P
         )
     rewritten = rewrite(tmp_path / "drive", tmp_path / "drive.bag")
     assert rewritten.messages == 1
-    assert "is not a valid std_msgs/msg/String" in rewritten.left_out["/odd"]
+    assert "cannot be read as std_msgs/msg/String" in rewritten.left_out["/odd"]
 
 
 def test_latched_topics_stay_latched(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from rosbags.highlevel import AnyReader
 
 from rosbag_tools import writer as writer_module
 from rosbag_tools.bag_format import BagFormat, BagPathError
-from rosbag_tools.messages.images import read_image
+from rosbag_tools.drive.scene import Box
+from rosbag_tools.messages.ros_types import read
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import BagWriteError, BagWriter
@@ -24,22 +24,11 @@ WriteDrive = Callable[..., Any]
 PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 
-@dataclass(frozen=True)
-class Box:
-    """A box of ground truth."""
-
-    name: str
-    x: int
-    y: int
-    width: int
-    height: int
-
-
 def images(path: Path) -> list[np.ndarray[Any, Any]]:
     """Returns the pixels of all readable images in a bag, which may be damaged."""
     with Bag(path) as bag:
         found = [item for item in bag.messages() if isinstance(item, Message) and item.channel.has_images]
-        return [np.frombuffer(read_image(item.data, item.channel.wire).data, np.uint8) for item in found]
+        return [read(item).data for item in found]
 
 
 def write(writer: BagWriter, count: int) -> None:
@@ -225,8 +214,8 @@ def test_a_sudden_write_error_loses_only_the_last_messages(
         fill()
     saved = images(path)
     assert len(saved) >= 5
-    for pixels, read in zip(frames, saved, strict=False):
-        np.testing.assert_array_equal(read, pixels.reshape(-1))
+    for pixels, found in zip(frames, saved, strict=False):
+        np.testing.assert_array_equal(found, pixels.reshape(-1))
 
 
 def test_sqlite_messages_are_committed_during_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

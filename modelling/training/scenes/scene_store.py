@@ -1,18 +1,16 @@
 """A folder of memory-mapped arrays with images, their weather and their true boxes, filled by several processes."""
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from modelling.recipes import OBJECTS
 from modelling.training.dataset import TrainingView, generator, rendered_view
+from modelling.training.frame_store import ArrayStore, render_all
 from rosbag_tools.drive.scene import WEATHERS, Box
 
 HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's resolution, half of road-small's.
@@ -22,41 +20,28 @@ _MAX_BOXES = 192  # A rendered scene has at most 244 objects of all kinds.
 
 
 @dataclass(frozen=True, slots=True)
-class SceneStore:
+class SceneStore(ArrayStore):
     """Images, weathers and boxes.
 
     A box is its index in OBJECTS and x1, y1, x2, y2 in pixels of the image; unused rows are -1. Boxes cover the visible
     part of an object and may be as small as a pixel; the users of the store decide which are too small.
     """
 
-    pictures: npt.NDArray[np.uint8]  # N×H×W×3 RGB.
     weathers: npt.NDArray[np.uint8]  # N indices in WEATHERS.
     boxes: npt.NDArray[np.float32]  # N×192×5.
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Opens the store in `folder` for reading and writing."""
-        arrays: dict[str, Any] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in ("pictures", "weathers", "boxes")
-        }
-        return cls(**arrays)
-
-    @classmethod
     def render(cls, views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Self:
         """Renders the views into `folder` in several processes, replacing an existing store."""
-        folder.mkdir(parents=True, exist_ok=True)
         count = len(views)
-        for name, dtype, shape in (
-            ("pictures", np.uint8, (count, HEIGHT, WIDTH, 3)),
-            ("weathers", np.uint8, (count,)),
-            ("boxes", np.float32, (count, _MAX_BOXES, 5)),
-        ):
-            np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
-        # A forked process would inherit locks held by TensorFlow's threads.
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            for _ in pool.map(partial(_render, folder), range(count), views, chunksize=6):
-                pass  # Raises the error of a failed view.
-        return cls.open(folder)
+        store = cls.create(
+            folder,
+            pictures=(np.uint8, (count, HEIGHT, WIDTH, 3)),
+            weathers=(np.uint8, (count,)),
+            boxes=(np.float32, (count, _MAX_BOXES, 5)),
+        )
+        render_all(_render, folder, views, processes)
+        return store
 
 
 def box_rows(boxes: Sequence[Box], scale: float) -> npt.NDArray[np.float32]:

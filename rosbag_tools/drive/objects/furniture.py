@@ -71,7 +71,7 @@ class _Painter:
 
     @property
     def lamps(self) -> bool:
-        """Whether lamps are lit."""
+        """True if lamps are lit."""
         return self._weather.lamps
 
 

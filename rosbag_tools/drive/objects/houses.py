@@ -10,7 +10,7 @@ from rosbag_tools.drive.canvas import BUILDING, Image
 from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects import textures
 from rosbag_tools.drive.view import CLOSEST, SceneView
-from rosbag_tools.drive.weather import Weather
+from rosbag_tools.drive.weather import TOWARDS_CAMERA, Weather
 from rosbag_tools.drive.world import House
 
 _DEPTH = 11.0  # Depth of a house, in metres.
@@ -18,7 +18,6 @@ _SEEN_TO = 190.0
 _FACES = 6
 _WIDE = 13.0  # Width in metres from which a facade has six windows per storey instead of three.
 _TILES = ((150, 74, 56), (92, 84, 82), (120, 96, 80))
-_TOWARDS_CAMERA = (0.0, 0.35, -0.94)
 
 
 class Houses:
@@ -76,7 +75,7 @@ class Houses:
         if view.depth(house.near) > CLOSEST:
             gable = np.array([[front, eaves, near], [back, eaves, near], [ridge, top, near]])
             colour = self._walls[house.face % _FACES][64, 64] / max(self._weather.ambient)
-            view.face(gable, colour, _TOWARDS_CAMERA, BUILDING)
+            view.face(gable, colour, TOWARDS_CAMERA, BUILDING)
 
     def _paint_wall(self, view: SceneView, house: House) -> None:
         (front, back), top = self._fronts(house), house.storeys * textures.STOREY

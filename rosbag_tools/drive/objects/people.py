@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 
 from rosbag_tools.drive.camera import NEAR, Points
-from rosbag_tools.drive.canvas import PERSON, RIDER, Colour
+from rosbag_tools.drive.canvas import PERSON, RIDER, Colour, palette
 from rosbag_tools.drive.traffic import Mover
 from rosbag_tools.drive.view import SceneView
+from rosbag_tools.drive.weather import TOWARDS_CAMERA
 
 REACH = {"person": 0.45, "rider": 0.9}  # Maximum extent to each side, in metres.
-_TOWARDS_CAMERA = (0.0, 0.35, -0.94)
 _TYRE = (38, 38, 40)
 
 _Joint = tuple[float, float, float]  # (right, up, ahead) relative to the figure, in metres.
@@ -135,7 +135,7 @@ def _paint_limbs(view: SceneView, mover: Mover, limbs: list[Limb], owner: int) -
         return
     pixels = np.rint(view.camera.project(seen)).astype(int).tolist()
     depths = seen[:, 2].tolist()
-    lit = view.weather.lit([limb.colour for limb in limbs], _TOWARDS_CAMERA)
+    lit = view.weather.lit([limb.colour for limb in limbs], TOWARDS_CAMERA)
     colours = view.weather.seen(lit, depths[0])
     for at in sorted(range(len(limbs)), key=lambda at: -(depths[2 * at] + depths[2 * at + 1])):
         thickness = max(1, round(limbs[at].thickness * view.camera.focal / depths[2 * at]))
@@ -144,7 +144,7 @@ def _paint_limbs(view: SceneView, mover: Mover, limbs: list[Limb], owner: int) -
 
 def _paint_wheels(view: SceneView, mover: Mover, owner: int) -> None:
     angles = np.linspace(0, 2 * pi, 17)[:-1]
-    colour = view.weather.paint(_TYRE, view.depth(mover.z), _TOWARDS_CAMERA)
+    colour = view.weather.paint(_TYRE, view.depth(mover.z), TOWARDS_CAMERA)
     for hub in (0.55, -0.52):
         ring = np.stack((np.zeros(16), 0.34 + 0.34 * np.sin(angles), hub + 0.34 * np.cos(angles)), axis=1)
         seen = _seen(view, mover, ring)
@@ -175,16 +175,5 @@ def _trunk(body: Body, hip: _Joint, shoulder: _Joint, head: _Joint) -> list[Limb
     return limbs
 
 
-_COATS = (
-    (176, 40, 40),
-    (40, 60, 120),
-    (60, 60, 64),
-    (210, 205, 195),
-    (210, 170, 60),
-    (60, 110, 70),
-    (150, 80, 130),
-    (90, 140, 180),
-    (220, 110, 50),
-    (30, 30, 34),
-)
-_TROUSERS = ((44, 52, 84), (40, 40, 44), (110, 96, 76), (70, 76, 90), (150, 140, 120))
+_COATS = palette("b02828 283c78 3c3c40 d2cdc3 d2aa3c 3c6e46 965082 5a8cb4 dc6e32 1e1e22")
+_TROUSERS = palette("2c3454 28282c 6e604c 464c5a 968c78")

@@ -9,7 +9,7 @@ from rosbag_tools.drive.canvas import VEGETATION, Image
 from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects import textures
 from rosbag_tools.drive.view import CLOSEST, SceneView
-from rosbag_tools.drive.weather import Weather
+from rosbag_tools.drive.weather import TOWARDS_CAMERA, Weather
 from rosbag_tools.drive.world import Hedge, Plant
 
 _SEEN_TO = 130.0  # Distance up to which plants are drawn, in metres.
@@ -17,7 +17,6 @@ _SHORTEST = 0.5  # Shortest hedge that is drawn, in metres.
 _HEDGE_DEPTH = 0.8
 _TRUNK = (96, 78, 62)
 _CLIPPED = (76, 100, 50)
-_TOWARDS_CAMERA = (0.0, 0.35, -0.94)
 
 
 class Plants:
@@ -85,7 +84,7 @@ class Plants:
     def _paint_hedge(self, view: SceneView, hedge: Hedge, near: float) -> None:
         top, back = hedge.height, hedge.s + (_HEDGE_DEPTH if hedge.s > 0 else -_HEDGE_DEPTH)
         end = np.array([[hedge.s, 0, near], [back, 0, near], [back, top, near], [hedge.s, top, near]])
-        view.face(end, _CLIPPED, _TOWARDS_CAMERA, VEGETATION)
+        view.face(end, _CLIPPED, TOWARDS_CAMERA, VEGETATION)
         pixels = view.camera.focal * top / max(view.depth(near), 4.0)
         picture = textures.level(self._hedges[hedge.look % len(self._hedges)], pixels)
         depths = np.linspace(view.depth(near), view.depth(hedge.far), picture.shape[1])

@@ -22,7 +22,7 @@ class Face:
     points: Points
     colour: Triple
     normal: npt.NDArray[np.float64]
-    glow: bool = False  # Whether the face glows when lamps are on.
+    glow: bool = False  # The face glows when lamps are on.
 
 
 @dataclass(frozen=True, slots=True)

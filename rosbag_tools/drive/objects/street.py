@@ -29,7 +29,7 @@ class Street:
     riders: float
     traffic: float
     storeys: tuple[int, int]
-    dashes: bool  # Whether the centreline is dashed.
+    dashes: bool  # The centreline is dashed.
 
     @property
     def road(self) -> float:

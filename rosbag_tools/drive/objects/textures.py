@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from rosbag_tools.drive.canvas import Image
+from rosbag_tools.drive.canvas import Image, palette
 from rosbag_tools.drive.weather import Weather
 
 STOREY = 3.1  # Height of a storey, in metres.
@@ -223,18 +223,5 @@ def _shop(picture: npt.NDArray[np.float32], rng: Random, weather: Weather, botto
         left = right + 6
 
 
-_WALLS = (
-    (196, 178, 150),
-    (172, 96, 74),
-    (205, 196, 182),
-    (150, 150, 152),
-    (190, 150, 105),
-    (214, 202, 150),
-    (150, 122, 104),
-    (168, 180, 188),
-    (120, 112, 108),
-    (205, 160, 140),
-    (140, 92, 80),
-    (228, 224, 216),
-)
-_GREENS = ((84, 122, 52), (70, 108, 46), (104, 134, 58), (62, 94, 50), (118, 132, 56), (90, 116, 66))
+_WALLS = palette("c4b296 ac604a cdc4b6 969698 be9669 d6ca96 967a68 a8b4bc 78706c cda08c 8c5c50 e4e0d8")
+_GREENS = palette("547a34 466c2e 68863a 3e5e32 768438 5a7442")

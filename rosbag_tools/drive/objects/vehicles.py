@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from rosbag_tools.drive.camera import NEAR
-from rosbag_tools.drive.canvas import BUS, CAR, TRUCK
+from rosbag_tools.drive.canvas import BUS, CAR, TRUCK, palette
 from rosbag_tools.drive.objects.solids import Block, Solid, wheels
 from rosbag_tools.drive.view import SceneView
 
@@ -184,40 +184,14 @@ def _bus(rng: Random) -> VehicleShape:
     return VehicleShape("bus", 2 * half, tall, length, (*wheels(half, 0.48, axles, 0), hull.solid(1)))
 
 
-_CAR_COLOURS = (
-    (205.0, 206.0, 208.0),
-    (235.0, 235.0, 235.0),
-    (40.0, 42.0, 46.0),
-    (110.0, 114.0, 120.0),
-    (160.0, 30.0, 32.0),
-    (36.0, 70.0, 140.0),
-    (70.0, 110.0, 170.0),
-    (60.0, 90.0, 66.0),
-    (190.0, 140.0, 50.0),
-    (120.0, 84.0, 60.0),
-    (20.0, 40.0, 70.0),
-)
-_CAB_COLOURS = (
-    (230.0, 230.0, 230.0),
-    (180.0, 40.0, 36.0),
-    (40.0, 80.0, 150.0),
-    (225.0, 150.0, 40.0),
-    (60.0, 110.0, 80.0),
-)
-_LOAD_COLOURS = (
-    (232.0, 232.0, 230.0),
-    (200.0, 204.0, 208.0),
-    (170.0, 160.0, 140.0),
-    (60.0, 100.0, 150.0),
-    (170.0, 60.0, 50.0),
-    (90.0, 130.0, 100.0),
-)
-_STRIPES = ((190.0, 40.0, 40.0), (40.0, 80.0, 160.0), (230.0, 160.0, 30.0), (50.0, 120.0, 70.0))
-_BUS_COLOURS = (
-    ((225.0, 190.0, 50.0), (60.0, 60.0, 64.0)),
-    ((190.0, 40.0, 40.0), (240.0, 240.0, 240.0)),
-    ((60.0, 120.0, 180.0), (240.0, 240.0, 240.0)),
-    ((235.0, 235.0, 235.0), (50.0, 130.0, 80.0)),
-    ((80.0, 150.0, 90.0), (240.0, 240.0, 220.0)),
-    ((225.0, 120.0, 40.0), (240.0, 240.0, 240.0)),
+_CAR_COLOURS = palette("cdced0 ebebeb 282a2e 6e7278 a01e20 24468c 466eaa 3c5a42 be8c32 78543c 142846")
+_CAB_COLOURS = palette("e6e6e6 b42824 285096 e19628 3c6e50")
+_LOAD_COLOURS = palette("e8e8e6 c8ccd0 aaa08c 3c6496 aa3c32 5a8264")
+_STRIPES = palette("be2828 2850a0 e6a01e 327846")
+_BUS_COLOURS = tuple(
+    zip(
+        palette("e1be32 be2828 3c78b4 ebebeb 50965a e17828"),
+        palette("3c3c40 f0f0f0 f0f0f0 328250 f0f0dc f0f0f0"),
+        strict=True,
+    )
 )

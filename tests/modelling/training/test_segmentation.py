@@ -16,7 +16,7 @@ from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
     WIDTH,
-    rendering,
+    render_frames,
     training_views,
     validation_views,
 )
@@ -37,11 +37,13 @@ from rosbag_tools.drive.scene import CLASSES, WEATHERS
 @pytest.fixture
 def store(tmp_path: Path) -> FrameStore:
     """A store with three frames of coloured blocks; the red value of a pixel is twenty times its class id."""
-    store = FrameStore.create(tmp_path / "frames", 4, 96, 128)
+    arrays = {"pictures": (np.uint8, (3, 96, 128, 3)), "labels": (np.uint8, (3, 96, 128))}
+    store = FrameStore.create(tmp_path / "frames", **arrays)
     for index in range(3):
         blocks = np.random.default_rng(index).integers(0, len(CLASSES), (6, 8), np.uint8)
         labels = blocks.repeat(16, axis=0).repeat(16, axis=1)
-        store.put(index, np.stack([labels * 20, 255 - labels * 20, labels * 7], axis=2), labels)
+        store.pictures[index] = np.stack([labels * 20, 255 - labels * 20, labels * 7], axis=2)
+        store.labels[index] = labels
     return store
 
 
@@ -89,8 +91,8 @@ def test_the_same_seed_gives_the_same_crops(store: FrameStore) -> None:
 
 def test_an_error_in_the_loaders_thread_is_raised_by_next(store: FrameStore) -> None:
     """Otherwise, the training would wait indefinitely."""
-    store.ready[:] = 0
-    with loader(store, halved=0.0) as crops, pytest.raises(ValueError, match="empty"):
+    empty = FrameStore(store.pictures[:0], store.labels[:0])
+    with loader(empty, halved=0.0) as crops, pytest.raises(ValueError, match="positive"):
         next(crops)
 
 
@@ -159,9 +161,7 @@ def test_a_recipe_with_another_input_size_is_refused(tmp_path: Path) -> None:
 def test_rendered_frames_have_the_models_size_and_classes(tmp_path: Path) -> None:
     """They are preprocessed as on a vehicle."""
     views = validation_views(2, ("dusk",))
-    with rendering(views, tmp_path / "frames", processes=1) as frames:
-        frames.wait(2)
-    assert frames.store.pictures.shape == (2, HEIGHT, WIDTH, 3)
-    assert list(frames.store.ready_indices()) == [0, 1]
-    assert {0, 5} <= set(np.unique(frames.store.labels[0]))
-    assert frames.store.pictures[0].std() > 5
+    store = render_frames(views, tmp_path / "frames", processes=1)
+    assert store.pictures.shape == (2, HEIGHT, WIDTH, 3)
+    assert {0, 5} <= set(np.unique(store.labels[0]))
+    assert min(picture.std() for picture in store.pictures) > 5

@@ -5,6 +5,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rosbags.typesys.stores.ros2_humble import builtin_interfaces__msg__Time as Time
+from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__CompressedImage as CompressedImageMessage
+from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__Image as ImageMessage
+from rosbags.typesys.stores.ros2_humble import std_msgs__msg__Header as Header
 
 from rosbag_tools.messages.encodings import (
     ENCODINGS,
@@ -12,7 +16,6 @@ from rosbag_tools.messages.encodings import (
     decode_compressed_image,
     decode_image,
 )
-from rosbag_tools.messages.images import CompressedImageMessage, ImageMessage
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import MAX_PIXELS, cv2
@@ -22,6 +25,7 @@ Array = npt.NDArray[Any]
 UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])  # Generating examples is slow on a busy machine.
 
 HEIGHT, WIDTH = 4, 6
+HEADER = Header(Time(0, 1), "cam")
 
 
 def noise(*shape: int, dtype: Any = np.uint8) -> Array:
@@ -36,12 +40,12 @@ def message(
     ordered = rows.astype(rows.dtype.newbyteorder(">" if big_endian else "<"))
     data = np.ascontiguousarray(ordered).view(np.uint8).reshape(rows.shape[0], -1)
     data = np.pad(data, ((0, 0), (0, padding)), constant_values=99)
-    return ImageMessage(1, "cam", height, width, encoding, big_endian, data.shape[1], memoryview(data.tobytes()))
+    return ImageMessage(HEADER, height, width, encoding, int(big_endian), data.shape[1], data.reshape(-1))
 
 
 def raw_message(height: int, width: int, encoding: str, step: int, data: bytes | memoryview) -> ImageMessage:
     """Makes an image message of these bytes, which may contradict the other fields."""
-    return ImageMessage(1, "", height, width, encoding, is_bigendian=False, step=step, data=memoryview(data))
+    return ImageMessage(HEADER, height, width, encoding, 0, step, np.frombuffer(data, np.uint8))
 
 
 @pytest.mark.parametrize("layout", [layout for layout in Layout if layout.channels == 1])
@@ -171,7 +175,7 @@ def compressed(kind: str, pixels: Array, image_format: str) -> CompressedImageMe
     """Makes a compressed image message with OpenCV, whose colours are in BGR order."""
     done, data = cv2.imencode(kind, pixels)
     assert done
-    return CompressedImageMessage(1, "cam", image_format, memoryview(data.tobytes()))
+    return CompressedImageMessage(HEADER, image_format, np.asarray(data))
 
 
 @pytest.mark.parametrize("image_format", ["png", "bgr8; png compressed bgr8", "rgb8; png compressed ", "", "jpg"])
@@ -230,7 +234,7 @@ def test_compressed_colour_becomes_bgr8(dtype: Any, channels: int) -> None:
 def test_a_truncated_image_is_refused(kind: str) -> None:
     """OpenCV fills the missing part of a truncated JPEG with grey and reports no error."""
     intact = compressed(kind, noise(64, 64, 3), "")
-    cut = CompressedImageMessage(1, "", "", intact.data[: len(intact.data) // 2])
+    cut = CompressedImageMessage(HEADER, "", intact.data[: len(intact.data) // 2])
     with pytest.raises(UndecodableImageError, match="truncated"):
         decode_compressed_image(cut)
 
@@ -239,7 +243,7 @@ def test_a_truncated_image_is_refused(kind: str) -> None:
 def test_other_image_formats_are_refused(data: bytes) -> None:
     """Each additional decoder of OpenCV could be attacked by malicious images."""
     with pytest.raises(UndecodableImageError, match="send a JPEG or a PNG"):
-        decode_compressed_image(CompressedImageMessage(1, "", "tiff", memoryview(data)))
+        decode_compressed_image(CompressedImageMessage(HEADER, "tiff", np.frombuffer(data, np.uint8)))
 
 
 @UNHURRIED
@@ -262,7 +266,8 @@ def test_any_message_is_decoded_or_refused(  # noqa: PLR0917  (Hypothesis draws 
     """The fields of a message are untrusted input and must not crash the vehicle."""
     for size in ((height, width), (height % 8, width % 8)):
         try:
-            pixels, layout = decode_image(ImageMessage(1, "", *size, encoding, big_endian, step, memoryview(data)))
+            values = np.frombuffer(data, np.uint8)
+            pixels, layout = decode_image(ImageMessage(HEADER, *size, encoding, int(big_endian), step, values))
         except UndecodableImageError:
             continue
         assert pixels.shape == layout.shape(*size)
@@ -274,12 +279,12 @@ def test_any_message_is_decoded_or_refused(  # noqa: PLR0917  (Hypothesis draws 
 def test_corrupt_images_are_decoded_or_refused(data: st.DataObject) -> None:
     """Changed bytes give wrong pixels or an error for the user, and no other exception."""
     kind = data.draw(st.sampled_from([".png", ".jpg"]))
-    image_bytes = bytearray(compressed(kind, noise(8, 8, 3), "").data)
+    image_bytes = compressed(kind, noise(8, 8, 3), "").data
     for _ in range(data.draw(st.integers(1, 4))):
         image_bytes[data.draw(st.integers(0, len(image_bytes) - 1))] = data.draw(st.integers(0, 255))
     image_format = data.draw(st.sampled_from(["png", "bayer_rggb8; png compressed", "bayer_; x", "mono16; jpeg"]))
     try:
-        pixels, layout = decode_compressed_image(CompressedImageMessage(1, "", image_format, memoryview(image_bytes)))
+        pixels, layout = decode_compressed_image(CompressedImageMessage(HEADER, image_format, image_bytes))
     except SkylaneError:
         return
     assert pixels.dtype == layout.dtype
