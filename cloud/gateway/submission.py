@@ -155,7 +155,7 @@ class Door:
                 times={Stage.RECEIVED: received_ns},
                 max_reply_bytes=max_reply_bytes,
                 correlation=message.id,
-                header=FrameHeader(due_ns, message.remaining_ms, message.version, message.attempt),
+                header=FrameHeader(due_ns, message.deadline, message.version, message.attempt),
                 message=message,
                 refuse=self._refuse,
                 reply_with_outputs=reply if heads else None,

@@ -22,6 +22,7 @@ from cloud.gateway.submission import Answered, Door
 from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import sanitize_name
@@ -42,7 +43,7 @@ class CallOrigin:
     caller: str  # The name under which admission accounts the frames.
     received_ns: int
     max_reply_bytes: int
-    timeout_ms: int | None = None
+    deadline: Deadline = Deadline.NEVER
     frame: FrameMessage | None = None  # A vehicle's frame message, without data.
 
 
@@ -231,7 +232,7 @@ def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data:
         geometry=plan,
         frame_stamp_ns=0,
         data=data,
-        remaining_ms=call.origin.timeout_ms,
+        deadline=call.origin.deadline,
         options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
