@@ -32,6 +32,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
@@ -157,7 +158,7 @@ ONE = random_pixels(1)
         ({INPUT: ONE}, {"version": "9"}, ErrorCode.NOT_FOUND, "tiny version 9"),
         ({INPUT: ONE}, {"outputs": ("boxes",)}, INVALID, "no output boxes: request mask"),
         ({INPUT: ONE}, {"max_reply_bytes": 3}, UNPROCESSABLE, "outputs of 24 bytes"),
-        ({INPUT: ONE}, {"timeout_ms": 0}, ErrorCode.LATE, "deadline"),
+        ({INPUT: ONE}, {"deadline": Deadline(0)}, ErrorCode.LATE, "deadline"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, INVALID, "2 images with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, FORBIDDEN, "the frame belongs to car"),
         ({IMAGES: [b""]}, {"frame": frame(1, "other")}, INVALID, "send the same model"),
