@@ -63,11 +63,13 @@ class GrpcCall:
             return unpack_frame(packed, self.received_ns)
 
     def authenticate(self, authenticator: Authenticator, claimed: str | None = None) -> str:
-        """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes the metadata.
+        """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes that in the metadata.
 
         Raises:
             ApiError: the token is missing or unknown, or does not allow the claimed name.
         """
+        if claimed is None and self.frame is not None:
+            claimed = self.frame.id.vehicle
         if claimed is None and (vehicle := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = vehicle if isinstance(vehicle, str) else vehicle.decode(errors="replace")
         return authenticator.authenticate(self.text("authorization"), claimed, self.host)
@@ -112,6 +114,12 @@ class GrpcCall:
             trailing.append((MASK_KEY, pack_result(reply.first)))
         self.context.set_trailing_metadata(tuple(trailing))
         return reply
+
+
+def serialize(message: Any) -> bytes:
+    """Serializes a protobuf message."""
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
 
 def parse_message(full_name: str, data: Buffer) -> Any:
