@@ -12,7 +12,7 @@ from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.model_swap import ModelSwap
@@ -96,7 +96,7 @@ class CloudNode:
             qos=settings.qos,
             give_up=self.end,
         )
-        self.door = Door(self.submission, self._replier, self.served_models, session=settings.session)
+        self.door = GatewayFrontend(self.submission, self._replier, self.served_models, session=settings.session)
         model_swap = ModelSwap(
             self.served_models,
             (self._mqtt, self.door),

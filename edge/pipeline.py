@@ -103,6 +103,7 @@ def prepare(frame: Frame, record: FrameRecord, preparation: Preparation) -> Fram
         geometry=plan,
         frame_stamp_ns=record.frame_stamp_ns,
         data=data,
+        deadline=record.deadline,
         options=preparation.want,
     )
 

@@ -96,7 +96,7 @@ class Sender:
 
     def refusal(self, record: FrameRecord) -> str | None:
         """Returns the reason why a frame is not worth sending, or None."""
-        if record.deadline_ns is not None and clock.now_ns() >= record.deadline_ns:
+        if record.deadline.is_expired():
             return "deadline"
         if not self.no_worker_alive():
             return None
@@ -112,11 +112,9 @@ class Sender:
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamps, encodes, journals and sends a frame; drops it if it exceeds the transport's size limit."""
-        sent_ns = record.times[Stage.SENT] = clock.now_ns()
+        record.times[Stage.SENT] = clock.now_ns()
         record.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in record.times.items())
-        budget_ns = None if record.deadline_ns is None else record.deadline_ns - sent_ns
-        budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
-        message = replace(message, stamps=record.stamps, remaining_ms=budget_ms)
+        message = replace(message, stamps=record.stamps)
         request = self._transport.pack(message)
         if request.size > self._transport.max_request_bytes:
             self._ledger.drop(record, f"too_large: {request.size} bytes, {self._transport.request_limit}")

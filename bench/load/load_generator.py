@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from shared import clock
 from shared.messages import topics
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
@@ -150,7 +151,7 @@ class _Vehicle:
             replace(
                 frame,
                 id=frame_id,
-                remaining_ms=max(0, due_ns + self.deadline_ns - now_ns) // 10**6,
+                deadline=Deadline(due_ns + self.deadline_ns),
                 stamps=(Stamp(Stage.DUE, node, due_ns), Stamp(Stage.SENT, node, now_ns)),
             )
         )

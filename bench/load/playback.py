@@ -59,9 +59,7 @@ def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessag
     source = open_source(str(settings.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), settings.frames):
-        journey = FrameRecord(
-            FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None
-        )
+        journey = FrameRecord(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {})
         messages.append(prepare(frame, journey, preparation))
     source.close()
     if not messages:

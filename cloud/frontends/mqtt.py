@@ -261,7 +261,7 @@ class MqttFrontend:
             refuse=self._refuse,
         )
         try:
-            request.header = peek(delivery.payload)
+            request.header = peek(delivery.payload, delivery.received_ns)
             if delivery.properties.response_topic in (None, reply_topic):
                 self._submission.submit(request)
             else:

@@ -8,7 +8,7 @@ from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
@@ -22,7 +22,7 @@ class WorkerContext:
     """The parts of a worker that the gateway's endpoints need."""
 
     name: str
-    submission: Door
+    submission: GatewayFrontend
     authenticator: Authenticator
     clock_responder: ClockResponder
     control: Control | None  # None: models cannot be loaded or unloaded.

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from cloud.engines.engine import Outputs
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.models.model import OutputType
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
@@ -31,7 +30,7 @@ class Answered(NamedTuple):
     outputs: Outputs | None = None
 
 
-class Door:
+class GatewayFrontend:
     """Submits frames and returns their replies as futures; reports the served models. Thread-safe."""
 
     def __init__(self, submission: Submission, replier: Replier, served_models: ServedModels, *, session: str) -> None:
@@ -63,7 +62,7 @@ class Door:
         """The cards of the served models, the current version of each model first."""
         return tuple(card for card in self._served_models.cards() if card.name not in self._removed)
 
-    def lane(self, model: str, version: str | None = None) -> ServedModel:
+    def find(self, model: str, version: str | None = None) -> ServedModel:
         """Returns a version of a model, without `version` the current one.
 
         Raises:
@@ -76,18 +75,8 @@ class Door:
             raise ApiError(ErrorCode.NOT_FOUND, str(error)) from error
 
     def card(self, model: str, version: str | None = None) -> ModelCard:
-        """Returns the card of a version of a model; raises as `lane`."""
-        return self.lane(model, version).card
-
-    def heads(self, card: ModelCard) -> tuple[str, ...]:
-        """The names of the raw outputs of a model."""
-        served = self._served_models.get(card.name, card.version)
-        return tuple(served.model.manifest.heads) if served else ()
-
-    def given(self, card: ModelCard) -> Mapping[str, OutputType]:
-        """The types of the outputs as observed in the warm-up; empty without a warm-up."""
-        served = self._served_models.get(card.name, card.version)
-        return served.model.output_types if served else {}
+        """Returns the card of a version of a model; raises as `find`."""
+        return self.find(model, version).card
 
     @property
     def status(self) -> NodeStatus:
@@ -155,7 +144,7 @@ class Door:
                 times={Stage.RECEIVED: received_ns},
                 max_reply_bytes=max_reply_bytes,
                 correlation=message.id,
-                header=FrameHeader(due_ns, message.remaining_ms, message.version, message.attempt),
+                header=FrameHeader(due_ns, message.deadline, message.version, message.attempt),
                 message=message,
                 refuse=self._refuse,
                 reply_with_outputs=reply if heads else None,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cloud.serving.request import Refusal, Request
-from shared import clock
 from shared.encoding.field_types import MAX_NS
+from shared.messages.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -30,7 +30,6 @@ class _Entry:
     ticket: int  # Increases in the order of arrival.
     request: Request
     size: int  # Bytes of the payload at its arrival.
-    deadline_ns: int | None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -85,7 +84,9 @@ class Admission:
         self._next_turn = itertools.count()
         self._tickets = itertools.count()
         self._waiting: dict[int, _Entry] = {}  # All waiting frames by ticket.
-        self._deadlines: list[tuple[int, int]] = []  # A heap of deadlines and tickets, also of frames that have left.
+        self._deadlines: list[
+            tuple[Deadline, int]
+        ] = []  # A heap of deadlines and tickets, also of frames that have left.
         self._bytes = 0
         self._closed = False
 
@@ -108,7 +109,7 @@ class Admission:
         with self._condition:
             if self._closed:
                 return (request,)
-            entry = _Entry(next(self._tickets), request, len(request.payload), request.deadline_ns)
+            entry = _Entry(next(self._tickets), request, len(request.payload))
             removed: list[_Entry] = []
             while self._is_too_full_for(entry) and (expired := self._first_expired()):
                 self._remove(expired)
@@ -163,13 +164,13 @@ class Admission:
         """The waiting frame with the earliest deadline, if it has passed."""
         while self._deadlines and self._deadlines[0][1] not in self._waiting:
             heapq.heappop(self._deadlines)
-        if self._deadlines and self._deadlines[0][0] < clock.now_ns():
+        if self._deadlines and self._deadlines[0][0].is_expired():
             return self._waiting[self._deadlines[0][1]]
         return None
 
     def _until_next_deadline_s(self) -> float | None:
         """Seconds until the next frame expires and can be taken out of turn."""
-        return max(0.0, (self._deadlines[0][0] - clock.now_ns()) / 1e9) + 1e-3 if self._deadlines else None
+        return self._deadlines[0][0].remaining_s() + 1e-3 if self._deadlines else None
 
     def _is_too_full_for(self, entry: _Entry) -> bool:
         return len(self._waiting) >= self.max_frames or self._bytes + entry.size > self._max_bytes
@@ -207,9 +208,9 @@ class Admission:
             self._turns[vehicle] = next(self._next_turn)
         self._waiting[entry.ticket] = entry
         self._bytes += entry.size
-        if entry.deadline_ns is None:
+        if entry.request.deadline == Deadline.NEVER:
             return
-        heapq.heappush(self._deadlines, (entry.deadline_ns, entry.ticket))
+        heapq.heappush(self._deadlines, (entry.request.deadline, entry.ticket))
         if len(self._deadlines) > _STALE * (
             self.max_frames + 1
         ):  # Far deadlines of frames that have left must not accumulate.

@@ -17,8 +17,8 @@ from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import CLIENT_GONE, Request
 from shared import clock
-from shared.encoding.field_types import MAX_NS
 from shared.errors import SkylaneError
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.stages import Stage
 
@@ -169,7 +169,7 @@ class Batcher:
                     return batch
                 latest_ns = clock.now_ns() + self.max_wait_ns
                 while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
-                    wait_ns = min([latest_ns, *self._latest_starts_ns()]) - clock.now_ns()
+                    wait_ns = min(latest_ns, self._latest_start_ns()) - clock.now_ns()
                     if wait_ns <= 0:
                         break
                     self._condition.wait(wait_ns / 1e9)
@@ -181,12 +181,12 @@ class Batcher:
     def _take_fitting(self) -> list[Request]:
         """Takes the first frames, as many as end together before the earliest deadline that can be met alone."""
         batch: list[Request] = []
-        earliest_ns = MAX_NS
+        earliest = Deadline.NEVER
         while self._decoded and len(batch) < self._max_size:
-            deadline_ns = self._decoded[0].deadline_ns
-            if deadline_ns is not None and deadline_ns >= clock.now_ns() + self._reply_after_ns(1):
-                earliest_ns = min(earliest_ns, deadline_ns)
-            if batch and clock.now_ns() + self._safe_reply_after_ns(len(batch) + 1) > earliest_ns:
+            deadline = self._decoded[0].deadline
+            if not deadline.is_expired(clock.now_ns() + self._reply_after_ns(1)):
+                earliest = min(earliest, deadline)
+            if batch and earliest.is_expired(clock.now_ns() + self._safe_reply_after_ns(len(batch) + 1)):
                 self._fitting_size = len(batch)
                 return batch
             batch.append(self._decoded.popleft())
@@ -208,10 +208,10 @@ class Batcher:
         """
         return bool(self._reserved or (not self._closed and (self._admission.depth or self._last_had_company)))
 
-    def _latest_starts_ns(self) -> list[int]:
-        """The latest start of a batch, with one more frame, for each waiting frame with a deadline."""
-        needed_ns = self._safe_reply_after_ns(len(self._decoded) + 1)
-        return [request.deadline_ns - needed_ns for request in self._decoded if request.deadline_ns is not None]
+    def _latest_start_ns(self) -> int:
+        """The latest start of a batch with one more frame for which no waiting frame misses its deadline."""
+        earliest = min(request.deadline for request in self._decoded)
+        return earliest.at_ns - self._safe_reply_after_ns(len(self._decoded) + 1)
 
     def _infer(self, batch: Sequence[Request]) -> None:
         live = [request for request in batch if self._is_worth_inferring(request)]
@@ -234,9 +234,9 @@ class Batcher:
             self._replier.refuse(request, Status.REJECTED, reason)
         elif not request.is_wanted():
             self._replier.refuse(request, *CLIENT_GONE)
-        elif request.is_expired:
+        elif request.deadline.is_expired():
             self._replier.refuse(request, Status.EXPIRED, "the deadline passed before inference")
-        elif not request.can_finish_in(lambda: self._reply_after_ns(1)):
+        elif request.deadline.is_expired(clock.now_ns() + self._reply_after_ns(1)):
             self._replier.refuse(request, Status.EXPIRED, "inference would end after the deadline")
         else:
             return True

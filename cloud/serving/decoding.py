@@ -6,6 +6,7 @@ from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
 from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
+from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -62,7 +63,7 @@ class Decoder:
 
     def _choose(self, request: Request) -> ServedModel | Refusal | None:
         """Reserves a slot for a frame and returns its model, or a refusal; None while the batcher has no free slot."""
-        if request.is_expired:
+        if request.deadline.is_expired():
             return EXPIRED_IN_QUEUE
         if not request.is_wanted():
             return CLIENT_GONE
@@ -70,7 +71,7 @@ class Decoder:
             served = self._served_models.find(request.model, request.header.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_finish_in(lambda: served.batcher.expected_latency_ns):
+        if request.deadline.is_expired(clock.now_ns() + served.batcher.expected_latency_ns):
             return Refusal(Status.EXPIRED, "inference would end after the deadline")
         return served if served.batcher.reserve() else None
 
@@ -109,7 +110,7 @@ def read(request: Request) -> FrameMessage:
         request.payload = b""
         return request.message
     try:
-        message = unpack_frame(request.payload)
+        message = unpack_frame(request.payload, request.times[Stage.RECEIVED])
     except MessageError as error:
         found = error.frame_id
         if found and (found.vehicle, found.camera) == (request.vehicle, request.camera):

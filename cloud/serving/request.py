@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from cloud.engines.engine import Outputs
 from shared import clock
 from shared.encoding.compression import Buffer
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
 from shared.messages.topics import FrameId
@@ -58,20 +59,9 @@ class Request:
         return self.message.id if self.message else self.correlation
 
     @property
-    def deadline_ns(self) -> int | None:
-        """The deadline, `budget_ms` after the request was received; None if the client set no budget."""
-        budget_ms = self.message.remaining_ms if self.message else self.header.remaining_ms
-        return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
-
-    @property
-    def is_expired(self) -> bool:
-        """True if the deadline has passed."""
-        return not self.can_finish_in(lambda: 0)
-
-    def can_finish_in(self, duration_ns: Callable[[], int]) -> bool:
-        """True if work of this duration ends before the deadline; `duration_ns` is called only if there is a deadline."""
-        deadline_ns = self.deadline_ns
-        return deadline_ns is None or clock.now_ns() + duration_ns() <= deadline_ns
+    def deadline(self) -> Deadline:
+        """The deadline of the client, by this node's clock."""
+        return (self.message or self.header).deadline
 
     def stamp(self, stage: Stage) -> None:
         """Records the current time as the end of a stage."""

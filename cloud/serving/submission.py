@@ -32,7 +32,7 @@ class Submission:
             return
         for dropped in self.admission.offer(request):
             overloaded = Refusal(Status.OVERLOADED, f"{self.admission.depth} frames are waiting")
-            dropped.refuse(dropped, EXPIRED_IN_QUEUE if dropped.is_expired else overloaded)
+            dropped.refuse(dropped, EXPIRED_IN_QUEUE if dropped.deadline.is_expired() else overloaded)
 
     def wait_until_idle(self, model: str, timeout_s: float) -> bool:
         """Waits until no request for a model is in flight; returns False after the timeout."""
@@ -42,7 +42,7 @@ class Submission:
     def _refusal(self, request: Request) -> Refusal | None:
         if reason := self._circuit_breaker.reason(request.vehicle):
             return Refusal(Status.REJECTED, reason)
-        return EXPIRED_IN_QUEUE if request.is_expired else None
+        return EXPIRED_IN_QUEUE if request.deadline.is_expired() else None
 
     def _finished(self, model: str) -> None:
         with self._condition:

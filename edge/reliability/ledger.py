@@ -13,6 +13,7 @@ from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
@@ -39,7 +40,7 @@ class FrameRecord:
     source_ns: int
     read_ns: int
     times: dict[Stage, int]
-    deadline_ns: int | None
+    deadline: Deadline = Deadline.NEVER
     attempts: int = 0
     bytes_up: int = 0
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
@@ -134,7 +135,6 @@ class Ledger:
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
-        deadline_ms = self._settings.deadline_ms
         return FrameRecord(
             id=FrameId(self._settings.vehicle, camera_name(frame.camera), self._settings.session, sequence),
             camera=frame.camera,
@@ -143,7 +143,7 @@ class Ledger:
             source_ns=frame.source_ns,
             read_ns=frame.read_ns,
             times={Stage.DUE: due_ns},
-            deadline_ns=None if deadline_ms is None else due_ns + round(deadline_ms * 1e6),
+            deadline=Deadline.after_ms(self._settings.deadline_ms, due_ns),
         )
 
     def drop(self, record: FrameRecord, reason: str) -> None:
@@ -153,10 +153,10 @@ class Ledger:
     def open(self, record: FrameRecord) -> None:
         """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
         record.attempts += 1
-        if record.deadline_ns is None:
+        if record.deadline == Deadline.NEVER:
             record.lost_after_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
         else:
-            record.lost_after_ns = record.deadline_ns + round(self._settings.grace_ms * 1e6)
+            record.lost_after_ns = record.deadline.at_ns + round(self._settings.grace_ms * 1e6)
         self._log.open(self._row(record, Outcome.ABORTED, ""))
         with self._lock:
             self._in_flight[record.id] = record
@@ -226,7 +226,7 @@ class Ledger:
         outcome, reason = _OUTCOMES[message.status], message.reason
         if fault:
             outcome, reason = Outcome.FAILED, fault
-        elif record.deadline_ns is not None and record.times[Stage.MASK_DECODED] > record.deadline_ns:
+        elif record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
             outcome, reason = Outcome.EXPIRED, reason or "answered after the deadline"
         if outcome is Outcome.ANSWERED:
             with self._lock:

@@ -103,4 +103,4 @@ class RetryPolicy:
 
 def _end_ns(record: FrameRecord) -> int:
     """Returns the time until which a reply is useful."""
-    return record.lost_after_ns if record.deadline_ns is None else record.deadline_ns
+    return min(record.lost_after_ns, record.deadline.at_ns)

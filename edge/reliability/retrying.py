@@ -77,8 +77,7 @@ class Retrier:
         if not self._ledger.open_retry(record, sent_ns):
             return
         self._frame_log.sent_again(record.id, worker, sent_ns - record.times[Stage.SENT])
-        budget_ms = None if record.deadline_ns is None else max(0, (record.deadline_ns - sent_ns) // 10**6)
-        message = replace(message, attempt=record.attempts, stamps=record.stamps_of(2), remaining_ms=budget_ms)
+        message = replace(message, attempt=record.attempts, stamps=record.stamps_of(2))
         # There is no third attempt: if this worker has failed as well, the frame times out.
         self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 

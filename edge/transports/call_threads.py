@@ -3,8 +3,9 @@
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
+
+from shared.messages.deadline import Deadline
 
 _CLOSE_TIMEOUT_S = 0.5
 _LOG = logging.getLogger("skylane.edge")
@@ -45,9 +46,9 @@ class CallThreads:
             self._is_closed = True
         for _ in self._threads:
             self._calls.put(None)
-        deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
+        deadline = Deadline.after_ms(_CLOSE_TIMEOUT_S * 1e3)
         for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+            thread.join(deadline.remaining_s())
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from edge.transports.transport import EncodedRequest
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 
 
@@ -72,11 +73,11 @@ class ProtocolAdapter(Protocol):
 class RpcChannel(Protocol):
     """The connection to one worker. Any thread may use it."""
 
-    def call(self, request: EncodedRequest, budget_ms: int | None, timeout_s: float, on_outcome: OnOutcome) -> None:
+    def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:
         """Sends a frame and calls `on_outcome` once; returns before the frame is on the wire.
 
         Args:
-            budget_ms: Time until the frame's deadline, passed on to the worker.
+            deadline: Deadline of the frame, passed on to the worker.
             timeout_s: Time limit of the call.
         """
 

@@ -26,6 +26,7 @@ from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import ThreadGroup
@@ -97,10 +98,10 @@ class RpcTransport:
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        deadline_ns = clock.now_ns() + round(timeout_s * 1e9)
+        deadline = Deadline.after_ms(timeout_s * 1e3)
         while True:
             self._threads.check()
-            left_s = max(0.0, (deadline_ns - clock.now_ns()) / 1e9)
+            left_s = deadline.remaining_s()
             if self.workers.wait_until_served(min(left_s, _POLL_S)):
                 return self.workers.wait_for_card(left_s)
             problems = {each.address: each.problem for each in self._connections if each.problem}
@@ -171,9 +172,9 @@ class RpcTransport:
         if connection is None:
             call.on_undelivered("no_worker")
             return
-        budget_ms = call.message.remaining_ms
-        timeout_s = self._answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
-        connection.channel.call(call.request, budget_ms, timeout_s, partial(self._on_outcome, connection, call, tried))
+        deadline = call.message.deadline
+        timeout_s = self._answer_timeout_s if deadline == Deadline.NEVER else deadline.remaining_s() + _GRACE_S
+        connection.channel.call(call.request, deadline, timeout_s, partial(self._on_outcome, connection, call, tried))
 
     def _on_outcome(
         self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome

@@ -2,7 +2,6 @@
 
 import itertools
 import queue
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from shared.imaging.drawing import draw
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_files import read_image_file, stamp_untrained
 from shared.messages import results
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
@@ -74,7 +74,7 @@ class GrpcUploadClient:
         started_ns = clock.now_ns()
         frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
         frame_id = FrameId(self._settings.sender, _CAMERA, self._session, next(self._numbers))
-        record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={}, deadline_ns=None)
+        record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={})
         card = self._current_card()
         settings = self._settings
         message = prepare(frame, record, Preparation(card, settings.codec, settings.quality, version=settings.version))
@@ -103,9 +103,9 @@ class GrpcUploadClient:
         self._transport.close()
 
     def _wait_for_worker(self, is_needed: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + self._settings.connect_timeout_s
+        deadline = Deadline.after_ms(self._settings.connect_timeout_s * 1e3)
         while True:
-            left_s = max(0.0, deadline_s - time.monotonic())
+            left_s = deadline.remaining_s()
             try:
                 self._transport.wait_for_card(min(left_s, CONNECT_POLL_S))
             except NoWorkerError as error:
@@ -129,8 +129,8 @@ class GrpcUploadClient:
         replies = self._transport.replies
         last_failure_ns = self._transport.workers.last_failure_ns()
         self._transport.send(message, request, lambda _: replies.put(None))
-        deadline_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
-        while clock.now_ns() < deadline_ns:
+        deadline = Deadline.after_ms(self._settings.answer_timeout_s * 1e3)
+        while not deadline.is_expired():
             try:
                 reply = replies.get(timeout=0.2)
             except queue.Empty:

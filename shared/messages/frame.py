@@ -14,6 +14,7 @@ from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
+from shared.messages.deadline import Deadline
 from shared.messages.model_card import VERSION_NAME, Task
 from shared.messages.topics import FrameId, TopicNameError
 from shared.sanitize import printable
@@ -66,7 +67,7 @@ class FrameMessage(Struct, frozen=True):
     data: Buffer
     attempt: int = 1
     version: str | None = None  # Model version; None means the current one.
-    remaining_ms: int | None = None  # Time until the deadline when sent; None means no deadline.
+    deadline: Deadline = Deadline.NEVER
     options: RequestOptions = RequestOptions()
     stamps: tuple[Stamp, ...] = ()
 
@@ -137,8 +138,8 @@ class _ResultMap(Struct, kw_only=True):
 _FRAMES, _RESULTS = Schema(_FrameMap), Schema(_ResultMap)
 
 
-def pack_frame(message: FrameMessage) -> bytes:
-    """Encodes a frame message."""
+def pack_frame(message: FrameMessage, now_ns: int | None = None) -> bytes:
+    """Encodes a frame message; the field `budget_ms` is the time from `now_ns`, by default now, until the deadline."""
     return _FRAMES.write(
         _FrameMap(
             v=VERSION,
@@ -147,7 +148,7 @@ def pack_frame(message: FrameMessage) -> bytes:
             model=message.model,
             version=message.version,
             frame_stamp_ns=message.frame_stamp_ns,
-            budget_ms=message.remaining_ms,
+            budget_ms=message.deadline.remaining_ms(now_ns),
             layout=message.layout,
             shape=message.shape,
             dtype=message.layout.dtype_name,
@@ -160,8 +161,8 @@ def pack_frame(message: FrameMessage) -> bytes:
     )
 
 
-def unpack_frame(payload: Buffer) -> FrameMessage:
-    """Decodes a frame message; its data is a view of the payload.
+def unpack_frame(payload: Buffer, received_ns: int | None = None) -> FrameMessage:
+    """Decodes a frame message; its data is a view of the payload. The deadline counts from `received_ns`, by default now.
 
     Raises:
         MessageError: The payload is not a frame message of this version, or a field is missing, of a wrong type or out
@@ -183,7 +184,7 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
         model=fields.model,
         version=fields.version,
         frame_stamp_ns=fields.frame_stamp_ns,
-        remaining_ms=fields.budget_ms,
+        deadline=Deadline.after_ms(fields.budget_ms, received_ns),
         layout=layout,
         shape=shape,
         codec=printable(fields.codec),

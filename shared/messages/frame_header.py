@@ -8,6 +8,7 @@ import msgpack
 from shared.encoding.compression import Buffer
 from shared.encoding.field_types import MAX_NS
 from shared.encoding.msgpack_reader import MAX_ITEMS
+from shared.messages.deadline import Deadline
 from shared.stages import Stage
 
 _HEADER_BYTES = 4096  # All fields before the image take about 1 kB.
@@ -18,10 +19,10 @@ _MAX_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Selected fields of a frame message. Missing or invalid ones are None; the whole message is validated later."""
+    """Selected fields of a frame message. Missing or invalid ones have their defaults; the whole message is validated later."""
 
     due_ns: int | None = None  # Vehicle clock: comparable only between frames of the same vehicle.
-    remaining_ms: int | None = None
+    deadline: Deadline = Deadline.NEVER
     version: str | None = None
     attempt: int = 1
 
@@ -29,8 +30,11 @@ class FrameHeader:
 EMPTY_HEADER = FrameHeader()
 
 
-def peek(payload: Buffer) -> FrameHeader:
-    """Reads the header of a frame message, up to `data`. Takes microseconds, never fails and copies what it keeps."""
+def peek(payload: Buffer, received_ns: int | None = None) -> FrameHeader:
+    """Reads the header of a frame message, up to `data`. Takes microseconds, never fails and copies what it keeps.
+
+    The deadline counts from `received_ns`, by default now.
+    """
     fields: dict[str, Any] = {}
     unpacker = msgpack.Unpacker(
         max_buffer_size=_HEADER_BYTES,
@@ -54,7 +58,7 @@ def peek(payload: Buffer) -> FrameHeader:
     version = fields.get("version")
     return FrameHeader(
         due_ns=_due_ns(fields.get("stamps")),
-        remaining_ms=_integer(fields.get("budget_ms"), _MAX_MS),
+        deadline=Deadline.after_ms(_integer(fields.get("budget_ms"), _MAX_MS), received_ns),
         version=version if isinstance(version, str) else None,
         attempt=_integer(fields.get("attempt"), 100) or 1,
     )

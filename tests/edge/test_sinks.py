@@ -161,7 +161,7 @@ def _record(sequence: int) -> FrameRecord:
     frame = _result(sequence)
     record = FrameRecord(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
-        source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
+        source_ns=0, read_ns=0, times={Stage.DUE: 0},
     )  # fmt: skip
     record.image, record.geometry = frame.image, frame.geometry
     return record

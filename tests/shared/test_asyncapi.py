@@ -22,6 +22,7 @@ from shared.imaging.labels import Labels
 from shared.messages import clock_probes, control, frame, node_status, tensors, topics
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+from shared.messages.deadline import Deadline
 from shared.messages.frame import MAX_SIDE, FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.node_status import NodeState, NodeStatus
@@ -42,7 +43,7 @@ _CARD = ModelCard(
     trained=True, outputs=("depth",), engine="tensorflow", precision="fp32", cold_ms=90.5, warm_ms=7,
 )  # fmt: skip
 _FRAME = FrameMessage(
-    _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", remaining_ms=100,
+    _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", deadline=Deadline.after_ms(100),
     options=RequestOptions("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
 )  # fmt: skip
 _MASK = ResultMessage(

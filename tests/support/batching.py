@@ -18,6 +18,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
@@ -136,7 +137,7 @@ class BatcherRig:
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
             frame_stamp_ns=0,
             data=b"",
-            remaining_ms=budget_ms,
+            deadline=Deadline.after_ms(budget_ms, received_ns),
         )
         return Request(
             payload=b"",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import Answered, Door
+from cloud.gateway.submission import Answered, GatewayFrontend
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
@@ -105,12 +105,12 @@ class Gate:
 def watch_submissions(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Future[Answered]]:
     """Returns a queue that receives the future of every frame submitted through the gateway."""
     submitted: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
-    put: Callable[..., Future[Answered]] = Door.put
+    put: Callable[..., Future[Answered]] = GatewayFrontend.put
 
     def watched(*arguments: Any, **options: Any) -> Future[Answered]:
         future = put(*arguments, **options)
         submitted.put(future)
         return future
 
-    monkeypatch.setattr(Door, "put", watched)
+    monkeypatch.setattr(GatewayFrontend, "put", watched)
     return submitted

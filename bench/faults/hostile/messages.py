@@ -16,6 +16,7 @@ from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import ControlRequest, Verb, pack_request
+from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     FRAME_CONTENT_TYPE,
     RESULT_CONTENT_TYPE,
@@ -119,7 +120,7 @@ def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes
                 geometry=plan(Resize.STRETCH, height, width, height, width),
                 frame_stamp_ns=5,
                 data=bytes(image_codecs.encode(pixels, Layout.RGB8, codec, _QUALITY)),
-                remaining_ms=60_000,
+                deadline=Deadline.after_ms(60_000),
                 stamps=(Stamp("due", f"edge/{vehicle}/{_SESSION}", 1), Stamp("sent", f"edge/{vehicle}/{_SESSION}", 2)),
             )
         )

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
-from cloud.gateway.submission import Answered, Door
+from cloud.gateway.submission import Answered, GatewayFrontend
 from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import sanitize_name
@@ -42,7 +43,7 @@ class CallOrigin:
     caller: str  # The name under which admission accounts the frames.
     received_ns: int
     max_reply_bytes: int
-    timeout_ms: int | None = None
+    deadline: Deadline = Deadline.NEVER
     frame: FrameMessage | None = None  # A vehicle's frame message, without data.
 
 
@@ -71,7 +72,7 @@ class InferenceReply(NamedTuple):
 class PendingInference:
     """An inference call whose frames are being processed."""
 
-    submission: Door
+    submission: GatewayFrontend
     card: ModelCard  # The model that was served when the frames were submitted.
     heads: tuple[str, ...]  # Names of the requested model outputs; empty: `result_bytes` is requested.
     futures: tuple[Future[Answered], ...]  # One for each image.
@@ -124,14 +125,14 @@ class PendingInference:
             raise response_too_large(size, self.max_reply_bytes)
 
 
-def start_inference(submission: Door, call: InferenceCall) -> PendingInference:
+def start_inference(submission: GatewayFrontend, call: InferenceCall) -> PendingInference:
     """Submits each image of a call as a frame.
 
     Raises:
         ApiError: the call is invalid, or the worker does not serve the model.
     """
-    lane = submission.lane(call.model, call.version)
-    card, origin = lane.card, call.origin
+    served = submission.find(call.model, call.version)
+    card, origin = served.card, call.origin
     images = _images(call, card)
     heads: tuple[str, ...] = ()
     if origin.frame is not None:
@@ -143,7 +144,7 @@ def start_inference(submission: Door, call: InferenceCall) -> PendingInference:
             raise InvalidError("no image: send at least one")
         if len(images) > submission.max_images:
             raise InvalidError(f"{len(images)} images in one call: send at most {submission.max_images} with each call")
-        heads = _requested_heads(call.outputs, tuple(lane.model.manifest.heads))
+        heads = _requested_heads(call.outputs, tuple(served.model.manifest.heads))
         messages = [_frame_message(submission, call, card, image) for image in images]
     futures = tuple(
         submission.put(
@@ -207,7 +208,7 @@ def _images(call: InferenceCall, card: ModelCard) -> Sequence[Buffer]:
     return [np.ascontiguousarray(image).reshape(-1).data for image in tensor]
 
 
-def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
+def _frame_message(submission: GatewayFrontend, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
     """Builds the frame message of an image."""
     height, width = card.height, card.width
     if IMAGES in call.inputs and call.codec in (None, "jpeg", "png"):
@@ -231,7 +232,7 @@ def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data:
         geometry=plan,
         frame_stamp_ns=0,
         data=data,
-        remaining_ms=call.origin.timeout_ms,
+        deadline=call.origin.deadline,
         options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 

@@ -214,7 +214,7 @@ def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: ImageA
         geometry=plan,
         frame_stamp_ns=0,
         data=np.ascontiguousarray(geometry.apply(image, plan)).reshape(-1).data,
-        remaining_ms=call.timeout_ms,
+        deadline=call.deadline,
         options=RequestOptions(mask_codec="raw"),
     )
     max_bytes = worker.settings.max_message_bytes

@@ -16,14 +16,13 @@ from cloud.gateway.context import WorkerContext
 from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_result, unpack_frame
 
 FRAME_KEY = "skylane-frame-bin"  # Metadata: a vehicle's frame message without data.
 MASK_KEY = "skylane-mask-bin"  # Trailing metadata: the mask message without data.
 VEHICLE_KEY = "skylane-vehicle"
 TIMING_KEY = "server-timing"
-
-_ONE_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,16 @@ class GrpcCall:
         if not isinstance(packed, bytes):
             return None
         with converting_errors(ErrorCode.INVALID, f"{FRAME_KEY}: "):
-            return unpack_frame(packed)
+            return unpack_frame(packed, self.received_ns)
 
     def authenticate(self, authenticator: Authenticator, claimed: str | None = None) -> str:
-        """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes the metadata.
+        """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes that in the metadata.
 
         Raises:
             ApiError: the token is missing or unknown, or does not allow the claimed name.
         """
+        if claimed is None and self.frame is not None:
+            claimed = self.frame.id.vehicle
         if claimed is None and (vehicle := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = vehicle if isinstance(vehicle, str) else vehicle.decode(errors="replace")
         return authenticator.authenticate(self.text("authorization"), claimed, self.host)
@@ -82,13 +83,11 @@ class GrpcCall:
         authenticator.authenticate(self.text("authorization"), None, self.host)
 
     def origin(self, frontend: str, caller: str, worker: WorkerContext) -> CallOrigin:
-        """Describes the sender and the limits of an inference call; the timeout is what the gRPC deadline leaves."""
+        """Describes the sender and the limits of an inference call."""
         remaining_s = self.context.time_remaining()
-        timeout_ms = None
-        if remaining_s is not None and remaining_s * 1000 <= _ONE_DAY_MS:
-            timeout_ms = max(0, int(remaining_s * 1000))
+        deadline = Deadline.after_ms(None if remaining_s is None else remaining_s * 1e3)
         max_bytes = worker.settings.max_message_bytes
-        return CallOrigin(frontend, caller, self.received_ns, max_bytes, timeout_ms, self.frame)
+        return CallOrigin(frontend, caller, self.received_ns, max_bytes, deadline, self.frame)
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Registers a function to be called when the call ends; calls it at once if the call has ended."""
@@ -115,6 +114,12 @@ class GrpcCall:
             trailing.append((MASK_KEY, pack_result(reply.first)))
         self.context.set_trailing_metadata(tuple(trailing))
         return reply
+
+
+def serialize(message: Any) -> bytes:
+    """Serializes a protobuf message."""
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
 
 def parse_message(full_name: str, data: Buffer) -> Any:

@@ -35,7 +35,7 @@ class SkylaneService:
 
     def _infer(self, call: GrpcCall) -> bytes:
         with converting_errors(ErrorCode.INVALID, errors=(MessageError, PackedError)):
-            message = unpack_frame(unpack(call.data))
+            message = unpack_frame(unpack(call.data), call.received_ns)
         call.authenticate(self._worker.authenticator, message.id.vehicle)
         future = self._worker.submission.put(
             message,

@@ -21,6 +21,7 @@ from cloud.gateway.http.concurrency_limit import CallSlot
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without data, in base64url without padding.
@@ -30,7 +31,7 @@ TIMEOUT_HEADER = "Skylane-Timeout-Ms"
 TIMING_HEADER = "Server-Timing"
 MAX_COMPRESSED_MEMBERS = 16  # Of a compressed body: what follows a member is copied.
 
-_ONE_DAY_MS = 86_400_000
+_TIMEOUT_DIGITS = 8  # Of TIMEOUT_HEADER: up to a day.
 _INLINE_BYTES = 1 << 16  # Work on up to this size takes about a millisecond and runs in the server's thread.
 _MIN_COMPRESSED_BYTES = 1 << 10  # Smaller responses are not compressed.
 _JSON = "application/json"
@@ -74,7 +75,7 @@ class HttpCall:
     caller: str
     address: str  # The caller's, without its port.
     frame: FrameMessage | None  # A vehicle's frame message, without data.
-    timeout_ms: int | None
+    deadline: Deadline
 
     @property
     def content_type(self) -> str:
@@ -84,7 +85,7 @@ class HttpCall:
     def origin(self, frontend: str, worker: WorkerContext) -> CallOrigin:
         """Describes the sender and the limits of an inference call."""
         max_bytes = worker.settings.max_message_bytes
-        return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.timeout_ms, self.frame)
+        return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.deadline, self.frame)
 
 
 async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
@@ -98,10 +99,10 @@ async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
     peer = request.client.host if request.client else "unknown"
     caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, peer)
-    timeout_ms = _timeout_ms(headers.get(TIMEOUT_HEADER))
+    deadline = _deadline(headers.get(TIMEOUT_HEADER))
     body = await _read_body(request, worker)
     CallSlot.of(request.scope).acquire()
-    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, timeout_ms)
+    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, deadline)
 
 
 async def wait_for(pending: PendingInference, request: Request) -> InferenceReply:
@@ -244,9 +245,9 @@ def _mask_header(message: ResultMessage) -> str:
     return base64.urlsafe_b64encode(pack_result(message)).rstrip(b"=").decode()
 
 
-def _timeout_ms(header: str | None) -> int | None:
+def _deadline(header: str | None) -> Deadline:
     if header is None:
-        return None
-    if not header.isascii() or not header.isdigit() or len(header) > len(str(_ONE_DAY_MS)):
+        return Deadline.NEVER
+    if not header.isascii() or not header.isdigit() or len(header) > _TIMEOUT_DIGITS:
         raise InvalidError(f"{TIMEOUT_HEADER} {header[:40]!r}: send whole milliseconds")
-    return min(int(header), _ONE_DAY_MS)
+    return Deadline.after_ms(int(header))

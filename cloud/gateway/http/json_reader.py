@@ -18,6 +18,7 @@ MAX_VALUES = 1 << 20  # Values other than lists of numbers: each is a Python obj
 _SHOWN = 100  # Characters of a parser's error message.
 _SATURATED_LENGTH = 0xFFFFFF  # The greatest list length that simdjson reports.
 _NUMBER_BYTES = b"0123456789+-.eE \t\r\n"  # All bytes of a list of numbers except brackets and commas.
+_LAST_EXACT = 1 << 53  # From here on, float64 rounds integers.
 _BUFFER_TYPES: dict[Literal["u", "i", "d"], Any] = {
     "u": np.uint64,
     "i": np.int64,
@@ -33,7 +34,8 @@ def read_object(body: bytes) -> dict[str, Any]:
     A list of numbers, or nested lists of numbers with equal lengths, becomes an array of uint64, int64 or float64.
 
     Raises:
-        ApiError: the body is malformed, not an object, too large or too deep, or has a ragged list of numbers.
+        ApiError: the body is malformed, not an object, too large or too deep, has a ragged list of numbers, or one
+            with an integer that would be rounded.
     """
     if len(body) > MAX_JSON_BYTES:
         raise ApiError(ErrorCode.TOO_LARGE, f"{len(body)} bytes of JSON: send at most {MAX_JSON_BYTES}, or binary data")
@@ -119,10 +121,24 @@ def _numbers(given: simdjson.Array) -> Numbers:
     """Returns all numbers of nested lists as a flat array."""
     for kind, dtype in _BUFFER_TYPES.items():
         try:
-            return np.frombuffer(given.as_buffer(of_type=kind), dtype)
+            numbers = np.frombuffer(given.as_buffer(of_type=kind), dtype)
         except (TypeError, ValueError):  # A number out of range, or not a number.
             continue
+        if kind == "d" and np.abs(numbers).max() >= _LAST_EXACT and _has_rounded(given.as_list()):
+            raise InvalidError(
+                f"a list holds fractions and an integer beyond {_LAST_EXACT}, which would be rounded: send integers only, "
+                "or the integer as a fraction (1e16)"
+            )
+        return numbers
     raise InvalidError("a list holds numbers and other values: send only numbers")
+
+
+def _has_rounded(values: list[Any]) -> bool:
+    """Returns whether nested lists of numbers hold an integer that float64 cannot represent."""
+    return any(
+        _has_rounded(each) if isinstance(each, list) else isinstance(each, int) and int(float(each)) != each
+        for each in values
+    )
 
 
 def _type_name(value: Any) -> str:

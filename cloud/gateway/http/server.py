@@ -20,7 +20,7 @@ from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect import route
-from cloud.gateway.http import health, metrics, skylane_routes
+from cloud.gateway.http import metrics, worker_routes
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.concurrency_limit import ConcurrencyLimit
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
@@ -29,7 +29,7 @@ from cloud.gateway.http.middleware import CallMiddleware
 from cloud.gateway.open_inference import rest_routes as open_inference_routes
 from cloud.gateway.tf_serving import rest_routes as tf_serving_routes
 
-ROUTE_MODULES = (health, metrics, skylane_routes, route, open_inference_routes, tf_serving_routes)
+ROUTE_MODULES = (worker_routes, metrics, route, open_inference_routes, tf_serving_routes)
 MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
 MAX_CONNECTIONS_PER_CALL = 2  # Open connections per allowed call: some are being read, some are idle.
 

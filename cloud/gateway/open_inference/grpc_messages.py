@@ -5,7 +5,7 @@ from typing import Any
 
 from cloud.gateway.common.errors import ApiError, InvalidError
 from cloud.gateway.common.inference import response_too_large
-from cloud.gateway.grpc.call import parse_message
+from cloud.gateway.grpc.call import parse_message, serialize
 from cloud.gateway.open_inference.request import (
     InferRequest,
     InputTensor,
@@ -22,6 +22,7 @@ from shared.encoding.protobuf import message_class
 from shared.messages.tensors import MAX_TENSORS
 
 _REQUEST = "inference.ModelInferRequest"
+_STREAM_RESPONSE = "inference.ModelStreamInferResponse"
 _PARAMETER_FIELDS = {bool: "bool_param", str: "string_param"}  # Types of the parameters in responses.
 
 
@@ -91,17 +92,12 @@ def write_response(
 
 def stream_response(response: Any) -> bytes:
     """Serializes a ModelStreamInferResponse with a ModelInferResponse."""
-    return _serialize_stream(infer_response=response)
+    return serialize(message_class(_STREAM_RESPONSE)(infer_response=response))
 
 
 def stream_error(request_id: str, message: str) -> bytes:
     """Serializes a ModelStreamInferResponse with the error of a request."""
-    return _serialize_stream(error_message=message, infer_response={"id": request_id})
-
-
-def _serialize_stream(**fields: Any) -> bytes:
-    serialized: bytes = message_class("inference.ModelStreamInferResponse")(**fields).SerializeToString()
-    return serialized
+    return serialize(message_class(_STREAM_RESPONSE)(error_message=message, infer_response={"id": request_id}))
 
 
 def _input(message: Any, raw: bytes | None) -> InputTensor:

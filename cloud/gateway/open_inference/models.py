@@ -8,8 +8,9 @@ from typing import Any
 from cloud.gateway.common.errors import ApiError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.model_stats import TRITON_STAGES, ModelStats
+from cloud.serving.served_models import ServedModel
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
@@ -40,7 +41,7 @@ def _package_version() -> str:
         return "0"  # The worker runs from a source tree.
 
 
-def is_ready(submission: Door, model: str | None = None, version: str | None = None) -> bool:
+def is_ready(submission: GatewayFrontend, model: str | None = None, version: str | None = None) -> bool:
     """Returns True if the worker accepts calls, and serves the model if one is given."""
     if submission.status.state is not NodeState.ONLINE:
         return False
@@ -53,36 +54,38 @@ def is_ready(submission: Door, model: str | None = None, version: str | None = N
     return True
 
 
-def metadata(submission: Door, model: str, version: str | None) -> JsonObject:
+def metadata(submission: GatewayFrontend, model: str, version: str | None) -> JsonObject:
     """Returns a ModelMetadataResponse.
 
     Raises:
         ApiError: the worker does not serve the model.
     """
-    card = submission.card(model, version)
+    served = submission.find(model, version)
+    card = served.card
     return {
         "name": card.name,
         "versions": [each.version for each in submission.cards() if each.name == model],
         "platform": _platform(card),
         "inputs": [_tensor_metadata(spec) for spec in (pixels(card), ENCODED)],
-        "outputs": [_tensor_metadata(spec) for spec in _known_outputs(submission, card)],
+        "outputs": [_tensor_metadata(spec) for spec in _known_outputs(served)],
     }
 
 
-def config(submission: Door, model: str, version: str | None) -> JsonObject:
+def config(submission: GatewayFrontend, model: str, version: str | None) -> JsonObject:
     """Returns the parts of Triton's ModelConfig that apply; shapes exclude the batch dimension.
 
     Raises:
         ApiError: the worker does not serve the model.
     """
-    card = submission.card(model, version)
+    served = submission.find(model, version)
+    card = served.card
     return {
         "name": card.name,
         "platform": _platform(card),
         "backend": card.engine,
         "max_batch_size": submission.max_images,
         "input": [_tensor_config(pixels(card)), {**_tensor_config(ENCODED), "optional": True}],
-        "output": [_tensor_config(spec) for spec in _known_outputs(submission, card)],
+        "output": [_tensor_config(spec) for spec in _known_outputs(served)],
         "dynamic_batching": {},
     }
 
@@ -125,9 +128,10 @@ def _platform(card: ModelCard) -> str:
     return f"{card.engine}_{card.precision}"
 
 
-def _known_outputs(submission: Door, card: ModelCard) -> Iterable[TensorSpec]:
+def _known_outputs(served: ServedModel) -> Iterable[TensorSpec]:
     """The outputs whose type is known and exists in the protocol."""
-    specs = (*outputs(card, submission.heads(card), submission.given(card)), PACKED)
+    model = served.model
+    specs = (*outputs(served.card, tuple(model.manifest.heads), model.output_types), PACKED)
     return (spec for spec in specs if spec.dtype is not None and datatype_name(spec.dtype) is not None)
 
 

@@ -11,11 +11,11 @@ from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_erro
 from cloud.gateway.common.inference import CallOrigin, InferenceCall, Tensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import BYTES, from_raw, strings
+from shared.messages.deadline import Deadline
 
 Parameters = Mapping[str, str | bool | int | float]
 
 _CODEC, _MASK_CODEC, _TIMEOUT = "codec", "mask_codec", "timeout"
-_ONE_DAY_MS = 86_400_000
 _SHARED_MEMORY = "shared_memory_region"
 
 
@@ -48,7 +48,7 @@ class InferRequest:
     outputs: tuple[RequestedOutput, ...]  # Empty: all.
 
     def to_call(self, origin: CallOrigin) -> InferenceCall:
-        """Converts the request; its `timeout` parameter may shorten the timeout.
+        """Converts the request; its `timeout` parameter may bring the deadline forward.
 
         Raises:
             ApiError: an input or output has a duplicate, or a parameter is invalid.
@@ -59,8 +59,8 @@ class InferRequest:
             check_no_shared_memory("output", each.name, each.parameters)
         timeout_us = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
         if timeout_us is not None and timeout_us > 0:  # Triton's clients send 0 for no timeout.
-            limit_ms = _ONE_DAY_MS if origin.timeout_ms is None else origin.timeout_ms
-            origin = replace(origin, timeout_ms=min(timeout_us // 1000, limit_ms))
+            deadline = Deadline.after_ms(timeout_us // 1000, origin.received_ns)
+            origin = replace(origin, deadline=min(origin.deadline, deadline))
         tensors: Sequence[InputTensor | RequestedOutput] = (*self.inputs, *self.outputs)
         parameters = [*(each.parameters for each in tensors), self.parameters]
         return InferenceCall(

@@ -6,13 +6,17 @@ from typing import NoReturn
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.grpc.call import GrpcCall, parse_message
+from cloud.gateway.grpc.call import GrpcCall, parse_message, serialize
 from cloud.gateway.grpc.service import Method
-from cloud.gateway.tf_serving.grpc_messages import read_predict, version_choice
-from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_numbers
-from cloud.gateway.tf_serving.response import ENCODING_KEY, parse_encoding, write_predict
+from cloud.gateway.tf_serving.grpc_messages import (
+    ENCODING_KEY,
+    parse_encoding,
+    read_predict,
+    version_choice,
+    write_predict,
+)
+from cloud.gateway.tf_serving.models import find_version, model_spec, signature_defs, version_numbers
 from cloud.gateway.tf_serving.signatures import find_signature
-from cloud.gateway.tf_serving.versions import find_version
 from shared.encoding.protobuf import message_class
 
 CODEC_KEY = "skylane-codec"  # Codec of `image_bytes` that are neither JPEG nor PNG: raw, lz4 or zstd.
@@ -36,10 +40,9 @@ class PredictionService:
         return {"Predict": Method(self._predict), "GetModelMetadata": Method(self._metadata), **unsupported}
 
     def _predict(self, call: GrpcCall) -> bytes:
-        frame = call.frame
-        caller = call.authenticate(self._worker.authenticator, frame.id.vehicle if frame else None)
+        caller = call.authenticate(self._worker.authenticator)
         request = read_predict(call.data)
-        signature = find_signature(request.signature, is_vehicle=frame is not None)
+        signature = find_signature(request.signature, is_vehicle=call.frame is not None)
         signature.check_inputs(request.inputs)
         encoding = parse_encoding(call.text(ENCODING_KEY))
         submission = self._worker.submission
@@ -64,11 +67,10 @@ class PredictionService:
             raise InvalidError(f"metadata_field {given}: request {_METADATA_FIELD} only")
         submission = self._worker.submission
         name = request.model_spec.name
-        card = submission.card(name, find_version(submission, name, *version_choice(request.model_spec)))
-        response = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
-        response.metadata[_METADATA_FIELD].Pack(signature_defs(card, submission))
-        serialized: bytes = response.SerializeToString()
-        return serialized
+        served = submission.find(name, find_version(submission, name, *version_choice(request.model_spec)))
+        response = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(served.card))
+        response.metadata[_METADATA_FIELD].Pack(signature_defs(served))
+        return serialize(response)
 
 
 class ModelService:
@@ -92,8 +94,7 @@ class ModelService:
         for number in version_numbers(submission, spec.name, version):
             status = response.model_version_status.add(version=number, state="AVAILABLE")
             status.status.SetInParent()
-        serialized: bytes = response.SerializeToString()
-        return serialized
+        return serialize(response)
 
 
 def _unsupported(_: GrpcCall) -> NoReturn:

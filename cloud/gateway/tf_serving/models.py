@@ -1,15 +1,25 @@
-"""Metadata of a model in the TensorFlow Serving protocol: its spec, signatures and versions."""
+"""Metadata of a model in the TensorFlow Serving protocol: its spec, signatures and versions.
 
+A version whose name is a whole number has that number. Any other name, such as `1.2`, gets a number that is computed
+from the name and greater than usual numbers; a caller can request it by this number, or by its name as the label.
+"""
+
+import zlib
 from typing import Any
 
 from cloud.gateway.common import tensor_specs
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.common.tensor_specs import PACKED, TensorSpec
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.gateway.tf_serving.signatures import METHOD, SIGNATURES
-from cloud.gateway.tf_serving.versions import version_number
+from cloud.serving.served_models import ServedModel
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import dtype_number
 from shared.messages.model_card import ModelCard
+
+HIGHEST_VERSION = (1 << 63) - 1
+
+_FIRST_COMPUTED = 1 << 32
 
 
 def model_spec(card: ModelCard, signature_name: str = "") -> Any:
@@ -19,9 +29,10 @@ def model_spec(card: ModelCard, signature_name: str = "") -> Any:
     )
 
 
-def signature_defs(card: ModelCard, submission: Door) -> Any:
+def signature_defs(served: ServedModel) -> Any:
     """Creates the SignatureDefMap of a model that is served."""
-    outputs = tensor_specs.outputs(card, submission.heads(card), submission.given(card))
+    card, model = served.card, served.model
+    outputs = tensor_specs.outputs(card, tuple(model.manifest.heads), model.output_types)
     defs = message_class("tensorflow.serving.SignatureDefMap")()
     for signature in SIGNATURES.values():
         signature_def = defs.signature_def[signature.name]
@@ -33,7 +44,7 @@ def signature_defs(card: ModelCard, submission: Door) -> Any:
     return defs
 
 
-def version_numbers(submission: Door, model: str, version: str | None) -> tuple[int, ...]:
+def version_numbers(submission: GatewayFrontend, model: str, version: str | None) -> tuple[int, ...]:
     """Returns the numbers of the versions that are served, the current one first; only that of `version` if given.
 
     Raises:
@@ -42,6 +53,37 @@ def version_numbers(submission: Door, model: str, version: str | None) -> tuple[
     submission.card(model, version)
     served = (card.version for card in submission.cards() if card.name == model)
     return tuple(version_number(each) for each in served if version in (None, each))
+
+
+def version_number(version: str) -> int:
+    """Returns the number of a version, 0 or greater."""
+    if (
+        version.isascii()
+        and version.isdecimal()
+        and str(number := int(version)) == version
+        and number <= HIGHEST_VERSION
+    ):
+        return number
+    return _FIRST_COMPUTED + zlib.crc32(version.encode())
+
+
+def find_version(submission: GatewayFrontend, model: str, number: int | None, label: str | None) -> str | None:
+    """Returns the name of the version with a number or a label; None if neither is given.
+
+    Raises:
+        ApiError: the worker does not serve this version of the model.
+    """
+    if number is None:
+        if label is not None:
+            submission.card(model, label)
+        return label
+    versions = [card.version for card in submission.cards() if card.name == model]
+    for version in versions:
+        if version_number(version) == number:
+            return version
+    submission.card(model)  # Raises if the model is not served at all.
+    served = ", ".join(f"{version_number(version)} ({version})" for version in versions)
+    raise ApiError(ErrorCode.NOT_FOUND, f"{model[:80]} version {number} is not served: request {served}")
 
 
 def _fill_tensor_info(info: Any, spec: TensorSpec) -> None:

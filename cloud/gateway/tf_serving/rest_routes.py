@@ -11,9 +11,14 @@ from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import HttpCall, read_call, respond, run_sized, wait_for
 from cloud.gateway.tf_serving.json_messages import PredictBody, listed_bytes, read_predict, write_predict
-from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_numbers
+from cloud.gateway.tf_serving.models import (
+    HIGHEST_VERSION,
+    find_version,
+    model_spec,
+    signature_defs,
+    version_numbers,
+)
 from cloud.gateway.tf_serving.signatures import SIGNATURES
-from cloud.gateway.tf_serving.versions import HIGHEST_VERSION, find_version
 
 CODEC_HEADER = "Skylane-Codec"  # Codec of `image_bytes` that are neither JPEG nor PNG: raw, lz4 or zstd.
 MASK_CODEC_HEADER = "Skylane-Mask-Codec"  # Codec of the masks in `result_bytes`.
@@ -86,13 +91,13 @@ def _add_models(routes: APIRouter, worker: WorkerContext) -> None:
         request: Request, model: str, version: str | None = None, label: str | None = None
     ) -> JsonObject:
         await read_call(request, worker)
-        card = worker.submission.card(model, _find_version(worker, model, version, label))
-        spec = model_spec(card)
+        served = worker.submission.find(model, _find_version(worker, model, version, label))
+        spec = model_spec(served.card)
         return {
             "model_spec": {"name": spec.name, "signature_name": "", "version": str(spec.version.value)},
             "metadata": {
                 "signature_def": MessageToDict(
-                    signature_defs(card, worker.submission),
+                    signature_defs(served),
                     preserving_proto_field_name=True,
                     always_print_fields_with_no_presence=True,
                 )

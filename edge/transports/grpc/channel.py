@@ -20,6 +20,7 @@ from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.network.endpoint import Endpoint
 from shared.sanitize import printable
@@ -80,8 +81,8 @@ class GrpcChannel:
         self._probe = self._control_channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_with_time)
         self._status = self._control_channel.unary_stream("/skylane.v1.Worker/Status")
 
-    def call(self, request: EncodedRequest, budget_ms: int | None, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002
-        """See RpcChannel. The timeout of the gRPC call carries the budget."""
+    def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002
+        """See RpcChannel. The timeout of the gRPC call carries the deadline."""
         try:
             call = self._frames.future(request.body, timeout=timeout_s, metadata=(*self._metadata, *request.metadata))
         except ValueError:  # The channel is closed.

@@ -22,6 +22,7 @@ from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_er
 from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.messages.node_status import MAX_STATUS_BYTES
 from shared.network.endpoint import Endpoint
@@ -67,12 +68,12 @@ class HttpChannel:
         self._probes = CallThreads("http-probe", 1)
         self._probe_slot = threading.Semaphore(1)
 
-    def call(self, request: EncodedRequest, budget_ms: int | None, timeout_s: float, on_outcome: OnOutcome) -> None:
+    def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:
         """See RpcChannel."""
         metadata = {name: value if isinstance(value, str) else value.decode() for name, value in request.metadata}
         headers = {**metadata, "content-type": self._adapter.content_type}
-        if budget_ms is not None:
-            headers[TIMEOUT_HEADER] = str(budget_ms)
+        if (remaining_ms := deadline.remaining_ms()) is not None:
+            headers[TIMEOUT_HEADER] = str(remaining_ms)
 
         def call() -> None:
             on_outcome(self._post(self._adapter.path, request.body, headers, timeout_s, _MAX_REPLY_BYTES))

@@ -178,7 +178,6 @@ class MqttTransport:
                 on_undelivered(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
         camera = message.id.camera
-        budget_ms = message.remaining_ms
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
             topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),
@@ -188,7 +187,7 @@ class MqttTransport:
                 content_type=FRAME_CONTENT_TYPE,
                 response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
                 correlation=str(message.id).encode(),
-                expiry_s=None if budget_ms is None else -(-budget_ms // 1000),
+                expiry_s=message.deadline.expiry_s(),
                 traceparent=f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01",
             ),
             acknowledged=on_ack if self._qos else None,

@@ -10,6 +10,7 @@ from bench.harness.samples import jain
 from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
 from shared import clock
+from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.frame_header import FrameHeader
 from shared.stages import Stage
@@ -31,7 +32,7 @@ def _request(
         reply,
         {Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1,
-        header=FrameHeader(due_ns=due_ns, remaining_ms=budget_ms),
+        header=FrameHeader(due_ns=due_ns, deadline=Deadline.after_ms(budget_ms)),
     )
 
 
@@ -224,7 +225,7 @@ def test_a_free_slot_and_a_deadline_wake_a_waiting_thread() -> None:
 
     def choose(request: Request) -> str | None:
         was_called.set()
-        return "work" if has_room.is_set() or request.is_expired else None
+        return "work" if has_room.is_set() or request.deadline.is_expired() else None
 
     def take() -> None:
         while (taken := admission.take(choose)) is not None:

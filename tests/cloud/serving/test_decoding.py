@@ -26,6 +26,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard, Task
@@ -99,7 +100,7 @@ class Rig:
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
             max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
-            header=peek(payload),
+            header=peek(payload, received_ns),
         )
 
 
@@ -214,20 +215,20 @@ def test_the_size_of_a_whole_frame_is_checked_before_decoding() -> None:
 def test_the_deadline_counts_from_the_arrival() -> None:
     """The clocks of vehicle and worker may differ. The refusal has the stamps of the message."""
     with _rig() as rig:
-        frame = replace(_frame(), remaining_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
+        frame = replace(_frame(), deadline=Deadline.after_ms(500), attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = rig.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
         assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "the deadline passed while the frame waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
-        assert isinstance(rig.decode(pack_frame(replace(frame, remaining_ms=500_000))), Request)
+        assert isinstance(rig.decode(pack_frame(replace(frame, deadline=Deadline.after_ms(500_000)))), Request)
 
 
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     """The time of the decoder goes to frames that can meet their deadline."""
     with _rig() as rig:
         rig.slots.expected_latency_ns = 600 * 10**9
-        late = rig.decode(pack_frame(replace(_frame(), remaining_ms=500_000)))
+        late = rig.decode(pack_frame(replace(_frame(), deadline=Deadline.after_ms(500_000))))
         assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "inference would end after the deadline")
         assert isinstance(rig.decode(pack_frame(_frame())), Request)

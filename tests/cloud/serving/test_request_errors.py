@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.models.model_swap import ModelSwap
 from cloud.serving.request_errors import UNHEALTHY_ERRORS, RequestErrors
 from cloud.tasks.task import TASKS
@@ -167,12 +167,12 @@ def _got(doors: GatewayWorker, path: str) -> int:
 
 
 HTTP_CALLS: dict[str, tuple[str, Callable[[GatewayWorker], int]]] = {
-    "predict": ("lane", lambda doors: _posted(doors, "/v1/models/tiny:predict", json=INFERENCE)),
+    "predict": ("find", lambda doors: _posted(doors, "/v1/models/tiny:predict", json=INFERENCE)),
     "detect": (
         "put",
         lambda doors: _posted(doors, "/api/detect", files={"file": cv2.imencode(".png", PIXELS)[1].tobytes()}),
     ),
-    "metadata": ("card", lambda doors: _got(doors, "/v2/models/tiny")),
+    "metadata": ("find", lambda doors: _got(doors, "/v2/models/tiny")),
     "metrics": ("depths", lambda doors: _got(doors, "/metrics")),
     "health": ("cards", lambda doors: _got(doors, "/healthz")),
 }
@@ -185,7 +185,7 @@ def test_an_http_handler_that_raises_answers_500(
     """The next request of the same kind succeeds."""
     method, ask = HTTP_CALLS[call]
     with monkeypatch.context() as patched:
-        patched.setattr(Door, method, raise_once(getattr(Door, method)))
+        patched.setattr(GatewayFrontend, method, raise_once(getattr(GatewayFrontend, method)))
         assert ask(doors) == 500
         assert ask(doors) == 200
     assert errors_by_stage(doors) == {"http": 1}
@@ -207,7 +207,7 @@ def _predict_request() -> bytes:
 
 GRPC_CALLS: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "native": ("put", "/skylane.v1.Worker/Answer", lambda: pack(pack_frame(frame(0)))),
-    "predict": ("lane", "/tensorflow.serving.PredictionService/Predict", _predict_request),
+    "predict": ("find", "/tensorflow.serving.PredictionService/Predict", _predict_request),
     "ready": ("cards", "/inference.GRPCInferenceService/ServerReady", bytes),
 }
 
@@ -219,7 +219,7 @@ def test_a_grpc_handler_that_raises_answers_internal(
     """One service of each kind; the next call on the same connection is answered."""
     method, path, request = GRPC_CALLS[call]
     with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
-        patched.setattr(Door, method, raise_once(getattr(Door, method)))
+        patched.setattr(GatewayFrontend, method, raise_once(getattr(GatewayFrontend, method)))
         ask: Any = channel.unary_unary(path)
         with pytest.raises(grpc.RpcError) as raised:
             ask(request(), timeout=WAIT_S)
@@ -233,7 +233,7 @@ def test_a_grpc_stream_that_raises_answers_internal(doors: GatewayWorker, monkey
     """The exception is raised on the thread that reads the stream, not on the one that answers it."""
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
     with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
-        patched.setattr("cloud.gateway.open_inference.grpc_inference.read_request", raise_once(lambda _: None))
+        patched.setattr("cloud.gateway.open_inference.grpc_service.read_request", raise_once(lambda _: None))
         ask: Any = channel.stream_stream(path)
         with pytest.raises(grpc.RpcError) as raised:
             list(ask(iter([b""]), timeout=WAIT_S))
@@ -260,7 +260,7 @@ def test_many_errors_make_the_worker_unhealthy(doors: GatewayWorker, monkeypatch
         def fail(*_: Any) -> None:
             raise ArtificialError("artificial")
 
-        patched.setattr(Door, "card", fail)
+        patched.setattr(GatewayFrontend, "find", fail)
         for _ in range(UNHEALTHY_ERRORS):
             assert _got(doors, "/v2/models/tiny") == 500
     answer = httpx.get(f"http://{doors.http}/healthz", verify=False, timeout=WAIT_S)

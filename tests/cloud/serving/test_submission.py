@@ -10,6 +10,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.submission import Submission
 from shared import clock
+from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.frame_header import FrameHeader
 from shared.messages.topics import FrameId
@@ -42,7 +43,7 @@ class Rig:
                 times={Stage.RECEIVED: clock.now_ns() - 1_000_000},
                 max_reply_bytes=1000,
                 correlation=FrameId(vehicle, "left", "s1", sequence),
-                header=FrameHeader(None, budget_ms),
+                header=FrameHeader(deadline=Deadline.after_ms(budget_ms)),
                 refuse=self._refuse,
             )
         )

@@ -24,7 +24,7 @@ MakeReply = Callable[..., ResultMessage]
 @pytest.fixture
 def record(send: Callable[[FrameRecord], FrameRecord]) -> FrameRecord:
     """A frame of 16×30 pixels, sent to a model of 8×12."""
-    started = FrameRecord(FrameId("car", "left", "s1", 0), "/left", 0, 0, 0, 0, {Stage.DUE: clock.now_ns()}, None)
+    started = FrameRecord(FrameId("car", "left", "s1", 0), "/left", 0, 0, 0, 0, {Stage.DUE: clock.now_ns()})
     started.geometry = plan(Resize.CROP, 16, 30, 8, 12)
     return send(started)
 

@@ -10,6 +10,7 @@ from edge.pipeline import Preparation, prepare
 from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_stats import WorkerStats
+from shared.messages.deadline import Deadline
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage
@@ -29,7 +30,7 @@ def sent(frame: Make, send: Make, card: ModelCard, tmp_path: Path) -> Iterator[C
             record.message = prepare(frame(), record, Preparation(card, codec="raw"))
             record.times[Stage.SENT] = at_ms * MS
             record.lost_after_ns = 1 << 60
-            record.deadline_ns = None if deadline_ms is None else deadline_ms * MS
+            record.deadline = Deadline.after_ms(deadline_ms, 0)
             return record
 
         yield make

@@ -24,6 +24,7 @@ from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
+from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.topics import FrameId
 from shared.network.endpoint import Endpoint
@@ -130,7 +131,7 @@ def test_an_endless_reply_times_out(reply: Http) -> None:
             Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car", max_calls=1
         )
         with closing(channel):
-            channel.call(EncodedRequest(b""), None, 0.3, outcomes.put)
+            channel.call(EncodedRequest(b""), Deadline.NEVER, 0.3, outcomes.put)
             assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
 
 

@@ -18,6 +18,7 @@ from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
@@ -83,7 +84,7 @@ def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> Non
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
         ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
-        ({"remaining_ms": 0}, Status.EXPIRED, "deadline"),
+        ({"deadline": Deadline(0)}, Status.EXPIRED, "deadline"),
     ],
     ids=["invalid image", "unknown codec", "unknown version", "no time left"],
 )

@@ -40,6 +40,7 @@ from shared.messages.control import (
     unpack_reply,
     unpack_request,
 )
+from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     FrameMessage,
     RequestOptions,
@@ -124,12 +125,12 @@ def _read_frame(payload: bytes) -> None:
         correlation=ID,
         header=peek(payload),
     )
-    assert request.deadline_ns is None or request.deadline_ns > 0
+    assert request.deadline.at_ns > 0
     if _decoder.decode(request, _lane):
         _lane.batcher.put(request)
     with suppress(MessageError):
-        message = unpack_frame(payload)
-        assert unpack_frame(pack_frame(message)) == message
+        message = unpack_frame(payload, 0)
+        assert unpack_frame(pack_frame(message, 0), 0) == message
 
 
 def _read_result(payload: bytes) -> None:
@@ -201,9 +202,9 @@ class _Reader(NamedTuple):
 def frame_seeds() -> Iterator[bytes]:
     """Yields frames with every image codec."""
     for codec in IMAGE_CODECS:
-        yield pack_frame(_frame_of(codec, Layout.RGB8))
-    yield pack_frame(_frame_of("png", Layout.BAYER_RGGB8))
-    yield pack_frame(_frame_of("raw", Layout.MONO16))
+        yield pack_frame(_frame_of(codec, Layout.RGB8), 0)
+    yield pack_frame(_frame_of("png", Layout.BAYER_RGGB8), 0)
+    yield pack_frame(_frame_of("raw", Layout.MONO16), 0)
 
 
 def _frame_of(codec: str, layout: Layout) -> FrameMessage:
@@ -217,7 +218,7 @@ def _frame_of(codec: str, layout: Layout) -> FrameMessage:
         geometry=geometry.plan(geometry.Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=5,
         data=bytes(image_codecs.encode(pixels, layout, codec, 50)),
-        remaining_ms=100,
+        deadline=Deadline.after_ms(100, 0),
         version="1",
         options=RequestOptions(top_k=2),
         stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),

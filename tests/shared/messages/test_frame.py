@@ -14,6 +14,7 @@ from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
+from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     MAX_FRAME_STAMPS,
     MAX_SIDE,
@@ -58,7 +59,7 @@ FRAME = FrameMessage(
     geometry=plan(Resize.CROP, 4, 6, 2, 3),
     frame_stamp_ns=5,
     data=bytes(18),
-    remaining_ms=100,
+    deadline=Deadline.after_ms(100, 0),
     stamps=(Stamp("due", "edge/car/s1", 1),),
 )
 RESULT = ResultMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
@@ -77,7 +78,7 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         frame_stamp_ns=draw(st.integers(0, MAX_NS)),
         data=draw(st.binary(max_size=50)),
         attempt=draw(st.integers(1, 100)),
-        remaining_ms=draw(st.none() | st.integers(0, 86_400_000)),
+        deadline=Deadline.after_ms(draw(st.none() | st.integers(0, 86_400_000)), 5),
         version=draw(st.none() | NAMES),
         options=RequestOptions(
             draw(PRINTABLE),
@@ -92,7 +93,7 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
 @given(_frames())
 def test_frame_round_trips(message: FrameMessage) -> None:
     """Every field is preserved."""
-    assert unpack_frame(pack_frame(message)) == message
+    assert unpack_frame(pack_frame(message, 5), 5) == message
 
 
 @given(
@@ -255,10 +256,10 @@ def test_messages_are_standard_messagepack() -> None:
 def test_key_order_does_not_matter() -> None:
     """Other senders may write the keys in another order."""
     large = msgspec.structs.replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
-    fields = msgpack.unpackb(pack_frame(large))
+    fields = msgpack.unpackb(pack_frame(large, 0))
     first = {"v": 1, "data": fields["data"]} | fields
     for each in (first, fields | {"later": 1}, {"x": b"\xa4data\xc6"} | fields):
-        assert unpack_frame(msgpack.packb(each)) == large
+        assert unpack_frame(msgpack.packb(each), 0) == large
 
 
 @pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms", "version"}))
@@ -319,7 +320,7 @@ def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
     whole, unpack = data.draw(
         st.sampled_from(
             [
-                (pack_frame(FRAME), unpack_frame),
+                (pack_frame(FRAME), lambda payload: unpack_frame(payload, 0)),
                 (pack_result(RESULT), unpack_result),
                 (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
             ]

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
+from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_frame
 from shared.messages.frame_header import EMPTY_HEADER, FrameHeader, peek
 from shared.messages.topics import FrameId
@@ -21,17 +22,17 @@ FRAME = FrameMessage(
     data=bytes(608 * 968 * 3),
     attempt=2,
     version="3",
-    remaining_ms=500,
+    deadline=Deadline.after_ms(500, 7),
     stamps=(Stamp("due", "edge/car/s1", 10**18), Stamp("taken", "edge/car/s1", 10**18 + 1)),
 )
-HEADER = FrameHeader(due_ns=10**18, remaining_ms=500, version="3", attempt=2)
+HEADER = FrameHeader(due_ns=10**18, deadline=FRAME.deadline, version="3", attempt=2)
 
 
 def test_header_is_read_from_the_first_bytes() -> None:
     """The network thread has no time to decode the image."""
-    payload = pack_frame(FRAME)
-    assert peek(payload) == HEADER
-    assert peek(payload[:2000]) == HEADER
+    payload = pack_frame(FRAME, 7)
+    assert peek(payload, 7) == HEADER
+    assert peek(payload[:2000], 7) == HEADER
 
 
 @pytest.mark.parametrize("key", ["due", "budget_ms", "attempt", "version"])
@@ -46,7 +47,7 @@ def test_invalid_field_is_treated_as_missing(key: str, value: object) -> None:
     header = peek(msgpack.packb(fields))
     read = {
         "due": header.due_ns,
-        "budget_ms": header.remaining_ms,
+        "budget_ms": header.deadline.remaining_ms(),
         "attempt": header.attempt,
         "version": header.version,
     }
@@ -71,6 +72,6 @@ def test_deep_nesting_does_not_raise(place: bytes, nesting: bytes) -> None:
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: pack_frame(FRAME)[:300] + tail))
 def test_random_bytes_do_not_raise(payload: bytes) -> None:
     """Any payload yields a header with valid or missing fields."""
-    header = peek(payload)
-    assert header.remaining_ms is None or 0 <= header.remaining_ms <= 86_400_000
+    header = peek(payload, 0)
+    assert header.deadline == Deadline.NEVER or 0 <= header.deadline.at_ns <= 86_400_000 * 10**6
     assert header.due_ns is None or 0 <= header.due_ns <= 1 << 62

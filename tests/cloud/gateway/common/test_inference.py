@@ -24,7 +24,7 @@ from cloud.gateway.common.inference import (
     start_inference,
 )
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import Door
+from cloud.gateway.submission import GatewayFrontend
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
 from cloud.serving.batching import Batcher
@@ -32,6 +32,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
@@ -52,7 +53,7 @@ def _worker(gate: Gate) -> Iterator[GatewayWorker]:
 
 
 @pytest.fixture(name="submission")
-def _submission(worker: GatewayWorker) -> Door:
+def _submission(worker: GatewayWorker) -> GatewayFrontend:
     return worker.node.door
 
 
@@ -75,12 +76,12 @@ def wait(pending: PendingInference) -> InferenceReply:
     return pending.reply()
 
 
-def infer(submission: Door, inputs: dict[str, Any], **options: Any) -> InferenceReply:
+def infer(submission: GatewayFrontend, inputs: dict[str, Any], **options: Any) -> InferenceReply:
     """The reply to a call."""
     return wait(start_inference(submission, call(inputs, **options)))
 
 
-def test_outputs_are_those_of_the_model(submission: Door) -> None:
+def test_outputs_are_those_of_the_model(submission: GatewayFrontend) -> None:
     """They equal the direct call bit by bit, and each image keeps its position."""
     pixels = random_pixels(3)
     reply = infer(submission, {INPUT: pixels})
@@ -89,7 +90,7 @@ def test_outputs_are_those_of_the_model(submission: Door) -> None:
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "png", None])
-def test_encoded_images_are_decoded(submission: Door, codec: str | None) -> None:
+def test_encoded_images_are_decoded(submission: GatewayFrontend, codec: str | None) -> None:
     """The codec is the one that the call names, or is detected from the image."""
     pixels = random_pixels(2)
     data = [bytes(image_codecs.encode(image, Layout.RGB8, codec or "png", 85)) for image in pixels]
@@ -97,14 +98,14 @@ def test_encoded_images_are_decoded(submission: Door, codec: str | None) -> None
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
-def test_an_image_of_another_size_is_resized_for_the_model(submission: Door) -> None:
+def test_an_image_of_another_size_is_resized_for_the_model(submission: GatewayFrontend) -> None:
     """Frames over MQTT are resized in the same way."""
     large = np.full((3 * HEIGHT, 2 * WIDTH, 3), 77, np.uint8)
     reply = infer(submission, {IMAGES: [bytes(image_codecs.encode(large, Layout.RGB8, "png", 85))]})
     np.testing.assert_array_equal(reply.outputs["mask"], np.full((1, HEIGHT, WIDTH), 77, np.uint8))
 
 
-def test_packed_results_are_returned_on_request(submission: Door) -> None:
+def test_packed_results_are_returned_on_request(submission: GatewayFrontend) -> None:
     """A mask as PNG has a fiftieth of the size of its numbers."""
     pixels = random_pixels(2)
     reply = infer(submission, {INPUT: pixels}, outputs=(RESULTS,))
@@ -112,7 +113,7 @@ def test_packed_results_are_returned_on_request(submission: Door) -> None:
         np.testing.assert_array_equal(mask_codecs.decode(bytes(data), "png", (HEIGHT, WIDTH)), image[..., 0])
 
 
-def test_a_vehicle_receives_the_status_of_its_frame(submission: Door) -> None:
+def test_a_vehicle_receives_the_status_of_its_frame(submission: GatewayFrontend) -> None:
     """A vehicle logs the mask message with its time stamps, whatever the protocol."""
     message = frame(5)
     reply = infer(submission, {IMAGES: [message.data]}, frame=message)
@@ -123,7 +124,7 @@ def test_a_vehicle_receives_the_status_of_its_frame(submission: Door) -> None:
     assert not rejected.outputs
 
 
-def test_server_timing_has_every_stage_of_the_worker(submission: Door) -> None:
+def test_server_timing_has_every_stage_of_the_worker(submission: GatewayFrontend) -> None:
     """Browsers and proxies can read this format."""
     reply = infer(submission, {INPUT: random_pixels(1)})
     stages = [part.split(";dur=") for part in server_timing(reply.first).split(", ")]
@@ -157,7 +158,7 @@ ONE = random_pixels(1)
         ({INPUT: ONE}, {"version": "9"}, ErrorCode.NOT_FOUND, "tiny version 9"),
         ({INPUT: ONE}, {"outputs": ("boxes",)}, INVALID, "no output boxes: request mask"),
         ({INPUT: ONE}, {"max_reply_bytes": 3}, UNPROCESSABLE, "outputs of 24 bytes"),
-        ({INPUT: ONE}, {"timeout_ms": 0}, ErrorCode.LATE, "deadline"),
+        ({INPUT: ONE}, {"deadline": Deadline(0)}, ErrorCode.LATE, "deadline"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, INVALID, "2 images with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, FORBIDDEN, "the frame belongs to car"),
         ({IMAGES: [b""]}, {"frame": frame(1, "other")}, INVALID, "send the same model"),
@@ -165,7 +166,7 @@ ONE = random_pixels(1)
     ],
 )
 def test_an_error_says_what_is_wrong_and_what_is_expected(
-    submission: Door, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
+    submission: GatewayFrontend, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
     """Authenticator must be able to correct a call without reading the source."""
     with pytest.raises(ApiError, match=message) as raised:
@@ -173,7 +174,7 @@ def test_an_error_says_what_is_wrong_and_what_is_expected(
     assert raised.value.code is code
 
 
-def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: Door, gate: Gate) -> None:
+def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: GatewayFrontend, gate: Gate) -> None:
     """Clients that disconnect must not occupy the engine."""
     gate.close()
     first = start_inference(submission, call({INPUT: ONE}))
@@ -190,7 +191,7 @@ def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: Doo
     assert worker.node.counts["expired"] == 3
 
 
-def test_a_call_beyond_the_queue_fails_as_busy(submission: Door, gate: Gate) -> None:
+def test_a_call_beyond_the_queue_fails_as_busy(submission: GatewayFrontend, gate: Gate) -> None:
     """Overload must cost an error, not memory; all frontends share the queue."""
     gate.close()
     calls = [start_inference(submission, call({INPUT: ONE})) for _ in range(12)]
@@ -255,9 +256,9 @@ def test_a_reply_names_the_version_that_answered(
         assert gate.reached.wait(WAIT_S)
         waiting = [start_inference(submission, call({INPUT: random_pixels(2)})) for _ in range(3)]
         assert all(decoded.acquire(timeout=WAIT_S) for _ in range(2))  # The first, and one that waits behind it.
-        (lane,) = node.served_models.set_current(node.start_serving(newer))
+        (replaced,) = node.served_models.set_current(node.start_serving(newer))
         gate.open()
-        assert lane.close()
+        assert replaced.close()
         assert wait(first).card.version == "1"
         if has_same_outputs:
             assert wait(waiting[-1]).card.version == "2"
@@ -315,7 +316,7 @@ def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: Ga
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])
-def test_replies_that_are_too_large_together_fail(submission: Door, outputs: tuple[str, ...]) -> None:
+def test_replies_that_are_too_large_together_fail(submission: GatewayFrontend, outputs: tuple[str, ...]) -> None:
     """Each is within the limit, but sixty-four replies of a model with large outputs would take gigabytes."""
     one = infer(submission, {INPUT: ONE}, outputs=outputs).outputs[outputs[0]]
     limit = max(HEIGHT * WIDTH, len(one[0]))

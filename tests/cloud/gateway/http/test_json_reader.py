@@ -24,7 +24,7 @@ SPACES = st.text(" \t\r\n", max_size=3)
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(1 << 53), 1 << 53)  # Greater ones are rounded in a list that also has floats.
+    | st.integers(-(1 << 63), (1 << 64) - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc[],1", max_size=3), inner, max_size=3),
@@ -57,6 +57,8 @@ def test_numbers_are_read_exactly(array: npt.NDArray[Any], before: str, after: s
 @example({"a": [1, [2]]})
 @example({"a": [0, []]})
 @example({"a": [1, True]})
+@example({"a": [(1 << 53) + 1, 0.5]})
+@example({"a": [[1 << 53, 0.5], [1e300, 1 << 60]]})
 @example({"a": [(1 << 63) - 1, -(1 << 63)], "b": (1 << 63) - 1, "c": -(1 << 63)})
 def test_a_document_is_read_as_by_the_json_module_or_rejected(document: dict[str, Any]) -> None:
     """It must never be read as something else."""
@@ -98,11 +100,12 @@ def test_arbitrary_bytes_raise_only_api_errors(body: bytes) -> None:
         (b'{"a": "\\ud800"}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"a": "\xff"}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"\\ud800": [1]}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": [[0.5, 1], [9007199254740993, 2]]}', ErrorCode.INVALID, "would be rounded"),
         (b'{"a": [1, "' + b"a" * (1 << 20) + b'"' + b', ""' * (1 << 20) + b"]}", ErrorCode.INVALID, "other values"),
         (b'{"a": "' + "é".encode() + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
         (b'{"a": "\\u00e9' + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_expensive_or_malformed_documents_are_rejected(body: bytes, code: ErrorCode, message: str) -> None:
     """Four kilobytes of nested lists once ended a worker."""
