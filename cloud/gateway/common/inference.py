@@ -23,9 +23,10 @@ from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import sanitize_name
 from shared.stages import CLOUD_STAGES, durations_ns, stage_times
+from shared.tasks.task import task_named
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -232,7 +233,7 @@ def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data:
         frame_stamp_ns=0,
         data=data,
         remaining_ms=call.origin.timeout_ms,
-        options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        options=RequestOptions(mask_codec=call.mask_codec if task_named(card.task).has_shape else "raw"),
     )
 
 
