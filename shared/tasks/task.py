@@ -11,7 +11,8 @@ TASKS = {  # By the name in messages and manifests.
     "classification": Entry("shared.tasks.classification:ClassificationTask", "edge"),
     "detection": Entry("shared.tasks.detection:DetectionTask", "edge"),
     "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
-}DEFAULT_TASK = next(iter(TASKS))  # Of manifests that name none.
+}
+DEFAULT_TASK = next(iter(TASKS))  # Of manifests that name none.
 
 
 class Head(NamedTuple):
