@@ -2,11 +2,12 @@
 
 import secrets
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from edge.pacing.replay import Arrivals
+from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.imaging.geometry import Resize
@@ -18,6 +19,12 @@ from shared.network.broker_options import DEFAULT_BROKER
 from shared.network.endpoint import Endpoint, EndpointError
 
 _DAY_S = 86_400.0
+
+
+def _known_sink(name: str) -> str:
+    if name not in SINKS:
+        raise ValueError(f"no sink {name[:40]!r}: use {', '.join(SINKS)}")
+    return name
 
 
 class EdgeConfig(Section):
@@ -70,9 +77,7 @@ class EdgeConfig(Section):
     retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: derived from recent reply times.
 
     out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
-    sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = (
-        None  # None: depends on the task.
-    )
+    sinks: tuple[Annotated[str, AfterValidator(_known_sink)], ...] | None = None  # None: depends on the task.
     video_codec: VideoCodec = VideoCodec.VP9  # Codec of the sink `video`.
     health_file: Path | None = None  # Touched while the vehicle is connected.
     sample_containers: tuple[str, ...] = ()  # Docker containers on this machine whose resource use is sampled.

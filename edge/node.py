@@ -18,7 +18,8 @@ from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
-from edge.sinks.sink import Sink, SinkFeed
+from edge.sinks.feed import SinkFeed
+from edge.sinks.sink import Sink
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.imaging.frames import FrameSource

@@ -10,7 +10,6 @@ from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import ResultMessage
-from shared.messages.model_card import Task
 from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
@@ -22,7 +21,7 @@ class Receiver:
     """Processes replies one at a time, and closes frames whose reply is overdue."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, on_result: OnResult, stop: threading.Event, task: Task
+        self, transport: Transport, ledger: Ledger, on_result: OnResult, stop: threading.Event, task: str
     ) -> None:
         """`on_result` is called with every answered frame; the result must be one of `task`."""
         self._transport = transport

@@ -15,7 +15,8 @@ from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.progress import run_with_progress
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
-from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
+from edge.sinks.feed import check_sinks
+from edge.sinks.sink import SINKS, Sink
 from edge.sources.source import is_camera, open_source
 from edge.transport_events import TransportEvents
 from edge.transports.transport import Transport, open_transport
@@ -30,6 +31,7 @@ from shared.runlog.repair import repair_all
 from shared.runlog.run_folder import contents, discard_unless_started, run_folder
 from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.processes import on_termination_signals
+from shared.tasks.task import task_named
 
 _LOG = get_logger("edge")
 
@@ -140,7 +142,7 @@ def _close_killed_runs(folder: Path) -> None:
 
 def _with_sinks(config: EdgeConfig, card: ModelCard) -> EdgeConfig:
     """Returns the configuration with the default sinks of the model's task if it names none."""
-    names = default_sinks(card.task) if config.sinks is None else config.sinks
+    names = task_named(card.task).sinks if config.sinks is None else config.sinks
     check_sinks(names, card)
     return config.model_copy(update={"sinks": tuple(dict.fromkeys(names))})
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from cloud.engines.engine import ENGINES, Placement
 from cloud.models.repository import Repository
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
-from shared.messages.model_card import Task
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They import the bag reader and the engines, which other commands do not need.
@@ -19,12 +18,12 @@ if TYPE_CHECKING:  # They import the bag reader and the engines, which other com
     from modelling.verification import Verification
 
 _CAPTIONS = {
-    Task.SEGMENTATION: "labels: pixels with the same class; truth: mean IoU against the bag's labels",
-    Task.CLASSIFICATION: "labels: frames with the same class; off by: largest difference of a probability; "
+    "segmentation": "labels: pixels with the same class; truth: mean IoU against the bag's labels",
+    "classification": "labels: frames with the same class; off by: largest difference of a probability; "
     "truth: accuracy",
-    Task.DETECTION: "labels: objects that both find; off by: largest difference of a number; truth: mean average "
+    "detection": "labels: objects that both find; off by: largest difference of a number; truth: mean average "
     "precision against the bag's boxes, from 12 pixels on",
-    Task.TENSORS: "labels: numbers within a thousandth of the largest; off by: largest difference of a number",
+    "tensors": "labels: numbers within a thousandth of the largest; off by: largest difference of a number",
 }
 
 

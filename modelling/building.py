@@ -27,9 +27,8 @@ from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels
-from shared.messages.model_card import Task
 
-_TASKS = {Output.PROBABILITIES: Task.CLASSIFICATION, Output.OBJECTS: Task.DETECTION}  # Others are segmentations.
+_TASKS = {Output.PROBABILITIES: "classification", Output.OBJECTS: "detection"}  # Others are segmentations.
 _KINDS = {
     Output.CLASS_IDS: (OutputKind.CLASS_IDS,),
     Output.SCORES: (OutputKind.SCORES,),
@@ -147,7 +146,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
     return Manifest(
         name=path.parent.name,
         description=recipe.description,
-        task=_TASKS.get(recipe.output, Task.SEGMENTATION),
+        task=_TASKS.get(recipe.output, "segmentation"),
         trained=trained,
         format=form.value,
         file=path.name,

@@ -20,8 +20,9 @@ from modelling.evaluation.segmentation import EvaluationError, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.runtime.machine import machine
+from shared.tasks.task import task_named
 
 _WARM_UP_ROUNDS = 2  # Rounds that are not counted, because the first runs allocate and tune.
 _DEMOSAIC = "binning"
@@ -85,7 +86,7 @@ class ModelBenchResult:
     reference: str
     rows: tuple[VariantResult, ...]  # The first one is the reference.
     refused: tuple[str, ...]  # The variants that could not run, with the reason.
-    task: Task
+    task: str
     unjudged: str | None  # The reason why there is no accuracy.
     machine: dict[str, Any] = field(default_factory=machine)
 
@@ -238,7 +239,7 @@ def _batch(frames: Images, size: int) -> Images:
 
 def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | None]:
     """Returns the accuracy against the bag's ground truth, or None and the reason."""
-    truth = plan.truth if model.card.task is Task.CLASSIFICATION else None
+    truth = plan.truth if "top_k" in task_named(model.card.task).settings else None
     try:
         evaluation = evaluate_model(
             model,
@@ -286,7 +287,7 @@ def _row_json(row: VariantResult, name: str) -> dict[str, Any]:
 def table_lines(result: ModelBenchResult) -> Sequence[tuple[str, ...]]:
     """Returns the heading and the rows of the result table as text."""
     has_accuracy = any(row.accuracy is not None for row in result.rows)
-    has_numbers = result.task is not Task.SEGMENTATION  # The difference of class ids is meaningless.
+    has_numbers = not task_named(result.task).has_shape  # The difference of class ids is meaningless.
     heading = ("engine", "thr.", "batch", "min", "median", "p95", "Hz", "ratio", "labels %")
     lines: list[tuple[str, ...]] = [(*heading, *(["off by"] * has_numbers), *(["truth"] * has_accuracy))]
     for row in result.rows:

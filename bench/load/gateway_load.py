@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from edge.transports.transport import Transport
 from shared import clock
-from shared.messages import results
 from shared.messages.frame import FrameMessage, Status
-from shared.messages.model_card import Task
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage, Stamp
+from shared.tasks.task import task_named
 
 _CAMERA = "front"
 _LAST_REPLIES_TIMEOUT_S = 60.0
@@ -115,7 +114,7 @@ class GatewayClient:
             return
         self._outcomes[result.status] += 1
         if result.status is Status.ANSWERED:
-            mask = results.decode(Task.SEGMENTATION, result.data, result.codec, result.shape)
+            mask = task_named("segmentation").decode(result.data, result.codec, result.shape)
             self._wrong_pixels += int(np.count_nonzero(np.asarray(mask) != image.mask))
             self._answered_ns.append(reply.returned_ns)
             times_ns = {stamp.stage: stamp.at_ns for stamp in result.stamps}

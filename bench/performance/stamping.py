@@ -29,7 +29,7 @@ from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 from shared.terminal_table import Table
@@ -45,7 +45,7 @@ _CARD = ModelCard(
     name=_MODEL,
     version="1",
     sha256="0" * 64,
-    task=Task.SEGMENTATION,
+    task="segmentation",
     height=1,
     width=1,
     layout=Layout.RGB8,

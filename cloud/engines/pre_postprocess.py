@@ -16,7 +16,6 @@ import numpy.typing as npt
 from cloud.engines.engine import EngineError, Images, InferenceError, Placement, Precision
 from cloud.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.errors import suggestion
-from shared.messages.model_card import Task
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]
@@ -127,9 +126,9 @@ def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path)
     Raises:
         EngineError: the shape does not match.
     """
-    if shape is None or manifest.task is Task.TENSORS:
-        return
     section = manifest.heads[head]
+    if shape is None or section.kind is OutputKind.TENSOR:
+        return
     labels = len(manifest.labels) or None  # Unknown here if the manifest names a labels file.
     problem, channels = None, None
     match section.kind:
@@ -142,7 +141,7 @@ def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path)
         case OutputKind.BOXES:
             problem = None if _fits(shape, (None, None, _CORNERS)) else "boxes are N×A×4"
         case _:
-            rank = 2 if manifest.task is Task.CLASSIFICATION else _BOXES_RANK
+            rank = _BOXES_RANK if manifest.has_boxes else 2
             expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
             problem = None if len(shape) == rank else expected
             channels = None if problem else shape[-1]
@@ -165,16 +164,16 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         check_output(head, values.shape, manifest, path)
     except EngineError as error:
         raise InferenceError(error.problem) from error
-    match manifest.task:
-        case Task.SEGMENTATION:
-            return _class_ids(values, section, preprocessor, manifest)
-        case Task.CLASSIFICATION:
-            return _softmax(_floats(values)) if section.kind is OutputKind.LOGITS else _floats(values)
-        case Task.DETECTION if section.kind is OutputKind.BOXES:
+    match section.kind:
+        case OutputKind.TENSOR:
+            return values
+        case OutputKind.BOXES:
             return _in_pixels(_floats(values), manifest)
-        case Task.DETECTION:
-            return _sigmoid(_floats(values)) if section.kind is OutputKind.LOGITS else _floats(values)
-    return values
+        case OutputKind.PROBABILITIES:
+            return _floats(values)
+        case OutputKind.LOGITS:
+            return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
+    return _class_ids(values, section, preprocessor, manifest)
 
 
 def first_line(error: Exception) -> str:

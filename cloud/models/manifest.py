@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -13,10 +13,11 @@ from shared.config import Section
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
-from shared.messages.model_card import VERSION_NAME, Task
+from shared.messages.model_card import VERSION_NAME
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError
+from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
@@ -33,6 +34,15 @@ Version = Annotated[
     BeforeValidator(lambda given: str(given) if isinstance(given, (int, float)) else given),
     Field(pattern=VERSION_NAME),
 ]
+
+
+def _known_task(name: str) -> str:
+    if name not in TASKS:
+        raise ValueError(f"{name[:40]!r} is no task: use {', '.join(TASKS)}")
+    return name
+
+
+TaskName = Annotated[str, AfterValidator(_known_task)]
 
 
 class OutputKind(StrEnum):
@@ -152,30 +162,13 @@ class WarmUpSection(Section):
     runs: int = Field(default=3, ge=0, le=100)
 
 
-class _SingleOutput(NamedTuple):
-    """The only output of a task, and its allowed kinds."""
-
-    name: str
-    kinds: tuple[OutputKind, ...]
-
-
-_SINGLE_OUTPUTS = {
-    Task.SEGMENTATION: _SingleOutput("mask", (OutputKind.CLASS_IDS, OutputKind.SCORES)),
-    Task.CLASSIFICATION: _SingleOutput("scores", (OutputKind.LOGITS, OutputKind.PROBABILITIES)),
-}
-_DETECTION_KINDS = {
-    "boxes": (OutputKind.BOXES,),
-    "scores": (OutputKind.LOGITS, OutputKind.PROBABILITIES),
-}
-
-
 class Manifest(Section):
     """`models/<name>/model.yaml`."""
 
     name: str | None = Field(default=None, pattern=NAME)  # If set, it must equal the name of the folder.
     version: Version = "1"
     description: str = ""
-    task: Task = Task.SEGMENTATION
+    task: TaskName = DEFAULT_TASK
     trained: bool = True
     format: str  # One of cloud.engines.engine.FORMATS.
     engine: str | None = None  # One of cloud.engines.engine.ENGINES, or auto; None: default of the format.
@@ -223,7 +216,7 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _labels_once(self) -> Self:
-        if self.task is Task.TENSORS and not self.labels and self.labels_file is None:
+        if not task_named(self.task).labels[0] and not self.labels and self.labels_file is None:
             return self
         if bool(self.labels) == (self.labels_file is not None):
             raise ValueError("give either labels, a list of {name, colour}, or labels_file")
@@ -235,21 +228,17 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _outputs_fit_task(self) -> Self:
-        single = _SINGLE_OUTPUTS.get(self.task)
-        if single and (self.output is None or self.outputs):
+        heads = task_named(self.task).heads
+        if len(heads) == 1 and (self.output is None or self.outputs):
             raise ValueError(f"a {self.task} model has one output: give output, {{tensor, kind}}, and no outputs")
-        if single is None and (self.output is not None or not self.outputs):
+        if len(heads) != 1 and (self.output is not None or not self.outputs):
             raise ValueError(f"give outputs, a map of {{tensor, kind}} by name, and no output: task {self.task}")
-        if self.task is Task.DETECTION and set(self.outputs) != set(_DETECTION_KINDS):
-            raise ValueError(
-                f"the outputs of a detection are {', '.join(_DETECTION_KINDS)}, not {', '.join(self.outputs)}"
-            )
+        if heads and set(self.heads) != set(heads):
+            raise ValueError(f"the outputs of a {self.task} are {', '.join(heads)}, not {', '.join(self.outputs)}")
         for name, section in self.heads.items():
-            kinds = single.kinds if single else _DETECTION_KINDS.get(name, (OutputKind.TENSOR,))
-            if self.task is Task.TENSORS:
-                kinds = (OutputKind.TENSOR,)
-                if not re.fullmatch(NAME, name):
-                    raise ValueError(f"outputs: {name[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
+            if not heads and not re.fullmatch(NAME, name):
+                raise ValueError(f"outputs: {name[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
+            kinds = heads[name].kinds if heads else (OutputKind.TENSOR,)
             if section.kind not in kinds:
                 raise ValueError(f"output {name}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
         return self
@@ -257,8 +246,12 @@ class Manifest(Section):
     @property
     def heads(self) -> dict[str, OutputSection]:
         """The outputs by name: `mask` for a segmentation, `scores` for a classification, otherwise `outputs`."""
-        single = _SINGLE_OUTPUTS.get(self.task)
-        return {single.name: self.output} if single and self.output else dict(self.outputs)
+        return {next(iter(task_named(self.task).heads)): self.output} if self.output else dict(self.outputs)
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether the scores are those of boxes, not of the whole image."""
+        return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
 
     def with_labels(self, labels: Labels) -> Self:
         """Returns a copy with other labels."""
@@ -281,9 +274,7 @@ class Manifest(Section):
         readers = {
             "signature": self.format in ("saved_model", "tensorflow_serving"),
             "file": self.remote is None,
-            "top_k": self.task is Task.CLASSIFICATION,
-            "box_format": self.task is Task.DETECTION,
-            "detection": self.task is Task.DETECTION,
+            **{key: key in task_named(self.task).settings for key in ("top_k", "box_format", "detection")},
         }
         return [key for key, is_read in readers.items() if not is_read]
 

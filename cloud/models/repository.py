@@ -14,8 +14,9 @@ from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels, read_labels
-from shared.messages.model_card import VERSION_NAME, ModelCard, Task, labels_of
+from shared.messages.model_card import VERSION_NAME, ModelCard, labels_of
 from shared.package_data import shipped, user_models
+from shared.tasks.task import task_named
 
 MODELS_VARIABLE = "SKYLANE_MODELS"  # Environment variable with the path of another repository.
 
@@ -157,7 +158,7 @@ class Repository:
             resize=manifest.input.resize,
             labels=self.labels(name, manifest, version),
             trained=manifest.trained,
-            outputs=tuple(manifest.heads) if manifest.task is Task.TENSORS else (),
+            outputs=tuple(manifest.heads) if not task_named(manifest.task).heads else (),
         )
 
     def file(self, name: str, version: str | None = None) -> Path:

@@ -4,11 +4,11 @@ from cloud.models.model import Model
 from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.tasks.task import TASKS
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
 from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
+from shared.tasks.task import task_named
 
 _BACKLOG = 16
 
@@ -44,7 +44,7 @@ class Postprocessor:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.outputs(request, model.card, request.outputs)
             else:
-                result = TASKS[model.card.task](request.outputs, request.message, model.manifest)
+                result = task_named(model.card.task).result(request.outputs, request.message, model.manifest)
                 request.outputs = None
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.result(request, model.card, result)

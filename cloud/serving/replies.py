@@ -1,8 +1,7 @@
 """Replies: builds, sends and counts the one reply that each frame gets."""
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import Any
 
 from cloud.engines.engine import Outputs
 from cloud.frame_log import WorkerFrameLog
@@ -11,15 +10,11 @@ from cloud.serving.request import Request
 from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages import results
 from shared.messages.frame import FrameMessage, ResultMessage, Status
-from shared.messages.model_card import ModelCard, Task
-from shared.messages.results import Result
+from shared.messages.model_card import ModelCard
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
-
-# Options of a request that make its reply smaller.
-_SMALLER = {Task.SEGMENTATION: "another mask codec or size", Task.TENSORS: "fewer outputs or another codec"}
+from shared.tasks.task import task_named
 
 
 class ReplyTooLargeError(SkylaneError):
@@ -43,7 +38,7 @@ class Replier:
         """Number of frames by the status of their reply; `unreadable` ones could get no reply."""
         return self._counts.by_name()
 
-    def result(self, request: Request, card: ModelCard, result: Result) -> None:
+    def result(self, request: Request, card: ModelCard, result: Any) -> None:
         """Replies with a result.
 
         Raises:
@@ -51,16 +46,17 @@ class Replier:
         """
         message = request.message
         assert message is not None
-        data = results.encode(result, message.options.mask_codec)
+        task = task_named(card.task)
+        data = task.encode(result, message.options.mask_codec)
         if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.result_name(card.task)} of {len(data)} bytes exceeds the limit of {request.max_reply_bytes} "
-                f"for a reply: ask for {_SMALLER.get(card.task, 'another codec')}"
+                f"a {task.result_name} of {len(data)} bytes exceeds the limit of {request.max_reply_bytes} "
+                f"for a reply: ask for {task.smaller_reply}"
             )
         if request.batch_size > 1:
             data = bytes(data)  # A view would keep the results of the whole batch in memory.
         request.stamp(Stage.MASK_ENCODED)
-        shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
+        shape = (result.shape[0], result.shape[1]) if task.has_shape else None
         reply = self._answered(request, message, card, shape, data)
         request.reply(reply)
         self._finish(request, reply)

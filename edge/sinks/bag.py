@@ -9,8 +9,9 @@ from edge.sinks.sink import FrameResult
 from shared.imaging.geometry import UNSEEN, to_source
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Detections, result_name
+from shared.messages.results import Detections
 from shared.registry import Entry, load
+from shared.tasks.task import task_named
 
 _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 
@@ -25,7 +26,9 @@ class BagSink:
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._card = card
-        self._bag = load("bag writer", _WRITERS, "mcap")(folder / f"{result_name(card.task)}s_bag", "mcap", "none")
+        self._bag = load("bag writer", _WRITERS, "mcap")(
+            folder / f"{task_named(card.task).result_name}s_bag", "mcap", "none"
+        )
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""

@@ -4,20 +4,13 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from edge.sinks.files import write_error
 from edge.sinks.sink import FrameResult
-from shared.imaging.geometry import UNSEEN, Geometry
-from shared.imaging.labels import Labels
-from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.tasks.task import task_named
 
 RESULTS_NAME = "results.jsonl"
-_UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask of the frame's size.
 
 
 class JsonLinesSink:
@@ -44,6 +37,7 @@ class JsonLinesSink:
         """
         self._path = folder / RESULTS_NAME
         self._card = card
+        self._task = task_named(card.task)
         try:
             self._file = self._path.open("ab", buffering=0)  # A killed process leaves complete lines.
         except OSError as error:
@@ -56,11 +50,11 @@ class JsonLinesSink:
             "index": frame.frame_index,
             "sequence": frame.sequence,
             "stamp_ns": frame.stamp_ns,
-            "task": self._card.task.value,
+            "task": self._card.task,
             "model": self._card.name,
             "version": frame.model_version,
             "engine": frame.engine,
-            **result_fields(frame.result, frame.geometry, self._card.labels),
+            **self._task.json_fields(frame.result, frame.geometry, self._card.labels),
         }
         line = (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         try:
@@ -73,31 +67,3 @@ class JsonLinesSink:
     def close(self) -> None:
         """See Sink."""
         self._file.close()
-
-
-def result_fields(result: Result, geometry: Geometry, labels: Labels) -> dict[str, Any]:
-    """Returns the fields of a line that depend on the task."""
-    match result:
-        case Classification(class_ids, scores):
-            return {"classes": [_class(labels, *pair) for pair in zip(class_ids, scores, strict=True)]}
-        case Detections(boxes, class_ids, scores):
-            objects = zip(class_ids.tolist(), scores.tolist(), boxes.tolist(), strict=True)
-            size = [geometry.source_height, geometry.source_width]
-            found = [{**_class(labels, class_id, score), "box": box} for class_id, score, box in objects]
-            return {"frame": size, "detections": found}
-        case Tensors(values):
-            return {"tensors": {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in values.items()}}
-    return {"classes": _shares(result, labels)}
-
-
-def _class(labels: Labels, class_id: int, score: float) -> dict[str, Any]:
-    return {"name": labels.name_of(class_id), "id": class_id, "score": score}
-
-
-def _shares(mask: Mask, labels: Labels) -> dict[str, float]:
-    """Returns the share of the pixels of each class in a mask."""
-    class_ids, counts = np.unique(mask, return_counts=True)
-    return {
-        _UNSEEN if class_id == UNSEEN >= len(labels.names) else labels.name_of(class_id): count / mask.size
-        for class_id, count in zip(class_ids.tolist(), counts.tolist(), strict=True)
-    }

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from edge.sinks.sink import FrameResult
-from shared.imaging.drawing import LEGIBLE_WIDTH, draw
+from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import ImageArray, stamp_untrained
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
+from shared.tasks.task import task_named
 
 
 def input_image(frame: FrameResult) -> ImageArray:
@@ -23,13 +24,13 @@ def input_image(frame: FrameResult) -> ImageArray:
     return resized(frame.image, round(width * factor), round(height * factor))
 
 
-def draw_result(image: ImageArray, frame: FrameResult, card: ModelCard, opacity: float) -> ImageArray:
+def draw_result(image: ImageArray, frame: FrameResult, card: ModelCard, opacity: float) -> Any:
     """Returns a copy of an RGB image, the model's input at any scale, with the result drawn on it."""
     result: Any = frame.result
     if isinstance(result, np.ndarray):
         mask = _to_input(result, frame.geometry)
         result = cv2.resize(mask, image.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-    return draw(image, result, card.labels, frame.geometry, opacity)
+    return task_named(card.task).draw(image, result, card.labels, frame.geometry, opacity)
 
 
 def mark_untrained(image: ImageArray, card: ModelCard) -> ImageArray:

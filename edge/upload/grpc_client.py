@@ -10,7 +10,6 @@ from edge.config import EdgeConfig
 from edge.pipeline import Preparation, prepare
 from edge.reliability.ledger import FrameRecord
 from edge.reliability.worker_directory import NoWorkerError
-from edge.sinks.jsonl import result_fields
 from edge.transports.transport import EncodedRequest, open_transport
 from edge.upload.client import (
     CONNECT_POLL_S,
@@ -25,15 +24,14 @@ from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
-from shared.imaging.drawing import draw
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_files import read_image_file, stamp_untrained
-from shared.messages import results
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
+from shared.tasks.task import task_named
 
 _CAMERA = "send"
 _OPACITY = 0.5
@@ -84,14 +82,15 @@ class GrpcUploadClient:
             raise WorkerBusyError(reply.reason)
         if reply.status is not Status.ANSWERED:
             raise ImageRefusedError(f"{reply.status}: {reply.reason}")
+        task = task_named(reply.task)
         try:
-            result = results.decode(reply.task, reply.data, reply.codec, reply.shape)
+            result = task.decode(reply.data, reply.codec, reply.shape)
         except SkylaneError as error:
-            raise WorkerLostError(f"its {results.result_name(reply.task)} cannot be used: {error}") from error
+            raise WorkerLostError(f"its {task.result_name} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
-        model = {"task": reply.task.value, "model": reply.model, "version": reply.model_version}
+        model = {"task": reply.task, "model": reply.model, "version": reply.model_version}
         return ImageResult(
-            {**model, **result_fields(result, message.geometry, card.labels)},
+            {**model, **task.json_fields(result, message.geometry, card.labels)},
             request.size,
             _inference_ms(reply),
             (ended_ns - started_ns) / 1e6,
@@ -152,11 +151,11 @@ def _inference_ms(reply: ResultMessage) -> float | None:
     return None if inferred_ns is None else inferred_ns / 1e6
 
 
-def _annotate(record: FrameRecord, result: results.Result, card: ModelCard) -> bytes:
+def _annotate(record: FrameRecord, result: object, card: ModelCard) -> bytes:
     """Returns the model's input with the result drawn on it, as JPEG."""
     assert record.image is not None
     assert record.geometry is not None
     image = to_colour(record.image, card.layout, Layout.RGB8, "bilinear")
-    drawn = draw(image, result, card.labels, record.geometry, _OPACITY)
+    drawn = task_named(card.task).draw(image, result, card.labels, record.geometry, _OPACITY)
     stamped = drawn if card.trained else stamp_untrained(drawn)
     return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _ANNOTATED_QUALITY))

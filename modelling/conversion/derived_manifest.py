@@ -6,7 +6,7 @@ from typing import Any
 
 from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
 from shared.imaging.labels import Labels
-from shared.messages.model_card import Task
+from shared.tasks.task import task_named
 
 IMAGES = "images"  # The name of the input in end-to-end files.
 
@@ -27,7 +27,7 @@ def end_to_end_sections(
     """
     section = source.input.model_dump(include={"height", "width", "layout", "resize"}, mode="json")
     heads = {
-        head: {"tensor": tensor, "kind": OutputKind.TENSOR if source.task is Task.TENSORS else _FINAL_KINDS[head]}
+        head: {"tensor": tensor, "kind": _FINAL_KINDS[head] if task_named(source.task).heads else OutputKind.TENSOR}
         for head, tensor in tensors.items()
     }
     keys: dict[str, Any] = {"input": {**section, "tensor": image_tensor, "dtype": "uint8"}, "box_format": {}}

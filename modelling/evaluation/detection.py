@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.models.model import Model
-from cloud.tasks.detection import objects
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.segmentation import EvaluationError, labelled_camera, prepared, subject
@@ -25,6 +24,7 @@ from rosbag_tools.reading.records import Damage, Message
 from shared.imaging import boxes
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import ModelCard
+from shared.tasks.detection import objects
 from shared.terminal_table import Table
 
 BOXES = "/boxes"  # The suffix of a topic with true boxes.

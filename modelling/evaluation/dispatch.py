@@ -7,7 +7,6 @@ from cloud.models.model import Model
 from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
 from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
 from modelling.evaluation.segmentation import EvaluationError, SegmentationEvaluation, evaluate_segmentation
-from shared.messages.model_card import Task
 
 Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation
 
@@ -30,15 +29,15 @@ def evaluate_model(
         SkylaneError: the bag has no ground truth for such a model.
     """
     match model.card.task:
-        case Task.CLASSIFICATION:
+        case "classification":
             return evaluate_classification(
                 model, bag, truth, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame
             )
-        case Task.TENSORS:
+        case "tensors":
             raise EvaluationError(f"{model.card.name} gives raw tensors: a bag has no ground truth for them")
         case task if truth is not None:
             raise EvaluationError(f"--truth is for a classifier, and {model.card.name} is a {task}: leave it out")
-        case Task.DETECTION:
+        case "detection":
             return evaluate_detection(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)
         case _:
             return evaluate_segmentation(model, bag, camera=camera, frames=frames, demosaic=demosaic, on_frame=on_frame)

@@ -3,20 +3,22 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cloud.engines.engine import Outputs
 from cloud.models.model import Model
-from cloud.tasks import detection
-from modelling.evaluation.segmentation import UNSEEN, prepared
-from shared.imaging.drawing import draw
+from modelling.evaluation.segmentation import prepared
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import Geometry, Resize, plan, to_source
+from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray, stamp_untrained, write_png
 from shared.imaging.labels import colourise
-from shared.messages.model_card import ModelCard, Task
-from shared.messages.results import Classification, Result, Tensors
+from shared.messages.frame import FrameMessage, RequestOptions
+from shared.messages.model_card import ModelCard
+from shared.messages.results import Result, Tensors
+from shared.messages.topics import FrameId
+from shared.tasks.task import task_named
 
 _OPACITY = 0.5
 
@@ -50,7 +52,7 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
         np.savez(path, **result.values)  # type: ignore[arg-type]  # All keywords are arrays.
         return [path]
     identity = plan(Resize.CROP, *rgb.shape[:2], *rgb.shape[:2])
-    images = {"overlay": draw(rgb, result, card.labels, identity, _OPACITY)}
+    images = {"overlay": task_named(card.task).draw(rgb, result, card.labels, identity, _OPACITY)}
     ids = folder / f"{stem}_ids.png"
     if isinstance(result, np.ndarray):
         write_png(ids, result)
@@ -61,14 +63,11 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
     return [ids, *paths] if isinstance(result, np.ndarray) else paths
 
 
-def _result(model: Model, outputs: Outputs, geometry: Geometry) -> Result:
-    match model.card.task:
-        case Task.SEGMENTATION:
-            return to_source(outputs["mask"], geometry, UNSEEN)
-        case Task.DETECTION:
-            return detection.objects(outputs, geometry, model.manifest)
-        case Task.CLASSIFICATION:
-            best = np.argsort(-outputs["scores"], kind="stable")[: model.manifest.top_k]
-            return Classification(tuple(best.tolist()), tuple(outputs["scores"][best].tolist()))
-        case Task.TENSORS:
-            return Tensors(outputs)
+def _result(model: Model, outputs: Outputs, geometry: Geometry) -> Any:
+    card = model.card
+    pixels = (card.height, card.width, 3)
+    options = RequestOptions(size="frame")
+    message = FrameMessage(
+        FrameId("run", "image", "0", 0), card.name, Layout.RGB8, pixels, "raw", geometry, 0, b"", options=options
+    )
+    return task_named(card.task).result(outputs, message, model.manifest)

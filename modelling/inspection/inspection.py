@@ -17,7 +17,6 @@ from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels
-from shared.messages.model_card import Task
 
 GUESSED_SIZE = (512, 1024)  # Height and width of a graph that accepts any size.
 GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
@@ -154,11 +153,11 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
 
 
-def _task(interface: ModelInterface) -> Task:
+def _task(interface: ModelInterface) -> str:
     if interface.boxes is not None:
-        return Task.DETECTION
+        return "detection"
     is_classifier = interface.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES)
-    return Task.CLASSIFICATION if is_classifier else Task.SEGMENTATION
+    return "classification" if is_classifier else "segmentation"
 
 
 def _size(path: Path, interface: ModelInterface, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.geometry import to_source
-from shared.messages.model_card import Task
+from shared.tasks.task import task_named
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.
 # Operations that stay in float: they are fast enough, and quantising them costs a pass over the map.
@@ -133,7 +133,7 @@ def _to_int8(model: Any, frames: CalibrationFrames) -> Any:
 def _compare(source: Model, model: Model, frames: Sequence[HoldoutFrame]) -> tuple[float, float | None, float | None]:
     """Returns the share of equal labels, and both models' mean IoU if the truth has the model's classes."""
     names = source.card.labels.names
-    has_truth = source.card.task is Task.SEGMENTATION and names == tuple(CLASSES)
+    has_truth = task_named(source.card.task).has_shape and names == tuple(CLASSES)
     confusions = [Confusion.empty(len(names)) for _ in range(2)]
     shares = []
     for frame in frames:

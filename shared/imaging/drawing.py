@@ -1,17 +1,17 @@
-"""Drawing of results onto images, for every task."""
+"""Drawing of results onto RGB images H×W×3 uint8. Text is legible from a width of `LEGIBLE_WIDTH`."""
 
 import unicodedata
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
-from shared.imaging.labels import Colour, Labels, overlay
+from shared.imaging.labels import Colour, Labels
+from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
-from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.messages.results import Classification, Detections
 
 LEGIBLE_WIDTH = 480  # Minimum image width for legible text, pixels.
 
@@ -27,31 +27,6 @@ _LEGEND_SHARE = 0.002  # Classes of fewer pixels are not in the legend.
 _PANEL_FRACTION = 0.45  # Maximum size of a panel as a fraction of the image's width and height.
 _PANEL_DARKENING = 0.6
 _ELLIPSIS = "..."
-
-
-def draw(rgb: ImageArray, result: Result, labels: Labels, geometry: Geometry, opacity: float) -> ImageArray:
-    """Returns a copy of an image with its result drawn on it.
-
-    Draws a mask blended with `opacity` and a legend of its classes, a classification as a bar chart, detections as
-    labelled boxes, and tensors as a list of shapes. Text is legible from a width of `LEGIBLE_WIDTH`; narrower images have
-    no legend.
-
-    Args:
-        rgb: H×W×3 uint8, RGB: the target image of `geometry`, at any scale.
-        result: The result; a mask must have the size of the image.
-        labels: Names and colours of the classes.
-        geometry: Relates the boxes, which are in source coordinates, to the image.
-        opacity: Opacity of a mask, 0 to 1.
-    """
-    match result:
-        case Classification():
-            return _draw_bars(rgb, result, labels)
-        case Detections():
-            return _draw_boxes(rgb, result, labels, geometry)
-        case Tensors():
-            return _draw_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
-    drawn = overlay(rgb, result, labels, opacity)
-    return drawn if rgb.shape[1] < LEGIBLE_WIDTH else _draw_legend(drawn, result, labels)
 
 
 class _TextStyle(NamedTuple):
@@ -100,7 +75,7 @@ class _TextStyle(NamedTuple):
         cv2.putText(rgb, text, (left, top + self.height), _FONT, self.scale, colour, self.thickness, cv2.LINE_AA)
 
 
-def _draw_bars(rgb: ImageArray, result: Classification, labels: Labels) -> ImageArray:
+def draw_bars(rgb: ImageArray, result: Classification, labels: Labels) -> ImageArray:
     """Draws a bar chart of the scores in the lower left corner."""
     drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
     max_rows = max(1, int(rgb.shape[0] * _PANEL_FRACTION) // style.line_height)
@@ -122,7 +97,7 @@ def _draw_bars(rgb: ImageArray, result: Classification, labels: Labels) -> Image
     return drawn
 
 
-def _draw_boxes(rgb: ImageArray, result: Detections, labels: Labels, geometry: Geometry) -> ImageArray:
+def draw_boxes(rgb: ImageArray, result: Detections, labels: Labels, geometry: Geometry) -> ImageArray:
     """Draws a box in the colour of its class around each object, most probable on top, labelled if there is space."""
     drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
     height, width = rgb.shape[:2]
@@ -167,8 +142,13 @@ class _BoxLabels:
                 return
 
 
-def _draw_legend(drawn: ImageArray, mask: npt.NDArray[np.uint8], labels: Labels) -> ImageArray:
-    """Draws the names of the classes in a mask, the largest first, into the lower left corner of an image."""
+def draw_legend(drawn: ImageArray, mask: Mask, labels: Labels) -> ImageArray:
+    """Draws the names of the classes in a mask into the lower left corner of an image, the largest first.
+
+    `drawn` is changed; images narrower than `LEGIBLE_WIDTH` stay as they are.
+    """
+    if drawn.shape[1] < LEGIBLE_WIDTH:
+        return drawn
     style = _TextStyle.for_image(drawn).for_box(0, 0)
     counts = np.bincount(mask.ravel(), minlength=256)
     by_size = np.argsort(-counts, kind="stable")
@@ -189,7 +169,7 @@ def _draw_legend(drawn: ImageArray, mask: npt.NDArray[np.uint8], labels: Labels)
     return drawn
 
 
-def _draw_lines(rgb: ImageArray, lines: list[str]) -> ImageArray:
+def draw_lines(rgb: ImageArray, lines: list[str]) -> ImageArray:
     """Draws lines of text in the lower left corner."""
     drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
     max_rows = max(1, int(rgb.shape[0] * _PANEL_FRACTION) // style.line_height)
@@ -215,10 +195,6 @@ def _panel(drawn: ImageArray, width: int, height: int) -> int:
 def _contrast(colour: Colour) -> Colour:
     """Returns black or white, whichever is more legible on a colour."""
     return _BLACK if np.dot(colour, _LUMA_WEIGHTS) >= _BLACK_TEXT_LUMA else _WHITE
-
-
-def _shape_of(name: str, array: npt.NDArray[Any]) -> str:
-    return f"{name}: {array.dtype.name} {' x '.join(map(str, array.shape)) or 'number'}"
 
 
 def _to_ascii(text: str) -> str:

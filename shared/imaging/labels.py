@@ -43,6 +43,10 @@ class Labels:
         """Returns the name of a class, or `class-<id>` for an id without a label."""
         return self.names[class_id] if class_id < len(self.names) else f"class-{class_id}"
 
+    def scored(self, class_id: int, score: float) -> dict[str, Any]:
+        """Returns name, id and score of a class as the fields of a JSON object."""
+        return {"name": self.name_of(class_id), "id": class_id, "score": score}
+
     def colour_of(self, class_id: int) -> Colour:
         """Returns the colour of a class, or black for an id without a label."""
         return self.colours[class_id] if class_id < len(self.colours) else (0, 0, 0)

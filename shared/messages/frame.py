@@ -8,17 +8,18 @@ from msgspec.structs import replace
 
 from shared.encoding.compression import Buffer
 from shared.encoding.field_types import Name, Nanoseconds, Text
-from shared.encoding.msgpack_reader import MAX_ITEMS, VERSION, MessageError
+from shared.encoding.msgpack_reader import MAX_ITEMS, VERSION, MessageError, brief
 from shared.encoding.schema import Schema
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
-from shared.messages.model_card import VERSION_NAME, Task
+from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import FrameId, TopicNameError
 from shared.sanitize import printable
 from shared.stages import Stamp
+from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
@@ -84,7 +85,7 @@ class ResultMessage(Struct, frozen=True):
     model_version: str = ""
     model_sha256: str = ""
     engine: str = ""  # Engine and precision, such as "openvino bf16".
-    task: Task = Task.SEGMENTATION
+    task: str = DEFAULT_TASK
     geometry: Geometry | None = None
     shape: tuple[int, int] | None = None  # H×W of a mask; None for other tasks.
     codec: str = "zstd"
@@ -126,7 +127,7 @@ class _ResultMap(Struct, kw_only=True):
     model_version: Text
     model_sha256: Text
     engine: Text | None = None
-    task: Task
+    task: Text
     geometry: Geometry | None = None
     shape: Annotated[tuple[_Side, _Side], Meta(description="[height, width]")] | None = None
     codec: Text
@@ -229,7 +230,9 @@ def unpack_result(payload: Buffer) -> ResultMessage:
     """
     fields = _RESULTS.read(payload)
     frame_id = _parse_id(fields.id)
-    if fields.status is Status.ANSWERED and fields.task is Task.SEGMENTATION and fields.shape is None:
+    if fields.task not in TASKS:
+        raise _field_error("task", f"expected one of {', '.join(TASKS)}, not {brief(fields.task)}", frame_id)
+    if fields.status is Status.ANSWERED and fields.shape is None and task_named(fields.task).has_shape:
         raise _field_error("shape", "missing, although the frame was answered with a mask", frame_id)
     if fields.geometry is not None:
         _check_geometry(fields.geometry, frame_id)

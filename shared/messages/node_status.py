@@ -13,7 +13,8 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages.frame import MAX_SIDE
-from shared.messages.model_card import ModelCard, Task, labels_of
+from shared.messages.model_card import ModelCard, labels_of
+from shared.tasks.task import TASKS, task_named
 
 MAX_AGE_MS = 1 << 53
 MAX_STATUS_BYTES = 1 << 20  # Enough for dozens of models with hundreds of classes; vehicles keep one per worker.
@@ -87,10 +88,11 @@ def card_from_wire(reader: FieldReader) -> ModelCard:
     Raises:
         MessageError: A field is missing, of a wrong type or out of range.
     """
-    task = reader.choice("task", Task)
+    task = reader.text("task")
+    if task not in TASKS:
+        raise reader.error("task", f"{task[:40]!r} is not one of {', '.join(TASKS)}")
     try:
-        # Models of raw tensors may have no class names.
-        labels = labels_of(task, Labels.from_wire(reader.get("labels"), min_count=0 if task is Task.TENSORS else 1))
+        labels = labels_of(task, Labels.from_wire(reader.get("labels"), min_count=task_named(task).labels[0]))
     except SkylaneError as error:
         raise reader.error("labels", str(error)) from error
     return ModelCard(

@@ -1,9 +1,9 @@
 """Validation of a vehicle's request options against the card of a model."""
 
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages import results
 from shared.messages.frame import RequestOptions
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
+from shared.tasks.task import task_named
 
 
 def check_request_options(options: RequestOptions, card: ModelCard) -> None:
@@ -12,18 +12,17 @@ def check_request_options(options: RequestOptions, card: ModelCard) -> None:
     Raises:
         MessageError: The model has no such codec, outputs or number of classes; the message lists the valid choices.
     """
-    codecs = results.codec_names(card.task)
-    if options.mask_codec not in codecs:
-        raise MessageError(
-            f"no {results.result_name(card.task)} codec {options.mask_codec[:40]!r}: ask for {', '.join(codecs)}"
-        )
+    task = task_named(card.task)
+    if options.mask_codec not in task.codecs:
+        codecs = ", ".join(task.codecs)
+        raise MessageError(f"no {task.result_name} codec {options.mask_codec[:40]!r}: ask for {codecs}")
     unknown = [name for name in options.outputs if name not in card.outputs]
     if unknown:
         hint = f"ask for {', '.join(card.outputs)}" if card.outputs else "only models of raw tensors have named outputs"
         raise MessageError(f"model {card.name} has no output {', '.join(unknown)[:200]}: {hint}")
     if options.top_k is None:
         return
-    if card.task is not Task.CLASSIFICATION:
+    if "top_k" not in task.settings:
         raise MessageError(f"model {card.name} returns no ranked classes, its task is {card.task}: leave top-k out")
     if options.top_k > len(card.labels.names):
         raise MessageError(

@@ -16,7 +16,7 @@ from cloud.node import CloudNode, WorkerSettings
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -27,7 +27,7 @@ CARD = ModelCard(
     name="tiny",
     version="1",
     sha256="0" * 64,
-    task=Task.SEGMENTATION,
+    task="segmentation",
     height=HEIGHT,
     width=WIDTH,
     layout=Layout.RGB8,

@@ -13,7 +13,7 @@ from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
 HEIGHT, WIDTH = 8, 12
@@ -21,7 +21,7 @@ CARD = ModelCard(
     name="tiny",
     version="1",
     sha256="0" * 64,
-    task=Task.SEGMENTATION,
+    task="segmentation",
     height=HEIGHT,
     width=WIDTH,
     layout=Layout.RGB8,

@@ -19,7 +19,6 @@ from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import pack_result, unpack_result
-from shared.messages.model_card import Task
 from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, read_rows
 
@@ -45,7 +44,7 @@ class Station:
         self.stop = threading.Event()
         self.receiver = self.serve(lambda record, _, mask: self.masks.append((record, mask)))
 
-    def serve(self, on_result: Callable[..., None], task: Task = Task.SEGMENTATION) -> Receiver:
+    def serve(self, on_result: Callable[..., None], task: str = "segmentation") -> Receiver:
         """Returns a receiver that passes its results to `on_result`."""
         return Receiver(self.transport, self.ledger, on_result, self.stop, task)
 

@@ -12,9 +12,10 @@ import pytest
 
 from edge.reliability.ledger import FrameRecord
 from edge.sinks.bag import BagSink
+from edge.sinks.feed import SinkFeed
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import FrameResult, SinkError, SinkFeed
+from edge.sinks.sink import FrameResult, SinkError
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame

@@ -14,44 +14,46 @@ import pytest
 from edge.config import EdgeConfig
 from edge.run import open_sinks
 from edge.sinks.bag import BagSink
+from edge.sinks.feed import check_sinks
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.npz import NpzSink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError, check_sinks, default_sinks
+from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
 from edge.sources.source import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Message
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.tasks.task import TASKS, task_named
 from tests.full_disk import disk_of
 
 HEIGHT, WIDTH = 48, 64
 GEOMETRY = plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
 BOXES = np.array([[60.5, 20, 100, 60.25], [90, 30, 110, 90]], np.float32)
 SCORES = np.array([0.9, 0.3], np.float32)
-RESULTS: dict[Task, Result] = {
-    Task.SEGMENTATION: np.repeat(np.array([0, 1, 1, 255], np.uint8), HEIGHT * WIDTH // 4).reshape(HEIGHT, WIDTH),
-    Task.CLASSIFICATION: Classification((1, 0), (float(SCORES[0]), 0.125)),
-    Task.DETECTION: Detections(BOXES, np.array([1, 7], np.uint16), SCORES),
-    Task.TENSORS: Tensors({"file": np.arange(6, dtype=np.float16).reshape(2, 3), "count": np.array(3, np.int64)}),
+RESULTS: dict[str, Result] = {
+    "segmentation": np.repeat(np.array([0, 1, 1, 255], np.uint8), HEIGHT * WIDTH // 4).reshape(HEIGHT, WIDTH),
+    "classification": Classification((1, 0), (float(SCORES[0]), 0.125)),
+    "detection": Detections(BOXES, np.array([1, 7], np.uint16), SCORES),
+    "tensors": Tensors({"file": np.arange(6, dtype=np.float16).reshape(2, 3), "count": np.array(3, np.int64)}),
 }
 
 
 @pytest.fixture
-def card_of(card: ModelCard) -> Callable[[Task], ModelCard]:
+def card_of(card: ModelCard) -> Callable[[str], ModelCard]:
     """Makes the card of a model for a task."""
     labels = Labels(("car", "Fußgänger"), ((0, 0, 255), (255, 0, 0)))
     return lambda task: replace(card, task=task, height=HEIGHT, width=WIDTH, labels=labels)
 
 
 def _open(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
-    return open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)  # type: ignore[arg-type]
+    return open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)
 
 
-def _result(task: Task, sequence: int = 4) -> FrameResult:
+def _result(task: str, sequence: int = 4) -> FrameResult:
     return FrameResult(
         camera="/cam/left/image_raw",
         sequence=sequence,
@@ -73,9 +75,9 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("task", "fields"),
     [
-        (Task.SEGMENTATION, {"classes": {"car": 0.25, "Fußgänger": 0.5, "unseen": 0.25}}),
+        ("segmentation", {"classes": {"car": 0.25, "Fußgänger": 0.5, "unseen": 0.25}}),
         (
-            Task.CLASSIFICATION,
+            "classification",
             {
                 "classes": [
                     {"name": "Fußgänger", "id": 1, "score": float(SCORES[0])},
@@ -84,7 +86,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
             },
         ),
         (
-            Task.DETECTION,
+            "detection",
             {
                 "frame": [2 * HEIGHT, 3 * WIDTH],
                 "detections": [
@@ -94,13 +96,13 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
             },
         ),
         (
-            Task.TENSORS,
+            "tensors",
             {"tensors": {"file": {"dtype": "float16", "shape": [2, 3]}, "count": {"dtype": "int64", "shape": []}}},
         ),
     ],
 )
 def test_a_line_contains_the_whole_result(
-    card_of: Callable[[Task], ModelCard], tmp_path: Path, task: Task, fields: dict[str, Any]
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str, fields: dict[str, Any]
 ) -> None:
     """A program can join it with the latency log by sequence, and scores keep all digits."""
     sink = JsonLinesSink(tmp_path, card_of(task))
@@ -122,50 +124,50 @@ def test_a_line_contains_the_whole_result(
     assert second["sequence"] == 2
 
 
-def test_lines_are_complete_during_the_run(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
+def test_lines_are_complete_during_the_run(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
     """A killed run leaves no partial line, and other programs can follow the file."""
-    sink = JsonLinesSink(tmp_path, card_of(Task.DETECTION))
+    sink = JsonLinesSink(tmp_path, card_of("detection"))
     for sequence in range(3):
-        sink.write(_result(Task.DETECTION, sequence))
+        sink.write(_result("detection", sequence))
         assert len(_lines(tmp_path)) == sequence + 1
     sink.close()
 
 
-def test_unwritable_lines_are_an_error(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
+def test_unwritable_lines_are_an_error(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
     """The error occurs at the start, or later if the disk becomes full."""
     (tmp_path / RESULTS_NAME).mkdir()
     with pytest.raises(SinkError, match="Is a directory: choose another --out"):
-        JsonLinesSink(tmp_path, card_of(Task.DETECTION))
+        JsonLinesSink(tmp_path, card_of("detection"))
     (tmp_path / "full").mkdir()
-    sink = JsonLinesSink(tmp_path / "full", card_of(Task.DETECTION))
+    sink = JsonLinesSink(tmp_path / "full", card_of("detection"))
     with disk_of(100), pytest.raises(SinkError, match="make room or choose another --out"):
-        sink.write(_result(Task.DETECTION))
+        sink.write(_result("detection"))
     sink.close()
 
 
 def test_a_sink_that_cannot_be_opened_closes_the_others(
-    card_of: Callable[[Task], ModelCard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    card_of: Callable[[str], ModelCard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run does not begin, so nothing else would close them."""
     monkeypatch.setitem(SINKS, "npz", SinkEntry("edge.sinks.none:Sink", "edge"))
     with pytest.raises(ImportError):
-        open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=("jsonl", "npz")), tmp_path, card_of(Task.TENSORS))
+        open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=("jsonl", "npz")), tmp_path, card_of("tensors"))
     assert (tmp_path / RESULTS_NAME).exists()
     assert [file for file in psutil.Process().open_files() if Path(file.path).parent == tmp_path] == []
 
 
-def test_tensors_are_written_unchanged(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
+def test_tensors_are_written_unchanged(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
     """Any tensor name works, and the file needs no pickle."""
-    NpzSink(tmp_path, card_of(Task.TENSORS)).write(_result(Task.TENSORS))
+    NpzSink(tmp_path, card_of("tensors")).write(_result("tensors"))
     with np.load(tmp_path / "tensors" / "cam_left_image_raw" / "000005.npz") as kept:
         assert sorted(kept) == ["count", "file"]
         assert (kept["file"].dtype, kept["count"].dtype) == (np.float16, np.int64)
         np.testing.assert_array_equal(kept["file"], np.arange(6).reshape(2, 3))
 
 
-@pytest.mark.parametrize("task", [Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS])
+@pytest.mark.parametrize("task", ["classification", "detection", "tensors"])
 def test_images_with_text_are_wide_enough_to_read(
-    card_of: Callable[[Task], ModelCard], tmp_path: Path, task: Task
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
 ) -> None:
     """A small model input would be covered by the text."""
     sinks = _open(tmp_path, card_of(task), "overlay", "png", "video")
@@ -182,10 +184,8 @@ def test_images_with_text_are_wide_enough_to_read(
         assert 0.005 < share < 0.5
 
 
-@pytest.mark.parametrize("task", [Task.CLASSIFICATION, Task.DETECTION])
-def test_images_of_untrained_models_are_marked(
-    card_of: Callable[[Task], ModelCard], tmp_path: Path, task: Task
-) -> None:
+@pytest.mark.parametrize("task", ["classification", "detection"])
+def test_images_of_untrained_models_are_marked(card_of: Callable[[str], ModelCard], tmp_path: Path, task: str) -> None:
     """An image may be passed on without its run."""
     for trained in (True, False):
         PngSink(tmp_path / str(trained), replace(card_of(task), trained=trained)).write(_result(task))
@@ -193,10 +193,10 @@ def test_images_of_untrained_models_are_marked(
     assert first != second
 
 
-def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
+def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
     """The messages are standard ROS detections with names and scores."""
-    sink = BagSink(tmp_path, card_of(Task.DETECTION))
-    sink.write(_result(Task.DETECTION))
+    sink = BagSink(tmp_path, card_of("detection"))
+    sink.write(_result("detection"))
     sink.close()
     with Bag(tmp_path / "detections_bag") as bag:
         (message,) = bag.messages()
@@ -208,15 +208,15 @@ def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[Task], M
     np.testing.assert_array_equal(corners, BOXES)
 
 
-@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_sink_supports_the_tasks_that_the_table_lists(
-    card_of: Callable[[Task], ModelCard], tmp_path: Path, task: Task
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
 ) -> None:
     """The default sinks of each task are among them."""
     card = card_of(task)
-    check_sinks(default_sinks(task), card)
+    check_sinks(task_named(task).sinks, card)
     for name, entry in SINKS.items():
-        if task in entry.tasks:
+        if entry.holds(task_named(task)):
             folder = tmp_path / name
             folder.mkdir()
             (sink,) = _open(folder, card, name)
@@ -225,9 +225,9 @@ def test_every_sink_supports_the_tasks_that_the_table_lists(
             assert any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_sink_that_does_not_support_the_task_is_refused(card_of: Callable[[Task], ModelCard]) -> None:
+def test_a_sink_that_does_not_support_the_task_is_refused(card_of: Callable[[str], ModelCard]) -> None:
     """The message names the sinks that do."""
     with pytest.raises(SinkError, match="sink npz holds tensors, model tiny answers segmentation: use png, video"):
-        check_sinks(("png", "npz"), card_of(Task.SEGMENTATION))
+        check_sinks(("png", "npz"), card_of("segmentation"))
     with pytest.raises(SinkError, match="sink bag holds segmentation or detection, model tiny answers classification"):
-        check_sinks(("bag",), card_of(Task.CLASSIFICATION))
+        check_sinks(("bag",), card_of("classification"))

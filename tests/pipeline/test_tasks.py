@@ -19,7 +19,6 @@ from bench.report.document import write_report
 from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from cloud.tasks.task import TASKS
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
@@ -31,6 +30,7 @@ from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.results import Classification, Detections, Tensors
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import read_rows
+from shared.tasks.task import task_named
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
 
 NAMES = ("car", "person", "bicycle", "sign")
@@ -162,7 +162,7 @@ def _direct(model: Model, index: int, *, options: RequestOptions = RequestOption
     message = FrameMessage(
         FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", options=options
     )
-    return TASKS[card.task]({head: values[0] for head, values in outputs.items()}, message, model.manifest)
+    return task_named(card.task).result({head: values[0] for head, values in outputs.items()}, message, model.manifest)
 
 
 def _lines(out: Path) -> list[dict[str, Any]]:

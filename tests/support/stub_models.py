@@ -13,7 +13,7 @@ from rosbag_tools.drive.scene import Box
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 
 HEIGHT, WIDTH = 80, 120  # Size of the camera's images; the models' input has half the size.
 CAR = Box("car", 20, 30, 40, 30)  # The object that `detector` finds, in pixels of the camera.
@@ -38,7 +38,7 @@ class FixedEngine:
         """Does nothing."""
 
 
-def fixed_model(task: Task, names: tuple[str, ...], **output: npt.NDArray[np.float32]) -> Model:
+def fixed_model(task: str, names: tuple[str, ...], **output: npt.NDArray[np.float32]) -> Model:
     """Returns a model of a task with the given class names and output by head."""
     size = SimpleNamespace(height=HEIGHT // 2, width=WIDTH // 2)
     fields: dict[str, Any] = {
@@ -58,14 +58,14 @@ def fixed_model(task: Task, names: tuple[str, ...], **output: npt.NDArray[np.flo
 def detector(names: tuple[str, ...] = ("vehicle", "person")) -> Model:
     """Returns a detector that finds CAR as class 0, and nothing else."""
     boxes = np.array([[10, 15, 30, 30], [0, 0, 5, 5]], np.float32)
-    return fixed_model(Task.DETECTION, names, boxes=boxes, scores=np.array([[0.9, 0.0], [0.0, 0.01]], np.float32))
+    return fixed_model("detection", names, boxes=boxes, scores=np.array([[0.9, 0.0], [0.0, 0.01]], np.float32))
 
 
 def classifier() -> Model:
     """Returns a classifier of weathers that predicts fog."""
-    return fixed_model(Task.CLASSIFICATION, ("clear", "fog", "rain"), scores=np.array([0.1, 0.7, 0.2], np.float32))
+    return fixed_model("classification", ("clear", "fog", "rain"), scores=np.array([0.1, 0.7, 0.2], np.float32))
 
 
 def tensor_model() -> Model:
     """Returns a model of raw tensors."""
-    return fixed_model(Task.TENSORS, (), features=np.arange(3, dtype=np.float32))
+    return fixed_model("tensors", (), features=np.arange(3, dtype=np.float32))

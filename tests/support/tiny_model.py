@@ -14,12 +14,12 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 
 HEIGHT, WIDTH = 4, 6
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
 )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from bench.harness.comparison import BenchError
 from cloud.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
 from cloud.models.repository import Repository
-from shared.messages.model_card import Task
 
 
 def export_scores_model(models: Path, model: str, folder: Path) -> Path:
@@ -25,7 +24,7 @@ def export_scores_model(models: Path, model: str, folder: Path) -> Path:
         raise BenchError(f"{model} has no scores of pixels: choose a model that has, such as street-lite")
     served = manifest.model_copy(
         update={
-            "task": Task.TENSORS,
+            "task": "tensors",
             "output": None,
             "outputs": {"scores": OutputSection(tensor=manifest.output.tensor, kind=OutputKind.TENSOR)},
         }

@@ -27,7 +27,6 @@ from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
-from shared.messages.model_card import Task
 from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
 
@@ -158,7 +157,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
     with LogWriter(folder) as log:
         clocks = WorkerClocks()
         ledger = Ledger(log, LedgerSettings("car", "s1", MODEL), clocks=clocks)
-        receiver = Receiver(transport, ledger, lambda *_: None, stop, Task.SEGMENTATION)
+        receiver = Receiver(transport, ledger, lambda *_: None, stop, "segmentation")
 
         def accounted() -> dict[str, int]:
             counts = ledger.counts()

@@ -23,12 +23,12 @@ from edge.transports.channel import RpcReply
 from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock
-from shared.messages import results
 from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
 from shared.registry import load
 from shared.stages import Stage
+from shared.tasks.task import task_named
 
 _CAMERA = "front"
 _ENGINE = "tensorflow"  # The engine that runs the peers' function.
@@ -165,7 +165,7 @@ def answer_of(answer: ResultMessage, job: Job) -> Answer:
     """
     if answer.status is not Status.ANSWERED:
         raise PeerError(f"{answer.status}: {answer.reason}")
-    result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
+    result = task_named(answer.task).decode(answer.data, answer.codec, answer.shape)
     mask = job.mask.copy() if isinstance(result, Classification) else result
     assert isinstance(mask, np.ndarray)
     if isinstance(result, Classification):

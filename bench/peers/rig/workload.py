@@ -19,11 +19,10 @@ from cloud.models.repository import Repository
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from shared.messages.frame import FrameMessage
-from shared.messages.model_card import Task
 
 CODECS = ("jpeg", "raw")
 
-_HEADS = {Task.SEGMENTATION: "mask", Task.CLASSIFICATION: "scores"}
+_HEADS = {"segmentation": "mask", "classification": "scores"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     whole = graphs.assemble(joined, manifest, 1)
     (head,) = whole.heads.values()
     with whole.graph.as_default():
-        answer = head if manifest.task is Task.SEGMENTATION else tf.bitcast(head, tf.uint8)
+        answer = head if manifest.task == "segmentation" else tf.bitcast(head, tf.uint8)
         tf.identity(answer, MASK.partition(":")[0])
     path.write_bytes(whole.graph.as_graph_def().SerializeToString())
 
@@ -99,5 +98,5 @@ def _jobs(plan: PlaybackSettings, model: Model) -> list[Job]:
 def _truth(model: Model, picture: Images) -> Pixels:
     """Returns the mask of a direct call, or the bytes of its scores."""
     (answer,) = model.infer(picture[None])[_HEADS[model.card.task]]
-    mask: Pixels = answer if model.card.task is Task.SEGMENTATION else answer.view(np.uint8).reshape(len(answer), -1)
+    mask: Pixels = answer if model.card.task == "segmentation" else answer.view(np.uint8).reshape(len(answer), -1)
     return mask

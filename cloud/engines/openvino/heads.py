@@ -11,7 +11,6 @@ import numpy as np
 from cloud.engines.openvino.library import ops
 from cloud.engines.pre_postprocess import Preprocessor, Shape, check_output
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind
-from shared.messages.model_card import Task
 
 _MAP_RANK = 4  # N×H×W×C or N×C×H×W
 
@@ -51,18 +50,17 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
     shape = shape_of(output)
     check_output(head, shape, manifest, path)
     kind = manifest.heads[head].kind
-    match manifest.task:
-        case Task.SEGMENTATION:
-            return _class_ids(output, shape, kind, preprocessor, manifest)
-        case Task.CLASSIFICATION:
-            scores = ops.convert(output, np.float32)
-            return ops.softmax(scores, -1) if kind is OutputKind.LOGITS else scores
-        case Task.DETECTION if kind is OutputKind.BOXES:
+    match kind:
+        case OutputKind.TENSOR:
+            return output
+        case OutputKind.BOXES:
             return _in_pixels(ops.convert(output, np.float32), manifest)
-        case Task.DETECTION:
+        case OutputKind.PROBABILITIES:
+            return ops.convert(output, np.float32)
+        case OutputKind.LOGITS:
             scores = ops.convert(output, np.float32)
-            return ops.sigmoid(scores) if kind is OutputKind.LOGITS else scores
-    return output
+            return ops.sigmoid(scores) if manifest.has_boxes else ops.softmax(scores, -1)
+    return _class_ids(output, shape, kind, preprocessor, manifest)
 
 
 def _class_ids(

@@ -6,7 +6,6 @@ from typing import Any
 from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind, OutputSection
-from shared.messages.model_card import Task
 from shared.messages.tensors import DTYPES
 
 _IMAGE_RANK = 4  # N×H×W×C
@@ -22,20 +21,20 @@ def postprocess_ops(head: str, output: Any, images: Any, manifest: Manifest, pat
         EngineError: the output does not match the manifest.
     """
     section = manifest.heads[head]
-    match manifest.task:
-        case Task.SEGMENTATION:
+    match section.kind:
+        case OutputKind.CLASS_IDS | OutputKind.SCORES:
             return _class_ids(output, section, images, manifest, path)
-        case Task.CLASSIFICATION:
-            _check_rank(output, section, 2, "the scores of an image are N×C", path)
-            _check_channels(output, manifest, path)
-            return _probabilities(output, section, tf.nn.softmax)
-        case Task.DETECTION if section.kind is OutputKind.BOXES:
+        case OutputKind.BOXES:
             _check_rank(output, section, _BOXES_RANK, "boxes are N×A×4", path)
             return _in_pixels(tf.cast(output, tf.float32), manifest)
-        case Task.DETECTION:
+        case OutputKind.LOGITS | OutputKind.PROBABILITIES if manifest.has_boxes:
             _check_rank(output, section, _BOXES_RANK, "the scores of boxes are N×A×C", path)
             _check_channels(output, manifest, path)
             return _probabilities(output, section, tf.nn.sigmoid)
+        case OutputKind.LOGITS | OutputKind.PROBABILITIES:
+            _check_rank(output, section, 2, "the scores of an image are N×C", path)
+            _check_channels(output, manifest, path)
+            return _probabilities(output, section, tf.nn.softmax)
     if output.dtype.name not in DTYPES:
         problem = f"output {section.tensor!r} is {output.dtype.name}: only numbers can be sent ({', '.join(DTYPES)})"
         raise EngineError(path, problem)

@@ -24,9 +24,10 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import sanitize_name
 from shared.stages import CLOUD_STAGES, durations_ns, stage_times
+from shared.tasks.task import task_named
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -233,7 +234,7 @@ def _frame_message(submission: GatewayFrontend, call: InferenceCall, card: Model
         frame_stamp_ns=0,
         data=data,
         deadline=call.origin.deadline,
-        options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        options=RequestOptions(mask_codec=call.mask_codec if task_named(card.task).has_shape else "raw"),
     )
 
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS
 from cloud.models.model import OutputType
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
+from shared.tasks.task import task_named
 
 ANY = -1  # A dimension of variable size.
 
@@ -31,17 +32,11 @@ def outputs(
     card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, OutputType] | None = None
 ) -> tuple[TensorSpec, ...]:
     """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
-    match card.task:
-        case Task.SEGMENTATION:
-            known = {"mask": TensorSpec("mask", "uint8", (ANY, card.height, card.width))}
-        case Task.CLASSIFICATION:
-            known = {"scores": TensorSpec("scores", "float32", (ANY, len(card.labels.names)))}
-        case Task.DETECTION:
-            known = {
-                "boxes": TensorSpec("boxes", "float32", (ANY, ANY, 4)),
-                "scores": TensorSpec("scores", "float32", (ANY, ANY, len(card.labels.names))),
-            }
-        case _:
-            types = (warmup_types or {}).items()
-            known = {head: TensorSpec(head, each.dtype, (ANY, *each.shape)) for head, each in types}
+    sizes = {"height": card.height, "width": card.width, "labels": len(card.labels.names)}
+    known = {
+        name: TensorSpec(
+            name, head.dtype, (ANY, *(sizes[side] if isinstance(side, str) else side for side in head.shape))
+        )
+        for name, head in task_named(card.task).heads.items()
+    } or {name: TensorSpec(name, each.dtype, (ANY, *each.shape)) for name, each in (warmup_types or {}).items()}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)

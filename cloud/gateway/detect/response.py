@@ -11,8 +11,9 @@ from shared.imaging import geometry, mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
 from shared.messages.frame import ResultMessage
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.tasks.task import TASKS
 
 
 class PictureSize(BaseModel):
@@ -59,7 +60,7 @@ class DetectAnswer(BaseModel):
 
     model: str
     version: str
-    task: Task
+    task: str = Field(json_schema_extra={"enum": [*TASKS]})
     trained: bool = Field(description="false: the weights are random, and the result is meaningless")
     picture: PictureSize
     detections: list[Detection] | None = None

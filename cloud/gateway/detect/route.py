@@ -17,17 +17,17 @@ from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.http.multipart import parse_form
 from shared import clock
 from shared.imaging import geometry, image_codecs
-from shared.imaging.drawing import LEGIBLE_WIDTH, draw
+from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
-from shared.messages import results
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Result
 from shared.messages.topics import sanitize_name
+from shared.tasks.task import task_named
 
 MAX_JPEG_SIDE = 65_500  # Pixels; a limit of the JPEG library.
 MAX_FIELDS_BYTES = 1 << 16  # Size of a body without an image.
@@ -225,7 +225,8 @@ def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: ImageA
 
 def _decode_result(reply: InferenceReply) -> Result:
     packed = reply.outputs[RESULTS][0]
-    return results.decode(reply.card.task, packed, "raw", reply.first.shape)
+    result: Result = task_named(reply.card.task).decode(packed, "raw", reply.first.shape)
+    return result
 
 
 def _accepted_image_type(call: HttpCall) -> str | None:
@@ -250,7 +251,7 @@ def _annotate(image: ImageArray, reply: InferenceReply, result: Result, media_ty
         size = (round(width * scale), round(height * scale))
         image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC), np.uint8)
     whole = geometry.plan(Resize.STRETCH, height, width, height, width)
-    drawn = draw(image, result, reply.card.labels, whole, _OPACITY)
+    drawn = task_named(reply.card.task).draw(image, result, reply.card.labels, whole, _OPACITY)
     if not reply.card.trained:
         drawn = stamp_untrained(drawn)
     return bytes(image_codecs.encode(drawn, Layout.RGB8, _IMAGE_CODECS[media_type], _JPEG_QUALITY))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from cloud.models.model import Model
-from cloud.tasks.detection import objects
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.detection_scores import matchers_by_size, metrics_by_size, with_low_threshold
@@ -16,6 +15,7 @@ from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.training.scenes.weather_batches import halved
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.geometry import Resize, plan
+from shared.tasks.detection import objects
 
 
 def validate_model(model: Model, output: Output, store: SceneStore) -> dict[str, Any]:

@@ -29,14 +29,14 @@ from shared.imaging.labels import Labels
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
 from shared.messages.frame_header import peek
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
 
 WAIT_S = 60.0
 HEIGHT, WIDTH = 8, 12
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
 )  # fmt: skip
 RGB = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 

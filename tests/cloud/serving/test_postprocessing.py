@@ -11,29 +11,28 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
-from shared.messages import results
 from shared.messages.frame import RequestOptions, ResultMessage, Status
-from shared.messages.model_card import Task
 from shared.messages.results import Classification, Detections, Tensors
 from shared.stages import Stage
-from tests.cloud.tasks.parts import HEIGHT, WIDTH, card, manifest, message
+from shared.tasks.task import task_named
+from tests.shared.tasks.parts import HEIGHT, WIDTH, card, manifest, message
 
 WAIT_S = 60.0
 SIZE = (HEIGHT, WIDTH)
 MASK = np.random.default_rng(2).integers(0, 12, SIZE, np.uint8)
-OUTPUTS: dict[Task, Mapping[str, Any]] = {
-    Task.SEGMENTATION: {"mask": MASK},
-    Task.CLASSIFICATION: {"scores": np.array([0.2, 0.7, 0.1], np.float32)},
-    Task.DETECTION: {
+OUTPUTS: dict[str, Mapping[str, Any]] = {
+    "segmentation": {"mask": MASK},
+    "classification": {"scores": np.array([0.2, 0.7, 0.1], np.float32)},
+    "detection": {
         "boxes": np.array([[0, 0, 10, 10], [20, 5, 40, 30]], np.float32),
         "scores": np.array([[0.2, 0, 0], [0, 0.9, 0]], np.float32),
     },
-    Task.TENSORS: {"depth": np.ones((3, 4), np.float16), "flow": np.arange(5)},
+    "tensors": {"depth": np.ones((3, 4), np.float16), "flow": np.arange(5)},
 }
 
 
 def _answers(
-    *requested: tuple[RequestOptions, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
+    *requested: tuple[RequestOptions, Geometry], task: str = "segmentation", max_reply_bytes: int = 10**6
 ) -> list[ResultMessage]:
     """Replies to frames with these requested results."""
     answers: list[ResultMessage] = []
@@ -88,35 +87,31 @@ def test_each_task_has_its_own_result() -> None:
     """Only a mask has a shape."""
     plain = plan(Resize.CROP, *SIZE, *SIZE)
     decoded = {}
-    for task in (Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS):
+    for task in ("classification", "detection", "tensors"):
         (answer,) = _answers((RequestOptions(top_k=1), plain), task=task)
         assert (answer.status, answer.task, answer.shape) == (Status.ANSWERED, task, None)
-        decoded[task] = results.decode(task, answer.data, answer.codec, None)
-    assert decoded[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
-    detections = decoded[Task.DETECTION]
+        decoded[task] = task_named(task).decode(answer.data, answer.codec, None)
+    assert decoded["classification"] == Classification((1,), (float(np.float32(0.7)),))
+    detections = decoded["detection"]
     assert isinstance(detections, Detections)
     np.testing.assert_array_equal(detections.boxes, [[20, 5, 40, 30]])
-    tensors = decoded[Task.TENSORS]
+    tensors = decoded["tensors"]
     assert isinstance(tensors, Tensors)
     np.testing.assert_array_equal(tensors.values["depth"], np.ones((3, 4), np.float16))
 
 
 def test_tensors_that_are_too_large_are_rejected() -> None:
     """The reason says how to get a smaller reply."""
-    (answer,) = _answers(
-        (RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, max_reply_bytes=100
-    )
+    (answer,) = _answers((RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task="tensors", max_reply_bytes=100)
     assert answer.status is Status.REJECTED
     assert "ask for fewer outputs or another codec" in answer.reason
 
 
 def test_a_tensor_with_an_unsupported_type_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next frame gets its result."""
-    monkeypatch.setitem(OUTPUTS, Task.TENSORS, {"depth": np.array(["text"]), "flow": np.arange(5)})
+    monkeypatch.setitem(OUTPUTS, "tensors", {"depth": np.array(["text"]), "flow": np.arange(5)})
     plain = plan(Resize.CROP, *SIZE, *SIZE)
-    refused, answered = _answers(
-        (RequestOptions(), plain), (RequestOptions(outputs=("flow",)), plain), task=Task.TENSORS
-    )
+    refused, answered = _answers((RequestOptions(), plain), (RequestOptions(outputs=("flow",)), plain), task="tensors")
     assert refused.status is Status.REJECTED
     assert "have the model cast it" in refused.reason
     assert answered.status is Status.ANSWERED

@@ -9,7 +9,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
 
@@ -17,7 +17,7 @@ CARD = ModelCard(
     "tiny",
     "3",
     "ab" * 32,
-    Task.SEGMENTATION,
+    "segmentation",
     8,
     12,
     Layout.RGB8,

@@ -16,14 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from cloud.gateway.submission import GatewayFrontend
 from cloud.models.model_swap import ModelSwap
 from cloud.serving.request_errors import UNHEALTHY_ERRORS, RequestErrors
-from cloud.tasks.task import TASKS
 from shared.encoding.protobuf_wire import pack
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply
 from shared.messages.frame import Status, pack_frame, unpack_result
-from shared.messages.model_card import Task
 from shared.mqtt.bus import Delivery, Properties
+from shared.tasks.segmentation import SegmentationTask
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
@@ -86,7 +85,7 @@ def published(doors: GatewayWorker) -> Callable[[int], Status]:
         ("cloud.frontends.mqtt.peek", "mqtt"),
         ("cloud.serving.decoding.unpack_frame", "decoding"),
         ("shared.imaging.image_codecs.decode", "decoding"),
-        ("shared.messages.results.encode", "postprocessing"),
+        ("shared.imaging.mask_codecs.encode", "postprocessing"),
         ("cloud.frontends.mqtt.pack_result", "postprocessing"),
     ],
 )
@@ -107,7 +106,7 @@ def test_a_stage_that_raises_fails_one_frame(
 
 def test_a_postprocessor_that_raises_fails_one_frame(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of a task processes the outputs for untrusted images."""
-    monkeypatch.setitem(TASKS, Task.SEGMENTATION, raise_once(TASKS[Task.SEGMENTATION]))
+    monkeypatch.setattr(SegmentationTask, "result", raise_once(SegmentationTask.result))
     send = published(doors)
     assert [send(sequence) for sequence in range(2)] == [Status.FAILED, Status.ANSWERED]
     assert errors_by_stage(doors) == {"postprocessing": 1}

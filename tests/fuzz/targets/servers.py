@@ -22,7 +22,6 @@ from shared.encoding.protobuf_wire import pack
 from shared.encoding.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.errors import SkylaneError
 from shared.messages.frame import ResultMessage, Status, pack_result
-from shared.messages.model_card import Task
 from shared.messages.tensors import TensorsError
 from shared.messages.topics import FrameId
 
@@ -30,7 +29,7 @@ MAX_BYTES = 1 << 13
 
 _NUMBERS = np.arange(6, dtype=np.float32).reshape(1, 6)
 _MASK = pack_result(
-    ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task=Task.SEGMENTATION, shape=(1, 2))
+    ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task="segmentation", shape=(1, 2))
 )
 _METADATA: Mapping[str, str | bytes] = {MASK_KEY: _MASK}
 _HEADER = base64.urlsafe_b64encode(_MASK).decode().rstrip("=")

@@ -27,7 +27,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import IMAGE_CODECS, ImageLimits
 from shared.imaging.labels import Labels
 from shared.imaging.mask_codecs import MASK_CODECS
-from shared.messages import results, tensors, topics
+from shared.messages import tensors, topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import (
     ControlReply,
@@ -52,12 +52,13 @@ from shared.messages.frame import (
     unpack_result,
 )
 from shared.messages.frame_header import peek
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Delivery
 from shared.stages import Stage, Stamp
+from shared.tasks.task import task_named
 
 HEIGHT, WIDTH = 8, 12
 MAX_BYTES = 1 << 14
@@ -67,7 +68,7 @@ CARD = ModelCard(
     "tiny",
     "1",
     "ab" * 32,
-    Task.SEGMENTATION,
+    "segmentation",
     HEIGHT,
     WIDTH,
     Layout.RGB8,
@@ -141,10 +142,10 @@ def _read_result(payload: bytes) -> None:
         return
     assert unpack_result(pack_result(message)) == message
     shape = message.shape
-    if message.task is Task.SEGMENTATION and shape not in ((HEIGHT, WIDTH), (16, 24)):
+    if message.task == "segmentation" and shape not in ((HEIGHT, WIDTH), (16, 24)):
         return  # The vehicle rejects it before decoding.
     try:
-        result = results.decode(message.task, message.data, message.codec, shape)
+        result = task_named(message.task).decode(message.data, message.codec, shape)
     except SkylaneError:
         return
     if isinstance(result, np.ndarray) and result.shape == (HEIGHT, WIDTH):
@@ -229,19 +230,19 @@ def result_seeds() -> Iterator[bytes]:
     """Yields results of every task and codec."""
     mask: Result = (_IMAGE[..., 0] > 127).astype(np.uint8)
     for codec in MASK_CODECS:
-        yield _result_of(Task.SEGMENTATION, codec, results.encode(mask, codec))
+        yield _result_of("segmentation", codec, task_named("segmentation").encode(mask, codec))
     boxes = np.array([[1, 2, 3, 4]], np.float32)
-    others: dict[Task, Result] = {
-        Task.CLASSIFICATION: Classification((1, 0), (0.75, 0.25)),
-        Task.DETECTION: Detections(boxes, np.array([1], np.uint16), np.array([0.5], np.float32)),
-        Task.TENSORS: Tensors({"depth": _IMAGE[..., 0].astype(np.float32)}),
+    others: dict[str, Result] = {
+        "classification": Classification((1, 0), (0.75, 0.25)),
+        "detection": Detections(boxes, np.array([1], np.uint16), np.array([0.5], np.float32)),
+        "tensors": Tensors({"depth": _IMAGE[..., 0].astype(np.float32)}),
     }
     for codec in tensors.TENSOR_CODECS:
         for task, result in others.items():
-            yield _result_of(task, codec, results.encode(result, codec))
+            yield _result_of(task, codec, task_named(task).encode(result, codec))
 
 
-def _result_of(task: Task, codec: str, data: Buffer) -> bytes:
+def _result_of(task: str, codec: str, data: Buffer) -> bytes:
     return pack_result(
         ResultMessage(
             ID,
@@ -250,7 +251,7 @@ def _result_of(task: Task, codec: str, data: Buffer) -> bytes:
             "worker",
             task=task,
             geometry=PLAN,
-            shape=(HEIGHT, WIDTH) if task is Task.SEGMENTATION else None,
+            shape=(HEIGHT, WIDTH) if task == "segmentation" else None,
             codec=codec,
             data=data,
             stamps=(Stamp("received", "cloud/worker/s1", 3),),

@@ -15,7 +15,7 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 
 _NAMES = ("dark", "light", "none")
 _HEIGHT, _WIDTH = 8, 12
@@ -26,7 +26,7 @@ def _card(**changes: Any) -> ModelCard:
         "name": "threshold",
         "version": "1",
         "sha256": "0" * 64,
-        "task": Task.SEGMENTATION,
+        "task": "segmentation",
         "height": _HEIGHT // 2,
         "width": _WIDTH // 2,
         "layout": Layout.RGB8,

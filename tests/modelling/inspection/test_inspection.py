@@ -14,7 +14,6 @@ from cloud.models.repository import Repository
 from modelling.inspection import graph_analysis
 from modelling.inspection.inspection import Inspection, InspectionError, inspect, numbered_labels, write
 from shared.imaging.labels import Labels
-from shared.messages.model_card import Task
 
 _WEIGHTS = np.random.default_rng(3).normal(size=(3, 3, 3, 4)).astype(np.float32)
 
@@ -226,7 +225,7 @@ def test_a_graph_without_image_input_or_usable_output_is_refused(
 def test_scores_of_an_image_are_a_classification(tmp_path: Path, last: Callable[..., Any], kind: OutputKind) -> None:
     """The worker applies softmax to logits only."""
     found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_images()), (1, 2)), name="answer")))
-    assert (found.manifest.task, found.interface.classes) == (Task.CLASSIFICATION, 4)
+    assert (found.manifest.task, found.interface.classes) == ("classification", 4)
     head = found.manifest.heads["scores"]
     assert (head.tensor, head.kind) == ("answer:0", kind)
 
@@ -240,7 +239,7 @@ def test_boxes_and_scores_are_a_detection(tmp_path: Path) -> None:
         tf.identity(maps * 12.0, name="bbox")
 
     found = inspect(_frozen(tmp_path, build))
-    assert (found.manifest.task, found.interface.classes) == (Task.DETECTION, 4)
+    assert (found.manifest.task, found.interface.classes) == ("detection", 4)
     heads = found.manifest.heads
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)

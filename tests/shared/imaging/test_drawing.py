@@ -3,18 +3,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.imaging.drawing import LEGIBLE_WIDTH, draw
+from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels, overlay
 from shared.messages.results import Classification, Detections, Tensors
+from shared.tasks.task import task_named
 
 LABELS = Labels(
     ("car", "person", "bicycle with a name far too long for an image"), ((0, 0, 255), (255, 0, 0), (9, 9, 9))
 )
 HEIGHT, WIDTH = 300, LEGIBLE_WIDTH
+TASK_OF: dict[type, str] = {Classification: "classification", Detections: "detection", Tensors: "tensors"}
 FRAME = plan(
     Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH
 )  # Scaled by 1/2 after cropping 240 pixels on both sides.
+
+
+def draw(rgb: Any, result: Any, *settings: Any) -> Any:
+    """Draws a result by the plug-in of its task."""
+    return task_named(TASK_OF.get(type(result), "segmentation")).draw(rgb, result, *settings)
 
 
 def _grey(height: int = HEIGHT, width: int = WIDTH) -> Any:

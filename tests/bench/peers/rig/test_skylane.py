@@ -5,11 +5,10 @@ import pytest
 
 from bench.peers.rig.skylane import answer_of
 from bench.peers.rig.workload import Job
-from shared.messages import results
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.model_card import Task
 from shared.messages.results import Classification
 from shared.stages import Stage, Stamp
+from shared.tasks.task import task_named
 
 SCORES = np.array([0.1, 0.6, 0.3], np.float32)
 
@@ -28,9 +27,9 @@ def test_the_best_classes_are_compared_with_those_of_the_direct_call(
         attempt=1,
         status=Status.ANSWERED,
         worker="w",
-        task=Task.CLASSIFICATION,
+        task="classification",
         codec="raw",
-        data=results.encode(Classification((1, 2), scores), "raw"),
+        data=task_named("classification").encode(Classification((1, 2), scores), "raw"),
         stamps=stamps,
     )
     answer = answer_of(message, scored)

@@ -34,7 +34,6 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
-from shared.messages.model_card import Task
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
@@ -224,14 +223,14 @@ class SingleImageEngine(Engine):
 def tensor_model(version: str, engine: Engine, head: str) -> Model:
     """A version of a model with one output tensor."""
     manifest = Manifest(
-        task=Task.TENSORS,
+        task="tensors",
         format="frozen_graph",
         file="none",
         sha256=CARD.sha256,
         input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
         outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR)},
     )
-    return Model(manifest, replace(CARD, version=version, task=Task.TENSORS, outputs=(head,)), engine)
+    return Model(manifest, replace(CARD, version=version, task="tensors", outputs=(head,)), engine)
 
 
 @pytest.mark.parametrize("has_same_outputs", [True, False])

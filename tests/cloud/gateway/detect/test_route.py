@@ -16,7 +16,6 @@ from cloud.engines.engine import Outputs
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import OutputKind, OutputSection
 from cloud.models.model import Model
-from shared.messages.model_card import Task
 from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.http_calls import PIXELS, detect, png
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model
@@ -183,7 +182,7 @@ def detector() -> Model:
     base = model(engine=_Detector())
     manifest = base.manifest.model_copy(
         update={
-            "task": Task.DETECTION,
+            "task": "detection",
             "output": None,
             "outputs": {
                 "boxes": OutputSection(tensor="b:0", kind=OutputKind.BOXES),
@@ -191,7 +190,7 @@ def detector() -> Model:
             },
         }
     )
-    return Model(manifest, replace(base.card, task=Task.DETECTION), _Detector())
+    return Model(manifest, replace(base.card, task="detection"), _Detector())
 
 
 def test_a_narrow_image_counts_with_its_size_for_drawing() -> None:

@@ -20,9 +20,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.messages import results
 from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
-from shared.messages.model_card import Task
+from shared.tasks.task import task_named
 from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
@@ -154,7 +153,7 @@ def test_packed_results_are_returned_on_request(channel: grpc.Channel) -> None:
     stub = PredictionStub(channel)
     for codec, metadata in (("png", keys[:1]), ("rle", keys)):
         packed = tf.make_ndarray(stub.Predict(request, WAIT_S, metadata=metadata).outputs["result_bytes"])
-        mask = results.decode(Task.SEGMENTATION, packed[0], codec, (HEIGHT, WIDTH))
+        mask = task_named("segmentation").decode(packed[0], codec, (HEIGHT, WIDTH))
         np.testing.assert_array_equal(mask, pixels[..., 0])
 
 
@@ -168,7 +167,7 @@ def test_a_vehicles_call_returns_its_mask_message(channel: grpc.Channel) -> None
     mask = unpack_result(trailing["skylane-mask-bin"])
     assert (mask.id, mask.status, mask.data) == (message.id, Status.ANSWERED, b"")
     data = bytes(response.outputs["result_bytes"].string_val[0])
-    np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
+    np.testing.assert_array_equal(task_named("segmentation").decode(data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
     assert "inferred;dur=" in trailing["server-timing"]
 
 

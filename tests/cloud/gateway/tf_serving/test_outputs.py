@@ -17,7 +17,6 @@ from cloud.engines.engine import Outputs
 from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
-from shared.messages.model_card import Task
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine
 
@@ -67,14 +66,14 @@ class EveryType(Engine):
 def tensor_model(name: str, heads: Sequence[str], engine: Engine) -> Model:
     """A model that returns its output tensors."""
     manifest = Manifest(
-        task=Task.TENSORS,
+        task="tensors",
         format="frozen_graph",
         file="none",
         sha256=CARD.sha256,
         input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
         outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR) for head in heads},
     )
-    return Model(manifest, replace(CARD, name=name, task=Task.TENSORS, outputs=tuple(heads)), engine)
+    return Model(manifest, replace(CARD, name=name, task="tensors", outputs=tuple(heads)), engine)
 
 
 @pytest.fixture(name="worker", scope="module")

@@ -17,9 +17,8 @@ from cloud.engines.tensorflow.library import tf
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
-from shared.messages import results
 from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
-from shared.messages.model_card import Task
+from shared.tasks.task import task_named
 from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
@@ -96,7 +95,7 @@ def test_packed_results_are_in_base64(client: httpx.Client) -> None:
     body = {"signature_name": "packed", "instances": [b64(pixels.tobytes())]}
     headers = {"Skylane-Codec": "raw", "Skylane-Mask-Codec": "rle"}
     (packed,) = client.post("/tiny:predict", json=body, headers=headers).json()["predictions"]
-    mask = results.decode(Task.SEGMENTATION, base64.b64decode(packed["b64"]), "rle", (HEIGHT, WIDTH))
+    mask = task_named("segmentation").decode(base64.b64decode(packed["b64"]), "rle", (HEIGHT, WIDTH))
     np.testing.assert_array_equal(mask, pixels[..., 0])
 
 
@@ -116,7 +115,7 @@ def test_a_vehicles_call_returns_its_mask_message(client: httpx.Client) -> None:
     body, mask = call_as_vehicle(client, bytes(message.data), message)
     assert (mask.id, mask.status) == (message.id, Status.ANSWERED)
     data = base64.b64decode(body["predictions"][0]["b64"])
-    np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
+    np.testing.assert_array_equal(task_named("segmentation").decode(data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
 
 
 def test_a_vehicles_rejected_frame_is_not_an_error(client: httpx.Client) -> None:

@@ -3,11 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.tasks.tensors import result
 from shared.messages.frame import RequestOptions
-from shared.messages.model_card import Task
 from shared.messages.results import Tensors
-from tests.cloud.tasks.parts import manifest, message
+from shared.tasks.tensors import TensorsTask
+from tests.shared.tasks.parts import manifest, message
 
 OUTPUTS: dict[str, Any] = {"depth": np.arange(6, dtype=np.float16).reshape(2, 3), "flow": np.arange(4, dtype=np.int64)}
 
@@ -17,7 +16,7 @@ OUTPUTS: dict[str, Any] = {"depth": np.arange(6, dtype=np.float16).reshape(2, 3)
 )
 def test_the_requested_tensors_are_returned(wanted: tuple[str, ...], expected: list[str]) -> None:
     """Without a request, all of them are returned unchanged."""
-    got = result(OUTPUTS, message(RequestOptions(outputs=wanted)), manifest(Task.TENSORS))
+    got = TensorsTask().result(OUTPUTS, message(RequestOptions(outputs=wanted)), manifest("tensors"))
     assert isinstance(got, Tensors)
     assert list(got.values) == expected
     for name, array in got.values.items():

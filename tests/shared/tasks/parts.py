@@ -7,22 +7,22 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions
-from shared.messages.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 
 HEIGHT, WIDTH = 40, 60
 LABELS = ("car", "person", "bicycle")
-_OUTPUTS: dict[Task, dict[str, Any]] = {
-    Task.SEGMENTATION: {"output": {"tensor": "o:0", "kind": "class_ids"}},
-    Task.CLASSIFICATION: {"output": {"tensor": "o:0", "kind": "logits"}},
-    Task.DETECTION: {
+_OUTPUTS: dict[str, dict[str, Any]] = {
+    "segmentation": {"output": {"tensor": "o:0", "kind": "class_ids"}},
+    "classification": {"output": {"tensor": "o:0", "kind": "logits"}},
+    "detection": {
         "outputs": {"boxes": {"tensor": "b:0", "kind": "boxes"}, "scores": {"tensor": "s:0", "kind": "probabilities"}}
     },
-    Task.TENSORS: {"outputs": {name: {"tensor": f"{name}:0", "kind": "tensor"} for name in ("depth", "flow")}},
+    "tensors": {"outputs": {name: {"tensor": f"{name}:0", "kind": "tensor"} for name in ("depth", "flow")}},
 }
 
 
-def manifest(task: Task, **changes: Any) -> Manifest:
+def manifest(task: str, **changes: Any) -> Manifest:
     """A manifest of a model of 40×60 pixels and three classes."""
     fields = {
         "task": task,
@@ -35,13 +35,13 @@ def manifest(task: Task, **changes: Any) -> Manifest:
     return Manifest.model_validate(fields | _OUTPUTS[task] | changes)
 
 
-def card(task: Task) -> ModelCard:
+def card(task: str) -> ModelCard:
     """The card of that model."""
     made = manifest(task)
     return ModelCard(
         "tiny", "1", made.sha256, task, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP,
         Labels(LABELS, ((0, 0, 0), (1, 0, 0), (2, 0, 0))), trained=True,
-        outputs=tuple(made.heads) if task is Task.TENSORS else (),
+        outputs=tuple(made.heads) if task == "tensors" else (),
     )  # fmt: skip
 
 

@@ -4,11 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cloud.tasks.classification import result
 from shared.messages.frame import RequestOptions
-from shared.messages.model_card import Task
 from shared.messages.results import Classification
-from tests.cloud.tasks.parts import manifest, message
+from shared.tasks.classification import ClassificationTask
+from tests.shared.tasks.parts import manifest, message
 
 SCORES = hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(0, 1, width=32))
 
@@ -16,7 +15,9 @@ SCORES = hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(0, 1, wi
 @given(SCORES, st.integers(1, 256))
 def test_the_best_classes_come_first(scores: np.ndarray, top_k: int) -> None:
     """Equal scores are sorted by class id."""
-    got = result({"scores": scores}, message(RequestOptions(top_k=top_k)), manifest(Task.CLASSIFICATION))
+    got = ClassificationTask().result(
+        {"scores": scores}, message(RequestOptions(top_k=top_k)), manifest("classification")
+    )
     assert isinstance(got, Classification)
     ranked = sorted(range(len(scores)), key=lambda class_id: (-scores[class_id], class_id))[:top_k]
     assert got.class_ids == tuple(ranked)
@@ -27,6 +28,8 @@ def test_the_best_classes_come_first(scores: np.ndarray, top_k: int) -> None:
 def test_the_request_or_the_manifest_sets_the_number_of_classes(wanted: int | None, expected: int) -> None:
     """It is limited by the number of classes."""
     scores = np.array([0.2, 0.5, 0.3], np.float32)
-    got = result({"scores": scores}, message(RequestOptions(top_k=wanted)), manifest(Task.CLASSIFICATION, top_k=2))
+    got = ClassificationTask().result(
+        {"scores": scores}, message(RequestOptions(top_k=wanted)), manifest("classification", top_k=2)
+    )
     assert isinstance(got, Classification)
     assert got.class_ids == (1, 2, 0)[:expected]

@@ -5,17 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud.tasks.detection import result
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry, Resize, plan
-from shared.messages.model_card import Task
-from shared.messages.results import Detections, decode, encode
-from tests.cloud.tasks.parts import HEIGHT, WIDTH, manifest, message
+from shared.messages.results import Detections
+from shared.tasks.detection import DetectionTask
+from tests.shared.tasks.parts import HEIGHT, WIDTH, manifest, message
 
 
 def _found(corners: Any, scores: Any, geometry: Geometry | None = None, **section: Any) -> Detections:
     outputs = {"boxes": np.array(corners, np.float32).reshape(-1, 4), "scores": np.array(scores, np.float32)}
-    got = result(outputs, message(geometry=geometry), manifest(Task.DETECTION, detection=section))
+    got = DetectionTask().result(outputs, message(geometry=geometry), manifest("detection", detection=section))
     assert isinstance(got, Detections)
     return got
 
@@ -90,7 +89,7 @@ def test_invalid_boxes_do_not_affect_others(wild: Any) -> None:
     got = _found([*wild, [10, 10, 20, 20]], [[0, 0.9, 0], [0.8, 0, 0]])
     assert 0 in got.class_ids
     assert np.isfinite(got.boxes).all()
-    assert isinstance(decode(Task.DETECTION, encode(got, "zstd"), "zstd", None), Detections)
+    assert isinstance(DetectionTask().decode(DetectionTask().encode(got, "zstd"), "zstd", None), Detections)
 
 
 def test_the_time_of_suppression_is_limited() -> None:

@@ -1,4 +1,0 @@
-"""Postprocessing by task: segmentation, classification, detection, raw tensors.
-
-Start with `task`, the contract and the table of tasks.
-"""

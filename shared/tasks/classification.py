@@ -1,0 +1,83 @@
+"""Classification: the most probable classes of a frame."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shared.encoding.compression import Buffer
+from shared.imaging.drawing import draw_bars
+from shared.imaging.geometry import Geometry
+from shared.imaging.image_files import ImageArray
+from shared.imaging.labels import MAX_LABELS, Labels
+from shared.messages import tensors
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Classification, ResultError, array_of, check_scored
+from shared.tasks.task import Head
+
+
+class ClassificationTask:
+    """A result is a `Classification`, encoded as the arrays `class_ids` (uint16, k) and `scores` (float32, k)."""
+
+    result_name = "classification"
+    codecs = tuple(tensors.TENSOR_CODECS)
+    has_shape = False
+    smaller_reply = "another codec"
+    sinks = ("jsonl", "overlay")
+    backlog = 64
+    labels = (1, MAX_LABELS)
+    heads: ClassVar[dict[str, Head]] = {"scores": Head(("logits", "probabilities"), "float32", ("labels",))}
+    settings = ("top_k",)
+
+    def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Classification:
+        """Returns the classes with the highest scores, best first; equal scores are sorted by class id.
+
+        Their number is that in the message, by default that in the manifest.
+        """
+        return best_classes(outputs["scores"], message.options.top_k or manifest.top_k)
+
+    def encode(self, result: Classification, codec: str) -> Buffer:
+        """See Task."""
+        scores = np.array(result.scores, np.float32)
+        return tensors.encode({"class_ids": np.array(result.class_ids, np.uint16), "scores": scores}, codec)
+
+    def decode(
+        self,
+        data: Buffer,
+        codec: str,
+        shape: tuple[int, int] | None,  # noqa: ARG002
+        geometry: Geometry | None = None,  # noqa: ARG002
+    ) -> Classification:
+        """See Task."""
+        arrays = tensors.decode(data, codec)
+        class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
+        check_scored(class_ids, scores, MAX_LABELS)
+        if len(np.unique(class_ids)) != len(class_ids) or not len(class_ids):
+            raise ResultError("a classification must have at least one class, and each class once")
+        return Classification(tuple(class_ids.tolist()), tuple(scores.tolist()))
+
+    def draw(
+        self,
+        rgb: ImageArray,
+        result: Classification,
+        labels: Labels,
+        geometry: Geometry,  # noqa: ARG002
+        opacity: float,  # noqa: ARG002
+    ) -> ImageArray:
+        """Draws a bar chart."""
+        return draw_bars(rgb, result, labels)
+
+    def json_fields(self, result: Classification, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+        """Returns `classes` with name, id and score, the best first."""
+        scored = zip(result.class_ids, result.scores, strict=True)
+        return {"classes": [labels.scored(class_id, score) for class_id, score in scored]}
+
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+        """Compares the most probable class of each image."""
+        return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
+
+
+def best_classes(scores: Any, count: int) -> Classification:
+    """Returns the `count` classes with the highest scores, float32 C."""
+    best = np.argsort(-scores, kind="stable")[:count]
+    return Classification(tuple(best.tolist()), tuple(scores[best].tolist()))

@@ -1,0 +1,70 @@
+"""Segmentation: the class id of every pixel, in the size of the model's input or of the frame."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shared.encoding.compression import Buffer
+from shared.imaging import mask_codecs
+from shared.imaging.drawing import draw_legend
+from shared.imaging.geometry import UNSEEN, Geometry, to_source
+from shared.imaging.image_files import ImageArray
+from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
+from shared.imaging.mask_codecs import MASK_CODECS, Mask
+from shared.messages.frame import FrameMessage
+from shared.messages.results import ResultError
+from shared.tasks.task import Head
+
+_UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask of the frame's size.
+
+
+class SegmentationTask:
+    """A result is a mask, uint8 H×W, encoded by `shared.imaging.mask_codecs`."""
+
+    result_name = "mask"
+    codecs = tuple(MASK_CODECS)
+    has_shape = True
+    smaller_reply = "another mask codec or size"
+    sinks = ("png",)
+    backlog = 64
+    labels = (1, MAX_MASK_LABELS)
+    heads: ClassVar[dict[str, Head]] = {"mask": Head(("class_ids", "scores"), "uint8", ("height", "width"))}
+    settings = ()
+
+    def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Mask:  # noqa: ARG002
+        """Returns the mask in the requested size."""
+        mask: Mask = outputs["mask"]
+        return to_source(mask, message.geometry, UNSEEN) if message.options.size == "frame" else mask
+
+    def encode(self, result: Mask, codec: str) -> Buffer:
+        """See Task."""
+        return mask_codecs.encode(result, codec)
+
+    def decode(self, data: Buffer, codec: str, shape: tuple[int, int] | None, geometry: Geometry | None = None) -> Mask:
+        """See Task. Checks the size before it allocates memory."""
+        if shape is None:
+            raise ResultError("the mask has no height and width: send its shape")
+        if geometry is not None and shape not in (
+            (geometry.target_height, geometry.target_width),
+            (geometry.source_height, geometry.source_width),
+        ):
+            raise ResultError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
+        return mask_codecs.decode(data, codec, shape)
+
+    def draw(self, rgb: ImageArray, result: Mask, labels: Labels, geometry: Geometry, opacity: float) -> ImageArray:  # noqa: ARG002
+        """Blends a mask of the image's size with the image, and adds a legend of its classes."""
+        return draw_legend(overlay(rgb, result, labels, opacity), result, labels)
+
+    def json_fields(self, result: Mask, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+        """Returns `classes`, the share of the mask's pixels by class."""
+        class_ids, counts = np.unique(result, return_counts=True)
+        shares = {
+            _UNSEEN if class_id == UNSEEN >= len(labels.names) else labels.name_of(class_id): count / result.size
+            for class_id, count in zip(class_ids.tolist(), counts.tolist(), strict=True)
+        }
+        return {"classes": shares}
+
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+        """Compares the class of each pixel."""
+        return float(np.mean(reference["mask"] == given["mask"]))

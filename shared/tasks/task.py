@@ -1,0 +1,61 @@
+"""The contract of a task, a kind of result that a model computes, and the table of all tasks."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, Protocol, cast
+
+from shared.registry import Entry, load
+
+TASKS = {  # By the name in messages and manifests.
+    "segmentation": Entry("shared.tasks.segmentation:SegmentationTask", "edge"),
+    "classification": Entry("shared.tasks.classification:ClassificationTask", "edge"),
+    "detection": Entry("shared.tasks.detection:DetectionTask", "edge"),
+    "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
+}
+DEFAULT_TASK = next(iter(TASKS))  # Of manifests that name none.
+
+
+class Head(NamedTuple):
+    """An output of a model, as an engine returns it."""
+
+    kinds: tuple[str, ...]  # The kinds of tensors that an engine converts to it; see a manifest's OutputKind.
+    dtype: str
+    shape: tuple[int | str, ...]  # Without the batch; "height" and "width" of the input, "labels", or -1 for any size.
+
+
+class Task(Protocol):
+    """The properties of a task, and the operations on its results; thread-safe."""
+
+    result_name: str  # Shown in messages to users.
+    codecs: tuple[str, ...]  # Codecs of an encoded result; all are lossless.
+    has_shape: bool  # Whether a reply has the H×W of the result.
+    smaller_reply: str  # What a vehicle can request if a reply is too large.
+    sinks: tuple[str, ...]  # Names of the sinks of a run that configures none.
+    backlog: int  # Results that may wait for the sinks.
+    labels: tuple[int, int]  # Minimum and maximum number of labels of a model.
+    heads: Mapping[str, Head]  # The outputs of a model; empty if they are named by its manifest.
+    settings: tuple[str, ...]  # Keys of the manifest that only this task uses.
+
+    def result(self, outputs: Mapping[str, Any], message: Any, manifest: Any) -> Any:
+        """Makes the result that a FrameMessage requests from the outputs of one frame, without the batch dimension."""
+
+    def encode(self, result: Any, codec: str) -> Any:
+        """Encodes a result as bytes; raises a SkylaneError if it cannot be encoded."""
+
+    def decode(self, data: Any, codec: str, shape: tuple[int, int] | None, geometry: Any = None) -> Any:
+        """Decodes a result and checks it, also against the Geometry of its frame; raises a SkylaneError if invalid."""
+
+    def draw(self, rgb: Any, result: Any, labels: Any, geometry: Any, opacity: float) -> Any:
+        """Returns a copy of an image, the target of `geometry` at any scale, with the result drawn on it."""
+
+    def json_fields(self, result: Any, geometry: Any, labels: Any) -> dict[str, Any]:
+        """Returns the result as the fields of a JSON object."""
+
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:
+        """Returns the share of equal labels in the outputs of two engines for the same N images, 0 to 1."""
+
+
+@cache
+def task_named(name: str) -> Task:
+    """Returns the plug-in of a task in the table."""
+    return cast("Task", load("task", TASKS, name)())

@@ -1,0 +1,92 @@
+"""Raw tensors: all outputs of the model, or the requested ones."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.encoding.compression import Buffer
+from shared.imaging.drawing import draw_lines
+from shared.imaging.geometry import Geometry
+from shared.imaging.image_files import ImageArray
+from shared.imaging.labels import MAX_LABELS, Labels
+from shared.messages import tensors
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Tensors
+from shared.tasks.task import Head
+
+_TOLERANCE = 1e-3  # Difference of two equal numbers, relative to the largest one of the tensor.
+
+
+class TensorsTask:
+    """A result is a `Tensors`, encoded as arrays under the names of the outputs."""
+
+    result_name = "tensors"
+    codecs = tuple(tensors.TENSOR_CODECS)
+    has_shape = False
+    smaller_reply = "fewer outputs or another codec"
+    sinks = ("jsonl", "npz")
+    backlog = 8  # A result may take a hundred megabytes.
+    labels = (0, MAX_LABELS)
+    heads: ClassVar[dict[str, Head]] = {}
+    settings = ()
+
+    def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Tensors:
+        """Returns the outputs in the order of the message; if it names none, all in the order of the manifest."""
+        return Tensors({name: outputs[name] for name in message.options.outputs or manifest.heads})
+
+    def encode(self, result: Tensors, codec: str) -> Buffer:
+        """See Task."""
+        return tensors.encode(result.values, codec)
+
+    def decode(
+        self,
+        data: Buffer,
+        codec: str,
+        shape: tuple[int, int] | None,  # noqa: ARG002
+        geometry: Geometry | None = None,  # noqa: ARG002
+    ) -> Tensors:
+        """See Task."""
+        return Tensors(tensors.decode(data, codec))
+
+    def draw(
+        self,
+        rgb: ImageArray,
+        result: Tensors,
+        labels: Labels,  # noqa: ARG002
+        geometry: Geometry,  # noqa: ARG002
+        opacity: float,  # noqa: ARG002
+    ) -> ImageArray:
+        """Draws a list of the shapes."""
+        return draw_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
+
+    def json_fields(self, result: Tensors, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+        """Returns `tensors`, dtype and shape by name."""
+        shapes = {
+            name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in result.values.items()
+        }
+        return {"tensors": shapes}
+
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+        """Compares each number, within a tolerance; the worst tensor counts."""
+        return min(_number_agreement(reference[name], given[name]) for name in reference)
+
+
+def differences(reference: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Returns the absolute difference of each pair of numbers; 0 for two equal infinities."""
+    wanted, found = reference.astype(np.float64), given.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(wanted == found, 0.0, np.abs(wanted - found))
+
+
+def _number_agreement(reference: npt.NDArray[Any], given: npt.NDArray[Any]) -> float:
+    if not reference.size:
+        return 1.0
+    sizes = np.abs(reference.astype(np.float64))
+    largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
+    return float(np.mean(differences(reference, given) <= _TOLERANCE * largest))
+
+
+def _shape_of(name: str, array: npt.NDArray[Any]) -> str:
+    return f"{name}: {array.dtype.name} {' x '.join(map(str, array.shape)) or 'number'}"
