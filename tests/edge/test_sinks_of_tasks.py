@@ -48,7 +48,7 @@ def card_of(card: ModelCard) -> Callable[[Task], ModelCard]:
 
 
 def _open(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
-    return open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)  # type: ignore[arg-type]
+    return open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)
 
 
 def _result(task: Task, sequence: int = 4) -> FrameResult:
