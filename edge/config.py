@@ -1,56 +1,45 @@
 """The configuration of `skylane edge play`: a YAML file whose values flags override."""
 
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from edge.pacing.replay import Arrivals
 from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
-from shared.config import Section
+from edge.transports.table import TRANSPORTS
+from shared.config import OneOf, parsed_by
 from shared.imaging.geometry import Resize
-from shared.logs import LEVELS, LogFormat
+from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages.frame import RequestOptions
 from shared.messages.model_card import VERSION_NAME
-from shared.messages.topics import TopicNameError, validate_name
-from shared.network.broker_options import DEFAULT_BROKER
-from shared.network.endpoint import Endpoint, EndpointError
-
-_DAY_S = 86_400.0
+from shared.messages.topics import validate_name
+from shared.network.endpoint import Endpoint
+from shared.network.node_section import DAY_S, NodeSection
 
 
-def _known_sink(name: str) -> str:
-    if name not in SINKS:
-        raise ValueError(f"no sink {name[:40]!r}: use {', '.join(SINKS)}")
-    return name
-
-
-class EdgeConfig(Section):
+class EdgeConfig(NodeSection):
     """The vehicle node's configuration, as in `configs/edge.yaml`."""
 
-    transport: Literal["mqtt", "grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest"] = "mqtt"
-    worker_addresses: tuple[str, ...] = ()  # HOST:PORT each; for every transport except MQTT.
+    transport: Annotated[str, OneOf("transport", TRANSPORTS)] = "mqtt"
+    # HOST:PORT each; for transports without a broker.
+    worker_addresses: tuple[Annotated[str, parsed_by(lambda text: str(Endpoint.parse(text)))], ...] = ()
     worker_tls_ca: Path | None = None
-    broker: str = DEFAULT_BROKER
-    connect_timeout_s: float = Field(default=10.0, gt=0, le=_DAY_S)
-    certs: Path | None = None
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
     min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Slowest link to expect.
-    vehicle: str = "vehicle"
-    model: str = "road-small"
+    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = "vehicle"
+    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = "road-small"
     model_version: str | None = Field(default=None, pattern=VERSION_NAME)  # None: the worker's current one.
     outputs: tuple[str, ...] = ()  # Output tensors to return, for models of raw tensors; empty: all.
     top_k: int | None = Field(default=None, ge=1, le=256)  # Classes of a classification; None: as the model card says.
-    qos: int = Field(default=1, ge=0, le=1)
 
     topics: tuple[str, ...] = ()
     rate: float = Field(default=1.0, ge=1e-3, le=1e6)
     loop: bool = False
-    delay_s: float = Field(default=0.0, ge=0, le=_DAY_S)
+    delay_s: float = Field(default=0.0, ge=0, le=DAY_S)
     start_offset_s: float = Field(default=0.0, ge=0)
     playback_duration_s: float | None = Field(default=None, gt=0)
     frames: int | None = Field(default=None, ge=1)  # Maximum number of frames; None: all.
@@ -62,59 +51,37 @@ class EdgeConfig(Section):
     queue: int = Field(default=1, ge=1, le=1 << 16)
     burst: int = Field(default=1, ge=1)
 
-    codec: Literal["raw", "jpeg", "png", "lz4", "zstd"] = "jpeg"
+    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = "jpeg"
     quality: int = Field(default=85, ge=1, le=100)
     demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = "auto"
     resize: Resize | None = None  # None: as the model card says.
     resize_at: Literal["edge", "cloud"] = "edge"
-    mask_codec: Literal["raw", "png", "rle", "lz4", "zstd"] = "zstd"
+    mask_codec: Annotated[str, OneOf("mask codec", MASK_CODECS)] = "zstd"
     mask_size: Literal["model", "frame"] = "model"
 
     window: int = Field(default=4, ge=1, le=1024)
-    deadline_ms: float | None = Field(default=None, gt=0, le=_DAY_S * 1e3)
-    answer_timeout_s: float = Field(default=30.0, gt=0, le=_DAY_S)
+    deadline_ms: float | None = Field(default=None, gt=0, le=DAY_S * 1e3)
+    answer_timeout_s: float = Field(default=30.0, gt=0, le=DAY_S)
     retry: bool = True
-    retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: derived from recent reply times.
+    retry_after_ms: float | None = Field(default=None, ge=1, le=DAY_S * 1e3)  # None: derived from recent reply times.
 
     out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
-    sinks: tuple[Annotated[str, AfterValidator(_known_sink)], ...] | None = None  # None: depends on the task.
+    sinks: tuple[Annotated[str, OneOf("sink", SINKS)], ...] | None = None  # None: depends on the task.
     video_codec: VideoCodec = VideoCodec.VP9  # Codec of the sink `video`.
-    health_file: Path | None = None  # Touched while the vehicle is connected.
     sample_containers: tuple[str, ...] = ()  # Docker containers on this machine whose resource use is sampled.
-    log_level: str | None = None  # None: the default of `shared.logs`.
-    log_format: LogFormat | None = None  # None: the default of `shared.logs`.
-
-    @field_validator("vehicle", "model")
-    @classmethod
-    def _names_fit_topics(cls, name: str, info: ValidationInfo) -> str:
-        try:
-            return validate_name(str(info.field_name), name)
-        except TopicNameError as error:
-            raise ValueError(str(error)) from error
-
-    @field_validator("log_level")
-    @classmethod
-    def _level_exists(cls, level: str | None) -> str | None:
-        if level not in (None, *LEVELS):
-            raise ValueError(f"no log level {level!r}: use {', '.join(LEVELS)}")
-        return level
-
-    @field_validator("worker_addresses")
-    @classmethod
-    def _addresses_are_endpoints(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            return tuple(str(Endpoint.parse(address)) for address in addresses)
-        except EndpointError as error:
-            raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
     def _transport_has_its_addresses(self) -> Self:
-        if self.transport == "mqtt" and (self.worker_addresses or self.worker_tls_ca):
+        if TRANSPORTS[self.transport].needs_addresses:
+            if not self.worker_addresses:
+                raise ValueError(
+                    f"`transport`: {self.transport} needs `worker_addresses`, HOST:PORT of one worker or more"
+                )
+        elif self.worker_addresses or self.worker_tls_ca:
             raise ValueError(
-                "`worker_addresses`: with MQTT the broker finds the workers: leave the addresses out, or set `transport`"
+                f"`worker_addresses`: with {self.transport} the broker finds the workers: leave the addresses out, or set "
+                "`transport`"
             )
-        if self.transport != "mqtt" and not self.worker_addresses:
-            raise ValueError(f"`transport`: {self.transport} needs `worker_addresses`, HOST:PORT of one worker or more")
         return self
 
     @model_validator(mode="after")

@@ -1,16 +1,16 @@
 """Reads YAML configuration files into frozen pydantic models, with error messages that name the key and the problem."""
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from shared.errors import SkylaneError, suggestion
+from shared.errors import SkylaneError, UnknownNameError, suggestion
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
@@ -25,6 +25,38 @@ class Section(BaseModel):
     """Base class of configuration sections: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class OneOf:
+    """Marks the name of an entry of a table: `codec: Annotated[str, OneOf("codec", IMAGE_CODECS)] = "jpeg"`.
+
+    The name is looked up when the key is validated, and the flag of the key offers the same names.
+    """
+
+    def __init__(self, kind: str, names: Collection[str]) -> None:
+        """`kind` is the noun of error messages; `names` is the table, or its names."""
+        self.kind = kind
+        self.names = names
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, name: str) -> str:
+        if name not in self.names:
+            raise ValueError(str(UnknownNameError(self.kind, name, self.names)))
+        return name
+
+
+def parsed_by(parse: Callable[[Any], Any]) -> AfterValidator:
+    """Returns a validator that replaces a value by `parse(value)`; a SkylaneError of `parse` refuses the value."""
+
+    def validated(value: Any) -> Any:
+        try:
+            return parse(value)
+        except SkylaneError as error:
+            raise ValueError(str(error)) from error
+
+    return AfterValidator(validated)
 
 
 class ConfigError(SkylaneError):

@@ -2,20 +2,25 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from functools import partial
-from typing import Any, TypeVar, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from shared.config import describe_problem, dotted
+from shared.config import OneOf, describe_problem, dotted
 from shared.errors import SkylaneError
 from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _HEADINGS = "__option_headings__"
 
@@ -64,17 +69,44 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
     return version
 
 
-def number(model: type[BaseModel], key: str) -> "click.ParamType[Any]":
+def key_option(
+    section: type[BaseModel], *names: str, text: str, default: str = "", **attributes: Any
+) -> Callable[[Command], Command]:
+    """Returns the option of a configuration key; its type, range, choices and default are those of the key's field.
+
+    The option has no default of its own, so that `override` knows whether it was given. A key of type `bool` makes a
+    switch, a tuple a repeatable option.
+
+    Args:
+        section: The section of the key.
+        names: Flags, and the key if it differs from the longest flag.
+        text: The help text.
+        default: What the help shows as the default if the field's value says too little, such as "all" for None.
+        attributes: Further arguments of `click.option`, such as the `type` of a path.
+    """
+    key = next((name for name in names if not name.startswith("-")), "")
+    key = key or max(names, key=len).partition("/")[0].lstrip("-").replace("-", "_")
+    field = section.model_fields[key]
+    has_negative_form = any("/" in name for name in names)
+    if field.annotation is bool:
+        attributes = {"is_flag": True, "default": None, **attributes}
+        default = default or (("off", "on")[field.default] if has_negative_form else "")
+    else:
+        attributes = {"type": _flag_type(section, key), "multiple": tuple in _parts(field), **attributes}
+        default = default or _shown(field.default)
+    return click.option(*names, help=f"{text} [{default}]" if default else text, **attributes)
+
+
+def number(section: type[BaseModel], key: str) -> "click.ParamType[Any]":
     """Returns the type of a flag for a numeric key, with the range of the section's field."""
-    field = model.model_fields[key]
+    field = section.model_fields[key]
     limits = {
         name: getattr(constraint, name)
         for constraint in field.metadata
         for name in ("ge", "gt", "le", "lt")
         if hasattr(constraint, name)
     }
-    is_whole = int in (field.annotation, *get_args(field.annotation))
-    return (click.IntRange if is_whole else FiniteRange)(
+    return (click.IntRange if int in _parts(field) else FiniteRange)(
         min=limits.get("ge", limits.get("gt")),
         max=limits.get("le", limits.get("lt")),
         min_open="gt" in limits,
@@ -151,3 +183,38 @@ def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
         for option in options
         if option.name is not None
     }
+
+
+def _flag_type(section: type[BaseModel], key: str) -> "click.ParamType[Any] | None":
+    """Returns the type of the flag of a key: a choice, a number with its range, or None for text."""
+    for part in _parts(section.model_fields[key]):
+        if isinstance(part, OneOf):
+            return click.Choice([*part.names])
+        if get_origin(part) is Literal:
+            return click.Choice(get_args(part))
+        if isinstance(part, type) and issubclass(part, StrEnum):
+            return click.Choice([*map(str, part)])
+        if part in (int, float):
+            return number(section, key)
+    return None
+
+
+def _parts(field: FieldInfo) -> list[Any]:
+    """Returns the types that the annotation of a field consists of, and their metadata."""
+
+    def walk(annotation: Any) -> Iterator[Any]:
+        if get_origin(annotation) in (None, Literal):
+            yield annotation
+            return
+        yield get_origin(annotation)
+        for argument in get_args(annotation):
+            yield from walk(argument)
+
+    return [*walk(field.annotation), *field.metadata]
+
+
+def _shown(default: Any) -> str:
+    """Returns a default as the help shows it; empty if there is none."""
+    if default is None or default == ():
+        return ""
+    return f"{default:g}" if isinstance(default, float) else str(default)

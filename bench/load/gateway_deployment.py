@@ -11,15 +11,17 @@ from bench.load.playback import PlaybackSettings
 from bench.load.worker_process import Worker
 from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
-from edge.transports.transport import TRANSPORTS, Transport
+from edge.transports.table import TRANSPORTS
+from edge.transports.transport import Transport
 from shared.broker.broker import Broker
 from shared.registry import load
 
 # Names of `skylane edge play --transport`.
 MQTT = "mqtt"
-GRPC_TRANSPORTS = ("grpc", "tfs-grpc", "oip-grpc")
-HTTP_TRANSPORTS = ("oip-rest", "tfs-rest")
-ALL_TRANSPORTS = (MQTT, *GRPC_TRANSPORTS, *HTTP_TRANSPORTS)
+GRPC_TRANSPORTS, HTTP_TRANSPORTS = (
+    tuple(name for name, entry in TRANSPORTS.items() if entry.endpoint == endpoint) for endpoint in ("grpc", "http")
+)
+ALL_TRANSPORTS = tuple(TRANSPORTS)
 
 
 class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):

@@ -1,4 +1,4 @@
-"""The transport contract, the table of transports, and `open_transport`."""
+"""The transport contract, and `open_transport`."""
 
 import queue
 import threading
@@ -10,20 +10,12 @@ from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
+from edge.transports.table import TRANSPORTS
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
-from shared.registry import Entry, load
+from shared.registry import load
 
 MAX_QUEUED_REPLIES = 256
-
-TRANSPORTS = {  # Each is called as (EdgeConfig, session, TransportEvents).
-    "mqtt": Entry("edge.transports.mqtt.transport:open_mqtt", "edge"),
-    "grpc": Entry("edge.transports.factory:skylane_grpc", "transports"),
-    "tfs-grpc": Entry("edge.transports.factory:tensorflow_serving_grpc", "transports"),
-    "oip-grpc": Entry("edge.transports.factory:open_inference_grpc", "transports"),
-    "oip-rest": Entry("edge.transports.factory:open_inference_rest", "transports"),
-    "tfs-rest": Entry("edge.transports.factory:tensorflow_serving_rest", "transports"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shared.mqtt.inflight import MAX_INFLIGHT, MAX_INFLIGHT_BYTES
 
+CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 15
 
 
@@ -11,7 +12,7 @@ KEEPALIVE_S = 15
 class MqttSettings:
     """Timeouts and limits of one connection."""
 
-    connect_timeout_s: float = 10.0  # Time for the first connection, all attempts together.
+    connect_timeout_s: float = CONNECT_TIMEOUT_S  # Time for the first connection, all attempts together.
     connack_timeout_s: float = 3.0  # Time for the reply to one CONNECT; a broker without MQTT 5 may never reply.
     reconnect_timeout_s: float = 5.0  # Time for the broker to accept a later connection.
     link_timeout_s: float = KEEPALIVE_S  # A connection that owes an acknowledgement and is silent so long is replaced.

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from shared.flags import FiniteRange, ValidatedText
+from shared.flags import EXISTING_FILE, FiniteRange, ValidatedText
 from shared.mqtt.bus import Will
 from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.settings import CONNECT_TIMEOUT_S, MqttSettings
 from shared.network.address import Address, Certificates
 from shared.network.tls import CertificateError
 
@@ -25,7 +25,7 @@ class BrokerOptions:
     """Address, credentials and limits of a broker connection."""
 
     broker: str = DEFAULT_BROKER
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
     certs: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
@@ -84,7 +84,6 @@ class BrokerOptions:
 
 def broker_options(command: Command) -> Command:
     """Adds the options of the broker connection, which arrive under the field names of `BrokerOptions`."""
-    existing = click.Path(exists=True, dir_okay=False, path_type=Path)
     options = (
         click.option(
             "--broker",
@@ -94,7 +93,10 @@ def broker_options(command: Command) -> Command:
             f"from the file that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
         click.option(
-            "--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Connection timeout in seconds. [10]"
+            "--connect-timeout",
+            "connect_timeout_s",
+            type=FiniteRange(0.1),
+            help=f"Connection timeout in seconds. [{CONNECT_TIMEOUT_S:g}]",
         ),
         click.option(
             "--certs",
@@ -103,10 +105,10 @@ def broker_options(command: Command) -> Command:
             help="Folder with ca.crt and this node's certificate and key, <name>.crt and <name>.key. [SKYLANE_CERTS]",
         ),
         click.option(
-            "--tls-ca", type=existing, help="Certificate authority that signed the broker's certificate (PEM)."
+            "--tls-ca", type=EXISTING_FILE, help="Certificate authority that signed the broker's certificate (PEM)."
         ),
-        click.option("--tls-cert", type=existing, help="Certificate of this node (PEM)."),
-        click.option("--tls-key", type=existing, help="Private key of this node (PEM)."),
+        click.option("--tls-cert", type=EXISTING_FILE, help="Certificate of this node (PEM)."),
+        click.option("--tls-key", type=EXISTING_FILE, help="Private key of this node (PEM)."),
     )
     for option in reversed(options):
         command = option(command)

@@ -189,7 +189,7 @@ import sys
 import edge.cli
 from edge.sinks.sink import SINKS
 from edge.sources.source import SOURCES
-from edge.transports.transport import TRANSPORTS
+from edge.transports.table import TRANSPORTS
 from shared.registry import load
 for table in (SINKS, SOURCES, TRANSPORTS):
     for name in table:

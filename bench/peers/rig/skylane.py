@@ -21,7 +21,8 @@ from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
 from edge.transports.channel import RpcReply
 from edge.transports.protocols.skylane import SkylaneAdapter
-from edge.transports.transport import TRANSPORTS, Transport
+from edge.transports.table import TRANSPORTS
+from edge.transports.transport import Transport
 from shared import clock
 from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification

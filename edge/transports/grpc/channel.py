@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
+from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -15,7 +17,8 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.credentials import WorkerCredentials
+from edge.transports.credentials import WorkerCredentials, worker_address
+from edge.transports.rpc_transport import RpcTransport
 from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
@@ -62,6 +65,18 @@ class GrpcAdapter(ProtocolAdapter, Protocol):
     """A protocol adapter with the gRPC method that takes its requests."""
 
     method: str  # "/package.Service/Method".
+
+
+def grpc_transport(adapter: GrpcAdapter, config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
+    """Opens a transport that calls the workers at `config.worker_addresses` over gRPC.
+
+    Raises:
+        WorkerAddressError: an address, the certificate authority or the token cannot be used.
+    """
+    credentials = WorkerCredentials.read(config.worker_tls_ca)
+    addresses = [worker_address(address) for address in config.worker_addresses]
+    channels = {str(each): GrpcChannel(each, adapter, credentials, config.vehicle) for each in addresses}
+    return RpcTransport(adapter, channels, config, session, events.fault)
 
 
 class GrpcChannel:

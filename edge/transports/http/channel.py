@@ -6,6 +6,8 @@ from typing import Protocol
 
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
+from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.call_threads import CallThreads
 from edge.transports.channel import (
     CallOutcome,
@@ -17,8 +19,9 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.credentials import WorkerCredentials
+from edge.transports.credentials import WorkerCredentials, worker_address
 from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_error
+from edge.transports.rpc_transport import RpcTransport
 from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -48,6 +51,21 @@ class HttpAdapter(ProtocolAdapter, Protocol):
 
     path: str
     content_type: str
+
+
+def http_transport(adapter: HttpAdapter, config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
+    """Opens a transport that calls the workers at `config.worker_addresses` over HTTP.
+
+    Raises:
+        WorkerAddressError: an address, the certificate authority or the token cannot be used.
+    """
+    credentials = WorkerCredentials.read(config.worker_tls_ca)
+    addresses = [worker_address(address) for address in config.worker_addresses]
+    max_calls = 2 * config.window  # A retry runs at the same time as its first attempt.
+    channels = {
+        str(each): HttpChannel(each, adapter, credentials, config.vehicle, max_calls=max_calls) for each in addresses
+    }
+    return RpcTransport(adapter, channels, config, session, events.fault)
 
 
 class HttpChannel:

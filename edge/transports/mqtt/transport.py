@@ -20,7 +20,6 @@ from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, client_id
-from shared.network.broker_options import BrokerOptions
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _CONTROL_MESSAGES = 8  # Messages other than frames that may wait for the broker.
@@ -32,8 +31,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
     Raises:
         SkylaneError: there is no broker, or it refuses the connection.
     """
-    connection = BrokerOptions(**config.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
-    bus = connection.open(
+    bus = config.connection.open(
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         name=config.vehicle,

@@ -1,0 +1,26 @@
+"""The table of transports."""
+
+from typing import Literal, NamedTuple
+
+
+class TransportEntry(NamedTuple):
+    """A row of the table: a function (EdgeConfig, session, TransportEvents) -> Transport, by its import path."""
+
+    path: str
+    extra: str  # The pip extra that installs its dependencies.
+    endpoint: Literal["broker", "grpc", "http"]  # What it connects to; the last two are endpoints of workers.
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether the addresses of the workers must be configured: a broker finds them itself."""
+        return self.endpoint != "broker"
+
+
+TRANSPORTS = {
+    "mqtt": TransportEntry("edge.transports.mqtt.transport:open_mqtt", "edge", "broker"),
+    "grpc": TransportEntry("edge.transports.protocols.skylane:open_grpc", "transports", "grpc"),
+    "tfs-grpc": TransportEntry("edge.transports.protocols.tensorflow_serving:open_grpc", "transports", "grpc"),
+    "oip-grpc": TransportEntry("edge.transports.protocols.open_inference:open_grpc", "transports", "grpc"),
+    "oip-rest": TransportEntry("edge.transports.protocols.open_inference:open_rest", "transports", "http"),
+    "tfs-rest": TransportEntry("edge.transports.protocols.tensorflow_serving:open_rest", "transports", "http"),
+}
