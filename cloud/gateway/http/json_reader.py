@@ -18,7 +18,7 @@ MAX_VALUES = 1 << 20  # Values other than lists of numbers: each is a Python obj
 _SHOWN = 100  # Characters of a parser's error message.
 _SATURATED_LENGTH = 0xFFFFFF  # The greatest list length that simdjson reports.
 _NUMBER_BYTES = b"0123456789+-.eE \t\r\n"  # All bytes of a list of numbers except brackets and commas.
-_LAST_EXACT = 1 << 53  # From here on, float64 rounds integers.
+_LAST_EXACT = 1 << 53  # float64 rounds larger integers.
 _BUFFER_TYPES: dict[Literal["u", "i", "d"], Any] = {
     "u": np.uint64,
     "i": np.int64,
