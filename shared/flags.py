@@ -23,6 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _HEADINGS = "__option_headings__"
+_RENAMED = f"{__name__}.renamed"  # Key of a context's `meta` for the values of renamed flags.
 
 
 class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
@@ -97,6 +98,20 @@ def key_option(
     return click.option(*names, help=f"{text} [{default}]" if default else text, **attributes)
 
 
+def renamed_option(old: str, new: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Returns a hidden option that accepts `old`, the name of the flag `new` in earlier releases, with a warning.
+
+    `override` gets the value under the key of `new`, unless that flag is given as well.
+    """
+
+    def redirect(context: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None:
+            click.echo(f"warning: {old} is now called {new}, and the next release will refuse it", err=True)
+            context.meta.setdefault(_RENAMED, {})[new.lstrip("-").replace("-", "_")] = value
+
+    return click.option(old, hidden=True, expose_value=False, callback=redirect, **attributes)
+
+
 def number(section: type[BaseModel], key: str) -> "click.ParamType[Any]":
     """Returns the type of a flag for a numeric key, with the range of the section's field."""
     field = section.model_fields[key]
@@ -121,6 +136,8 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         click.UsageError: a value is not valid. The message names the flag, or the key if the value is from the section.
     """
     given = {key: value for key, value in flags.items() if value is not None and value != ()}
+    if (context := click.get_current_context(silent=True)) is not None:
+        given = context.meta.get(_RENAMED, {}) | given
     try:
         return type(section).model_validate(section.model_dump() | given)
     except ValidationError as error:

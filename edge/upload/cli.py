@@ -15,22 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge.run_summary import NOTHING_ANSWERED
 from edge.transports.credentials import worker_address
-from edge.upload.client import UploadSettings
+from edge.upload.client import UPLOAD_CLIENTS, UploadSettings
 from edge.upload.dispatcher import Dispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import FiniteRange, ValidatedText, check_version, topic_name
+from shared.flags import EXISTING_FILE, ValidatedText, check_version, key_option, override, renamed_option
 from shared.logs import configure_logging, get_logger, log_options
-from shared.registry import Entry, load
+from shared.registry import load
 from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
 
-UPLOAD_CLIENTS = {
-    "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
-    "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
-}
+_option = partial(key_option, UploadSettings)
 
 
 def _addresses(text: str) -> list[str]:
@@ -56,87 +53,52 @@ class UnwritableError(SkylaneError):
     type=ValidatedText("HOST:PORT[,…]", _addresses),
     help="Address of a worker (repeatable).",
 )
-@click.option(
-    "--transport",
-    type=click.Choice([*UPLOAD_CLIENTS]),
-    default="grpc",
-    show_default=True,
-    help="grpc: images are resized and encoded here; http: files are sent unchanged to /api/detect.",
+@_option(
+    "--transport", text="grpc: images are resized and encoded here; http: files are sent unchanged to /api/detect."
 )
-@click.option(
+@_option(
     "--vehicle",
-    "sender",
-    type=topic_name("vehicle"),
-    default="send",
-    show_default=True,
-    help="Name that identifies this sender to the workers; it must match the token if they require one.",
+    metavar="NAME",
+    text="Name that identifies this sender to the workers; it must match the token if they require one.",
 )
-@click.option(
-    "--model", type=topic_name("model"), default="road-small", show_default=True, help="Model to run on the images."
-)
-@click.option(
-    "--model-version", "version", callback=check_version, help="Version of the model. [the worker's current one]"
-)
-@click.option(
-    "--places", type=click.IntRange(1, 64), default=2, show_default=True, help="Concurrent images per worker."
-)
-@click.option(
-    "--codec",
-    type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]),
-    default="jpeg",
-    show_default=True,
-    help="Encoding of images over gRPC.",
-)
-@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality.")
+@_option("--model", metavar="NAME", text="Model to run on the images.")
+@_option("--model-version", callback=check_version, text="Version of the model.", default="the worker's current one")
+@_option("--concurrency", text="Images in progress per worker.")
+@renamed_option("--places", "--concurrency", type=int)
+@_option("--codec", text="Encoding of images over gRPC.")
+@_option("--quality", text="JPEG quality.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
 )
 @click.option(
     "--json", "lines", type=click.File("w", "utf-8"), help="File for one JSON line per image; - for standard output."
 )
-@click.option(
-    "--connect-timeout",
-    "connect_timeout_s",
-    type=FiniteRange(0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds to wait for a worker.",
-)
-@click.option(
-    "--answer-timeout",
-    "answer_timeout_s",
-    type=FiniteRange(0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a result.",
-)
+@_option("--connect-timeout", "connect_timeout_s", text="Seconds to wait for a worker.")
+@_option("--answer-timeout", "answer_timeout_s", text="Seconds to wait for a result.")
 @log_options
-@click.option(
+@_option(
     "--worker-tls-ca",
-    "tls_ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
+    type=EXISTING_FILE,
+    text="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
 )
 def send(
     images: tuple[Path, ...],
     *,
     nodes: tuple[str, ...],
-    transport: str,
-    places: int,
     output: Path | None,
     lines: IO[str] | None,
     log_level: str | None,
     log_format: str | None,
-    **options: Any,
+    **flags: Any,
 ) -> None:
     """Send IMAGES (image files, or folders of them) to workers, balanced by load.
 
     The exit code is 0, or 1 if an image was corrupt or got no result, 2 for a wrong command line, 3 if no image got one.
     """
-    configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": options["sender"]})
+    settings = override(UploadSettings(annotate=output is not None), flags)
+    configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": settings.vehicle})
     addresses = dict.fromkeys(address for node in nodes for address in _addresses(node))
-    client_type = load("transport", UPLOAD_CLIENTS, transport)
-    settings = UploadSettings(**options, annotate=output is not None)
+    client_type = load("transport", UPLOAD_CLIENTS, settings.transport)
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
@@ -158,7 +120,10 @@ def send(
 
         dispatcher = Dispatcher(valid, record)
         dispatcher.run(
-            {address: [partial(client_type, address, settings, dispatcher.has_work)] * places for address in addresses}
+            {
+                address: [partial(client_type, address, settings, dispatcher.has_work)] * settings.concurrency
+                for address in addresses
+            }
         )
     for address, reason in dispatcher.lost.items():
         _LOG.warning("worker gets no more images", address=address, reason=reason)

@@ -1,12 +1,24 @@
-"""The contract of upload clients, and their settings, results and errors."""
+"""The contract and the table of upload clients, and their settings, results and errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+from pydantic import Field
+
+from shared.config import OneOf, Section, parsed_by
 from shared.errors import SkylaneError
+from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.messages.topics import validate_name
+from shared.mqtt.settings import CONNECT_TIMEOUT_S
+from shared.registry import Entry
 
+UPLOAD_CLIENTS = {
+    "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
+    "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
+}
 CONNECT_POLL_S = 0.2  # Interval at which a client that still connects checks whether it is needed.
 
 
@@ -22,19 +34,20 @@ class ImageRefusedError(SkylaneError):
     """The worker has no result for the image."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadSettings:
-    """Settings of an upload."""
+class UploadSettings(Section):
+    """The settings of `skylane send`."""
 
-    model: str
-    version: str | None = None
-    codec: str = "jpeg"
-    quality: int = 95
-    annotate: bool = False
-    connect_timeout_s: float = 10.0
-    answer_timeout_s: float = 60.0
-    tls_ca: Path | None = None
-    sender: str = "send"  # Name of the vehicle.
+    transport: Annotated[str, OneOf("transport", UPLOAD_CLIENTS)] = "grpc"
+    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = "send"
+    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = "road-small"
+    model_version: str | None = None  # None: the worker's current one.
+    concurrency: int = Field(default=2, ge=1, le=64)  # Images in progress per worker.
+    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = "jpeg"
+    quality: int = Field(default=95, ge=1, le=100)
+    connect_timeout_s: float = Field(default=CONNECT_TIMEOUT_S, ge=0.1)
+    answer_timeout_s: float = Field(default=60.0, ge=0.1)
+    worker_tls_ca: Path | None = None
+    annotate: bool = False  # Request a copy of each image with its result drawn on.
 
 
 @dataclass(frozen=True, slots=True)

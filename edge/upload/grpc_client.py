@@ -53,10 +53,10 @@ class GrpcUploadClient:
         config = EdgeConfig(
             transport="grpc",
             worker_addresses=(address,),
-            worker_tls_ca=settings.tls_ca,
-            vehicle=settings.sender,
+            worker_tls_ca=settings.worker_tls_ca,
+            vehicle=settings.vehicle,
             model=settings.model,
-            model_version=settings.version,
+            model_version=settings.model_version,
             answer_timeout_s=settings.answer_timeout_s,
             window=1,
         )
@@ -71,11 +71,13 @@ class GrpcUploadClient:
         """See UploadClient."""
         started_ns = clock.now_ns()
         frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
-        frame_id = FrameId(self._settings.sender, _CAMERA, self._session, next(self._numbers))
+        frame_id = FrameId(self._settings.vehicle, _CAMERA, self._session, next(self._numbers))
         record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={})
         card = self._current_card()
         settings = self._settings
-        message = prepare(frame, record, Preparation(card, settings.codec, settings.quality, version=settings.version))
+        message = prepare(
+            frame, record, Preparation(card, settings.codec, settings.quality, version=settings.model_version)
+        )
         request = self._transport.pack(message)
         reply = self._send(message, request)
         if reply.status is Status.OVERLOADED:

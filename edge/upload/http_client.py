@@ -46,11 +46,11 @@ class HttpUploadClient:
             WorkerLostError: there is none within the connection timeout.
         """
         self._timeout_s = settings.answer_timeout_s
-        credentials = WorkerCredentials.read(settings.tls_ca)
-        self._client = WorkerHttpClient(worker_address(address), credentials, settings.sender, max_connections=1)
+        credentials = WorkerCredentials.read(settings.worker_tls_ca)
+        self._client = WorkerHttpClient(worker_address(address), credentials, settings.vehicle, max_connections=1)
         query = {"model": settings.model, "output": int(settings.annotate)}
-        if settings.version is not None:
-            query["version"] = settings.version
+        if settings.model_version is not None:
+            query["version"] = settings.model_version
         self._path = f"/api/detect?{urlencode(query)}"
         try:
             self._wait_for_server(settings.connect_timeout_s, is_needed)

@@ -116,7 +116,7 @@ def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
     with open_gateway(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
-        nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--places", "1")
+        nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--concurrency", "1")
         done = thread.submit(send_images, folder, lines, *nodes, "--transport", transport)
         assert started.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
@@ -155,7 +155,7 @@ def test_a_server_that_is_no_worker_gets_no_more_images(status: int, body: bytes
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         nodes = f"127.0.0.1:{server.server_port},{worker.http}"
-        send_images(folder, lines, "--nodes", nodes, "--transport", "http", "--places", "1")
+        send_images(folder, lines, "--nodes", nodes, "--transport", "http", "--concurrency", "1")
         server.shutdown()
         serving.join()
     results = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -181,7 +181,7 @@ def test_a_reply_that_arrives_byte_by_byte_times_out(folder: Path) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    settings = UploadSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
+    settings = UploadSettings(model="tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
     with ThreadingHTTPServer(("127.0.0.1", 0), SlowServer) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
@@ -211,3 +211,15 @@ def test_the_vehicle_name_must_match_the_token(
         )
     assert "6 answered" in own.output
     assert "does not allow the name send" in " ".join(others.output.split())
+
+
+def test_the_former_name_of_concurrency_is_accepted_with_a_warning(folder: Path, tmp_path: Path) -> None:
+    """Scripts of the previous release go on, and their authors learn the new name."""
+    lines = tmp_path / "lines.jsonl"
+    with open_gateway(model()) as worker:
+        done = send_images(folder, lines, "--nodes", worker.grpc, "--places", "1")
+    assert "warning: --places is now called --concurrency" in done.stderr
+    assert "6 answered" in done.output
+    refused = send_images(folder, lines, "--nodes", worker.grpc, "--places", "65")
+    assert "--concurrency: Input should be less than or equal to 64" in refused.stderr
+    assert "--places" not in CliRunner().invoke(send, ["--help"]).output
