@@ -66,7 +66,7 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
 def _result(model: Model, outputs: Outputs, geometry: Geometry) -> Any:
     card = model.card
     pixels = (card.height, card.width, 3)
-    options = RequestOptions(size="frame")
+    options = RequestOptions(size="frame", outputs=tuple(outputs))
     message = FrameMessage(
         FrameId("run", "image", "0", 0), card.name, Layout.RGB8, pixels, "raw", geometry, 0, b"", options=options
     )
