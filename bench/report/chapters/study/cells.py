@@ -114,6 +114,8 @@ def results(study: StudyLog) -> Chapter:
     ):
         if column in done and done[column].notna().any():
             parts.append(_run_chart(study, done, column, name, axis))
+    if len(study.frames):
+        parts += [_load_chart(study, done), _bytes_chart(study)]
     return Chapter("results", "Results", tuple(parts))
 
 
@@ -167,6 +169,47 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
         "showlegend": True,
     }
     return Chart(name, caption, tuple(traces), layout, height=130 + 34 * len(order))
+
+
+def _load_chart(study: StudyLog, done: pd.DataFrame) -> Chart:
+    """Shows latency against load: the cells from the lowest to the highest throughput."""
+    rates = done.reindex(columns=["cell", "throughput_hz"]).groupby("cell")["throughput_hz"].mean()
+    loads = {cell.key: float(rates[cell.key]) for cell in study.cells if cell.key in rates.index}
+    title = "frames answered per second"
+    caption = "Latency against load: median and 95th percentile of each cell's total latency at its mean throughput."
+    return _latency_chart(study, "cells_load", loads, title, caption)
+
+
+def _bytes_chart(study: StudyLog) -> Chart:
+    """Shows latency against the bytes that a frame and its result take on the link."""
+    sizes = study.frames[["cell", "bytes_up", "bytes_down"]].astype({"bytes_up": float, "bytes_down": float})
+    mean_kb = (sizes["bytes_up"] + sizes["bytes_down"]).groupby(sizes["cell"]).mean() / 1e3
+    title = "size of frame and result together, kB, of the answered frames"
+    caption = (
+        "Latency against bytes: median and 95th percentile of each cell's total latency at its mean size per frame."
+    )
+    return _latency_chart(study, "cells_bytes", mean_kb.to_dict(), title, caption)
+
+
+def _latency_chart(study: StudyLog, name: str, values: Mapping[str, float], title: str, caption: str) -> Chart:
+    """Shows the median and the 95th percentile of each cell against a value of the cell."""
+    groups = [(cell, study.group(cell).frames) for cell in study.cells]
+    shown = [
+        (values[cell.key], *np.percentile(frames["total_ms"], (50, 95)), cell.name)
+        for cell, frames in groups
+        if len(frames) and np.isfinite(values.get(cell.key, np.nan))
+    ]
+    x, p50, p95, names = (list(column) for column in zip(*shown, strict=True)) if shown else ([], [], [], [])
+    traces = []
+    for index, (percentile, y, symbol) in enumerate((("p50", p50, "circle"), ("p95", p95, "triangle-up"))):
+        colour, _ = series_style(index)
+        marker = {"size": 10, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#ffffff"}}
+        hover = f"%{{customdata}}<br>{percentile} %{{y:.2f}} ms at %{{x:.2f}}"
+        traces.append(points(percentile, x, y, marker, hover, customdata=names))
+    layout = {"xaxis": axis_from_zero(title), "yaxis": axis_from_zero("total, ms"), "showlegend": True}
+    return Chart(
+        name, f"{caption} Point at a mark for its cell.", tuple(traces), layout | {"hovermode": "closest"}, height=320
+    )
 
 
 def axes(study: StudyLog) -> Chapter:

@@ -18,6 +18,7 @@ from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog, load_study
 from bench.report.document import report_of
 from bench.report.output.json_data import report_json
+from tests.support.synthetic_study import write_study
 
 _SCENARIO = {"scenario": "offline"}
 
@@ -218,3 +219,14 @@ def test_an_axis_may_have_the_default_value_in_some_cells(tmp_path: Path) -> Non
     assert [row["frames (axis)"] for row in rows] == 2 * ["default", "49", "22"]  # `frames` is also a column.
     assert all(row["frames"] == 3 * 24 - 1 for row in rows)  # One frame was lost.
     assert _report(folder).chapters
+
+
+def test_latency_is_shown_against_load_and_bytes(tmp_path: Path) -> None:
+    """Each cell with answered frames has a median and a 95th percentile."""
+    report = report_of(ReportInput(study=load_study(write_study(tmp_path / "study"))))
+    charts = {chart.name: chart for chart in report.charts()}
+    for name in ("cells_load", "cells_bytes"):
+        p50, p95 = charts[name].traces
+        assert len(p50["x"]) == len(p95["x"]) == 3
+        assert all(low <= high for low, high in zip(p50["y"], p95["y"], strict=True))
+    assert charts["cells_load"].traces[0]["x"] == pytest.approx([6.8, 6.7, 6.6])
