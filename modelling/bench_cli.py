@@ -11,20 +11,12 @@ from rich.console import Console
 from cloud.engines.engine import ENGINES, Placement
 from cloud.models.repository import Repository
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
+from shared.tasks.task import task_named
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They import the bag reader and the engines, which other commands do not need.
     from modelling.engine_comparison import ModelBenchResult
     from modelling.verification import Verification
-
-_CAPTIONS = {
-    "segmentation": "labels: pixels with the same class; truth: mean IoU against the bag's labels",
-    "classification": "labels: frames with the same class; off by: largest difference of a probability; "
-    "truth: accuracy",
-    "detection": "labels: objects that both find; off by: largest difference of a number; truth: mean average "
-    "precision against the bag's boxes, from 12 pixels on",
-    "tensors": "labels: numbers within a thousandth of the largest; off by: largest difference of a number",
-}
 
 
 class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run time in all versions of click 8.
@@ -124,7 +116,7 @@ def _print(result: "ModelBenchResult", lines: Any) -> None:
     plan = result.plan
     table = Table(
         title=f"{plan.model}, {plan.rounds} rounds in turn",
-        caption=f"ms per run; ratio of frames per second to {result.reference}; {_CAPTIONS[result.task]}",
+        caption=f"ms per run; ratio of frames per second to {result.reference}; {task_named(result.task).comparison}",
     )
     for column in heading:
         table.add_column(column, justify="left" if column == "engine" else "right")

@@ -17,7 +17,7 @@ from shared.messages.frame import FrameMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage, Stamp
-from shared.tasks.task import task_named
+from shared.tasks.task import DEFAULT_TASK, task_named
 
 _CAMERA = "front"
 _LAST_REPLIES_TIMEOUT_S = 60.0
@@ -114,7 +114,7 @@ class GatewayClient:
             return
         self._outcomes[result.status] += 1
         if result.status is Status.ANSWERED:
-            mask = task_named("segmentation").decode(result.data, result.codec, result.shape)
+            mask = task_named(DEFAULT_TASK).decode(result.data, result.codec, result.shape)
             self._wrong_pixels += int(np.count_nonzero(np.asarray(mask) != image.mask))
             self._answered_ns.append(reply.returned_ns)
             times_ns = {stamp.stage: stamp.at_ns for stamp in result.stamps}

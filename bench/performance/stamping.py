@@ -32,6 +32,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
 from shared.stages import CLOUD_STAGES, Stage, Stamp
+from shared.tasks.task import DEFAULT_TASK
 from shared.terminal_table import Table
 
 TARGET_US = 200.0
@@ -45,7 +46,7 @@ _CARD = ModelCard(
     name=_MODEL,
     version="1",
     sha256="0" * 64,
-    task="segmentation",
+    task=DEFAULT_TASK,
     height=1,
     width=1,
     layout=Layout.RGB8,

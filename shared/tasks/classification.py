@@ -28,6 +28,7 @@ class ClassificationTask:
     labels = (1, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {"scores": Head(("logits", "probabilities"), "float32", ("labels",))}
     settings = ("top_k",)
+    comparison = "labels: frames with the same class; off by: largest difference of a probability; truth: accuracy"
 
     def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Classification:
         """Returns the classes with the highest scores, best first; equal scores are sorted by class id.

@@ -39,6 +39,10 @@ class DetectionTask:
         "scores": Head(("logits", "probabilities"), "float32", (-1, "labels")),
     }
     settings = ("box_format", "detection")
+    comparison = (
+        "labels: objects that both find; off by: largest difference of a number; truth: mean average precision against the "
+        "bag's boxes, from 12 pixels on"
+    )
 
     def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Detections:
         """Returns the objects, best first, in pixels of the original frame."""

@@ -31,6 +31,7 @@ class SegmentationTask:
     labels = (1, MAX_MASK_LABELS)
     heads: ClassVar[dict[str, Head]] = {"mask": Head(("class_ids", "scores"), "uint8", ("height", "width"))}
     settings = ()
+    comparison = "labels: pixels with the same class; truth: mean IoU against the bag's labels"
 
     def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Mask:  # noqa: ARG002
         """Returns the mask in the requested size."""

@@ -35,6 +35,7 @@ class Task(Protocol):
     labels: tuple[int, int]  # Minimum and maximum number of labels of a model.
     heads: Mapping[str, Head]  # The outputs of a model; empty if they are named by its manifest.
     settings: tuple[str, ...]  # Keys of the manifest that only this task uses.
+    comparison: str  # What a comparison of engines counts as equal labels, as difference, and as accuracy.
 
     def result(self, outputs: Mapping[str, Any], message: Any, manifest: Any) -> Any:
         """Makes the result that a FrameMessage requests from the outputs of one frame, without the batch dimension."""

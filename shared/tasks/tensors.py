@@ -31,6 +31,7 @@ class TensorsTask:
     labels = (0, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {}
     settings = ()
+    comparison = "labels: numbers within a thousandth of the largest; off by: largest difference of a number"
 
     def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Tensors:
         """Returns the outputs in the order of the message; if it names none, all in the order of the manifest."""

@@ -29,6 +29,7 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
+from shared.tasks.task import DEFAULT_TASK
 
 HEIGHT, WIDTH = 16, 24
 _MAX_IN_PROGRESS = 24  # Maximum messages in progress, unless the node is flooded.
@@ -157,7 +158,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
     with LogWriter(folder) as log:
         clocks = WorkerClocks()
         ledger = Ledger(log, LedgerSettings("car", "s1", MODEL), clocks=clocks)
-        receiver = Receiver(transport, ledger, lambda *_: None, stop, "segmentation")
+        receiver = Receiver(transport, ledger, lambda *_: None, stop, DEFAULT_TASK)
 
         def accounted() -> dict[str, int]:
             counts = ledger.counts()

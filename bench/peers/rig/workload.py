@@ -19,10 +19,9 @@ from cloud.models.repository import Repository
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from shared.messages.frame import FrameMessage
+from shared.tasks.task import task_named
 
 CODECS = ("jpeg", "raw")
-
-_HEADS = {"segmentation": "mask", "classification": "scores"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,14 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     tf = import_module("cloud.engines.tensorflow.library").tf
     repository = Repository(models)
     manifest = repository.manifest(model)
-    if manifest.task not in _HEADS:
-        raise SkylaneError(f"{model} is a model for {manifest.task}: choose one for {' or '.join(_HEADS)}")
+    if len(task_named(manifest.task).heads) != 1:
+        raise SkylaneError(f"{model} is a model for {manifest.task}: choose one with a single output, such as a mask")
     frozen = formats.read_frozen_graph(repository.file(model), manifest)
     joined = replace(frozen, graph=rewriting.defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
     whole = graphs.assemble(joined, manifest, 1)
     (head,) = whole.heads.values()
     with whole.graph.as_default():
-        answer = head if manifest.task == "segmentation" else tf.bitcast(head, tf.uint8)
+        answer = head if task_named(manifest.task).has_shape else tf.bitcast(head, tf.uint8)
         tf.identity(answer, MASK.partition(":")[0])
     path.write_bytes(whole.graph.as_graph_def().SerializeToString())
 
@@ -97,6 +96,8 @@ def _jobs(plan: PlaybackSettings, model: Model) -> list[Job]:
 
 def _truth(model: Model, picture: Images) -> Pixels:
     """Returns the mask of a direct call, or the bytes of its scores."""
-    (answer,) = model.infer(picture[None])[_HEADS[model.card.task]]
-    mask: Pixels = answer if model.card.task == "segmentation" else answer.view(np.uint8).reshape(len(answer), -1)
+    task = task_named(model.card.task)
+    (head,) = task.heads
+    (answer,) = model.infer(picture[None])[head]
+    mask: Pixels = answer if task.has_shape else answer.view(np.uint8).reshape(len(answer), -1)
     return mask
