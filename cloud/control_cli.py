@@ -168,7 +168,7 @@ def _check_online(bus: Bus, worker: str) -> None:
 
 def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Console) -> None:
     printers: dict[Verb, Callable[[], None]] = {
-        Verb.LIST: lambda: console.print(_models(reply)),
+        Verb.LIST: lambda: console.print(models_table(reply)),
         Verb.METADATA: lambda: console.print(_metadata(reply)),
         Verb.READY: lambda: click.echo(_readiness(request, reply)),
         Verb.LOAD: lambda: _echo_entries(reply, f"is served after {reply.took_ms or 0:.0f} ms"),
@@ -177,7 +177,8 @@ def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Co
     printers[verb]()
 
 
-def _models(reply: ControlReply) -> Table:
+def models_table(reply: ControlReply) -> Table:
+    """Returns the models of a worker as a table."""
     table = Table(title=f"Models of worker {reply.worker}")
     for heading in ("model", "version", "state", "task", "engine", "SHA-256", ""):
         table.add_column(heading)

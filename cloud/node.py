@@ -32,7 +32,7 @@ from shared.mqtt.bus import Bus
 from shared.runtime.health_file import HealthFile
 from shared.runtime.threads import ThreadGroup
 
-_DRAIN_S = 30.0
+DRAIN_S = 30.0
 _LOG = get_logger("cloud")
 
 PipelineStage = tuple[Callable[[], None], Sequence[threading.Thread]]  # Its close function and its threads.
@@ -55,7 +55,7 @@ class WorkerSettings:
     takes_control: bool = True  # True if operators can load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Names of these operators; empty: all that the broker admits.
     gateway: GatewaySettings | None = None  # None: frames arrive only over the broker.
-    drain_s: float = _DRAIN_S  # The longest wait for each stage when the worker stops.
+    drain_s: float = DRAIN_S  # The longest wait for each stage when the worker stops.
     health_file: Path | None = None
 
     @property

@@ -29,7 +29,7 @@ from shared.runtime.health_file import HealthFile
 from shared.runtime.threads import ThreadGroup
 
 _TICK_S = 0.1
-_DRAIN_S = 5.0  # Time that a stopped run waits for answers.
+DRAIN_S = 5.0  # Time that a stopped run waits for answers.
 _JOIN_TIMEOUT_S = 60.0
 
 
@@ -223,13 +223,13 @@ class EdgeNode:
         return counts
 
     def _wait_for_answers(self, on_tick: Callable[[], None]) -> None:
-        """Waits until every frame in flight has ended; a stopped run waits for `_DRAIN_S` only."""
+        """Waits until every frame in flight has ended; a stopped run waits for `DRAIN_S` only."""
         waited_s = 0.0
         while not self._ledger.wait_until_idle(_TICK_S):
             on_tick()
             if self._stopped.is_set():
                 waited_s += _TICK_S
-            if waited_s > _DRAIN_S or self._finished.is_set():
+            if waited_s > DRAIN_S or self._finished.is_set():
                 return
 
     def _on_thread_failure(self) -> None:

@@ -36,8 +36,8 @@ DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
 BoxFields = tuple[str, float, float, float, float]  # Class, left and upper edge, width and height in pixels.
 
 _CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-_SPARE_BYTES = 1 << 24  # Disk space kept free for the index.
-_COMMIT_BYTES = 1 << 25  # Maximum data that a killed sqlite recording loses.
+SPARE_BYTES = 1 << 24  # Disk space kept free for the index.
+COMMIT_BYTES = 1 << 25  # Maximum data that a killed sqlite recording loses.
 _FAILURES = (
     OSError,
     sqlite3.Error,
@@ -187,7 +187,7 @@ class BagWriter:
 
     def _commit(self, size: int) -> None:
         self._uncommitted_bytes += size
-        if self._uncommitted_bytes >= _COMMIT_BYTES and isinstance(self._storage, Sqlite3Writer):
+        if self._uncommitted_bytes >= COMMIT_BYTES and isinstance(self._storage, Sqlite3Writer):
             self._storage.conn.commit()
             self._uncommitted_bytes = 0
 
@@ -197,7 +197,7 @@ class BagWriter:
         disk = shutil.disk_usage(self.path.parent)
         if not disk.total or not os.access(self.path.parent, os.W_OK):
             raise BagWriteError(f"bag {self.path}: nothing can be written in {self.path.parent}: write elsewhere")
-        if disk.free < _SPARE_BYTES + 2 * size + copy:
+        if disk.free < SPARE_BYTES + 2 * size + copy:
             raise BagWriteError(
                 f"bag {self.path}: the disk is full; the {self.message_count} messages written before can be read: "
                 f"free some space, or write elsewhere"

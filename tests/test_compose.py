@@ -147,7 +147,7 @@ def test_every_dependency_can_become_ready() -> None:
 
 def test_nodes_have_time_to_drain() -> None:
     """By default an engine sends SIGKILL after 10 s, which loses frames in progress."""
-    drains_s = dict.fromkeys(VEHICLES, edge.node._DRAIN_S) | dict.fromkeys(WORKERS, cloud.node._DRAIN_S)
+    drains_s = dict.fromkeys(VEHICLES, edge.node.DRAIN_S) | dict.fromkeys(WORKERS, cloud.node.DRAIN_S)
     for name, limit_s in drains_s.items():
         assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > limit_s
 

@@ -75,6 +75,11 @@ class Worker(AbstractContextManager["Worker"]):
         return self._process.pid
 
     @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
+
+    @property
     def is_running(self) -> bool:
         """Whether the process still runs."""
         return self._process.poll() is None

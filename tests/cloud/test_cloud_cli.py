@@ -102,7 +102,7 @@ def test_a_worker_process_drains_on_termination_signals(
             os.kill(worker.pid, signal.SIGTERM)
             os.kill(worker.pid, signal.SIGHUP)
             assert statuses.get(timeout=WAIT_S).state is NodeState.OFFLINE
-        assert worker._process.returncode == 0
+        assert worker.exit_code == 0
     entries = [entry for line in lines if (entry := read_line(line)) is not None]
     assert len(entries) == len(lines)
     assert all((entry.fields["node"], entry.fields["worker"]) == ("cloud", name) for entry in entries)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import skylane
-from cloud.control_cli import _models
+from cloud.control_cli import models_table
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlReply, ModelEntry, ModelState
@@ -108,5 +108,5 @@ def test_brackets_in_errors_are_printed() -> None:
     """Rich would read them as markup."""
     entry = ModelEntry("tiny", "1", ModelState.BROKEN, detail="[/] is no list of [names]")
     shown = StringIO()
-    Console(file=shown, width=200).print(_models(ControlReply("n1", "w", models=(entry,))))
+    Console(file=shown, width=200).print(models_table(ControlReply("n1", "w", models=(entry,))))
     assert "[/] is no list of [names]" in shown.getvalue()

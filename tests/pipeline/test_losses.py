@@ -57,7 +57,7 @@ def test_frames_past_their_deadline_expire_at_both_nodes(
         vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retries=False)
 
         def tick() -> None:
-            if held.is_set() and vehicle.counts().in_flight == 6 and node._admission.depth:
+            if held.is_set() and vehicle.counts().in_flight == 6 and node.submission.admission.depth:
                 passed.set()  # One frame is in the engine and at least one waits to be decoded: the clock jumps.
             if vehicle.counts().outcomes.get(Outcome.LOST):
                 gate.set()

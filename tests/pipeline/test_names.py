@@ -16,6 +16,7 @@ import pytest
 
 from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
+from shared import clock
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
@@ -108,8 +109,8 @@ def test_a_second_vehicle_with_the_name_ends_with_a_complete_log(
             announce()
 
         has_log = threading.Event()  # Set when the first frame is in flight.
-        first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append)
-        first._since_ns -= 3600 * 10**9
+        since_ns = clock.now_ns() - 3600 * 10**9
+        first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append, since_ns=since_ns)
         first.open(bus)
         bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, on_frame)
         code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())

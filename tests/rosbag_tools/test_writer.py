@@ -176,7 +176,7 @@ def test_a_bag_is_completed_before_the_disk_is_full(
     path = tmp_path / PATHS[bag_format]
     with BagWriter(path, bag_format) as writer:
         write(writer, 2)
-        monkeypatch.setattr(writer_module, "_SPARE_BYTES", 1 << 60)
+        monkeypatch.setattr(writer_module, "SPARE_BYTES", 1 << 60)
         with pytest.raises(BagWriteError, match="the disk is full; the 2 messages"):
             write(writer, 1)
     with AnyReader([path]) as reader:
@@ -201,7 +201,7 @@ def test_a_sudden_write_error_loses_only_the_last_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bag_format: str
 ) -> None:
     """There is no room for an index, but the messages that were written are still read in sequence."""
-    monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
+    monkeypatch.setattr(writer_module, "COMMIT_BYTES", 1)
     path = tmp_path / PATHS[bag_format]
     frames = np.random.default_rng(1).integers(0, 256, (20, 512, 1024), np.uint8)
 
@@ -220,7 +220,7 @@ def test_a_sudden_write_error_loses_only_the_last_messages(
 
 def test_sqlite_messages_are_committed_during_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed recorder loses all messages since the last commit."""
-    monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
+    monkeypatch.setattr(writer_module, "COMMIT_BYTES", 1)
     with BagWriter(tmp_path / "drive", "sqlite3") as writer:
         write(writer, 3)
         with closing(sqlite3.connect(tmp_path / "drive" / "drive.db3")) as other:

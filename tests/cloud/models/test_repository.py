@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud.engines.tensorflow.engine import TensorFlowEngine
 from cloud.engines.tensorflow.library import tf
 from cloud.models.model import ImagesError, OutputError
 from cloud.models.repository import Repository, RepositoryError, default_root
@@ -284,13 +285,13 @@ def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatc
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
     with workshop.repository.load("m", max_batch=3) as model:
         sizes: list[int] = []
-        infer = model._engine.infer
+        infer = TensorFlowEngine.infer
 
-        def watched(images: Any) -> Any:
+        def watched(engine: TensorFlowEngine, images: Any) -> Any:
             sizes.append(len(images))
-            return infer(images)
+            return infer(engine, images)
 
-        monkeypatch.setattr(model._engine, "infer", watched)
+        monkeypatch.setattr(TensorFlowEngine, "infer", watched)
         assert len(model.warm_up()) == 2
     assert sizes == [1, 1, 3, 3]
 

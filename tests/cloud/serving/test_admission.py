@@ -1,5 +1,8 @@
+import gc
 import threading
+import tracemalloc
 from collections import Counter, deque
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -50,6 +53,19 @@ def _drain(admission: Admission) -> list[Request]:
     return taken
 
 
+def _grown_bytes(action: Callable[[], None]) -> int:
+    """Returns how many bytes remain allocated after an action."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        action()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return after - before
+
+
 def test_frames_of_a_camera_keep_their_order() -> None:
     """Frames of one camera never overtake each other, even if their due times differ."""
     admission = Admission()
@@ -85,10 +101,14 @@ def test_turns_of_idle_vehicles_are_forgotten() -> None:
     """Invented vehicle names must not fill the memory, nor take the turn of a waiting vehicle."""
     admission = Admission(max_frames=2)
     admission.offer(_request(vehicle="first"))
-    for number in range(100):
-        admission.offer(_request(vehicle=f"car-{number}"))
-        admission.take(lambda request: None if request.vehicle == "first" else request)
-    assert len(admission._turns) <= 13
+
+    def serve(count: int, prefix: str) -> None:
+        for number in range(count):
+            admission.offer(_request(vehicle=f"{prefix}-{number}"))
+            admission.take(lambda request: None if request.vehicle == "first" else request)
+
+    serve(100, "early")
+    assert _grown_bytes(lambda: serve(2000, "late")) < 50_000
     assert [request.vehicle for request in _drain(admission)] == ["first"]
 
 
@@ -186,10 +206,14 @@ def test_a_frame_that_is_not_chosen_keeps_its_turn() -> None:
 def test_far_deadlines_of_taken_frames_are_forgotten() -> None:
     """Otherwise the heap of deadlines would grow with every frame."""
     admission = Admission(max_frames=4)
-    for _ in range(1000):
-        admission.offer(_request(budget_ms=80_000_000))
-        _take(admission)
-    assert len(admission._deadlines) < 50
+
+    def serve(count: int) -> None:
+        for _ in range(count):
+            admission.offer(_request(budget_ms=80_000_000))
+            _take(admission)
+
+    serve(100)
+    assert _grown_bytes(lambda: serve(2000)) < 50_000
 
 
 def test_a_closed_queue_accepts_no_frames_but_can_be_emptied() -> None:
