@@ -145,7 +145,8 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         from_file = section.model_fields_set - given.keys()
 
         def rename(key: str) -> str:
-            return key if key in from_file else flag_names.get(key, key)
+            field = key.partition(".")[0]  # A key of a list ends in an index.
+            return key if field in from_file else flag_names.get(field, key)
 
         first = error.errors(include_url=False)[0]
         key, problem = rename(dotted(first["loc"])), describe_problem(first, type(section), rename)

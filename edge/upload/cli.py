@@ -64,7 +64,7 @@ class UnwritableError(SkylaneError):
 @_option("--model", metavar="NAME", text="Model to run on the images.")
 @_option("--model-version", callback=check_version, text="Version of the model.", default="the worker's current one")
 @_option("--concurrency", text="Images in progress per worker.")
-@renamed_option("--places", "--concurrency", type=int)
+@renamed_option("--places", "--concurrency", type=click.IntRange(1, 64))
 @_option("--codec", text="Encoding of images over gRPC.")
 @_option("--quality", text="JPEG quality.")
 @click.option(

@@ -80,7 +80,8 @@ def test_a_quantised_model_is_made_from_a_copy_of_the_users_model(
     assert Repository(built).names() == ("mine",)
     (command,) = commands
     given = quantize.make_context("quantize", command[command.index("quantize") + 1 :]).params
-    assert (given["name"], given["precision"], given["new_name"], given["root"]) == ("mine", "int8", "mine-int8", built)
+    assert (given["name"], given["precision"], given["new_name"]) == ("mine", "int8", "mine-int8")
+    assert given["repository"].root == built
 
 
 def test_an_engine_that_cannot_read_quantised_models_is_rejected(tmp_path: Path) -> None:
