@@ -98,6 +98,11 @@ def key_option(
     return click.option(*names, help=f"{text} [{default}]" if default else text, **attributes)
 
 
+def warn_renamed(old: str, new: str) -> None:
+    """Warns on standard error that a flag or command has a new name."""
+    click.echo(f"warning: {old} is now called {new}, and the next release will refuse it", err=True)
+
+
 def renamed_option(old: str, new: str, **attributes: Any) -> Callable[[Command], Command]:
     """Returns a hidden option that accepts `old`, the name of the flag `new` in earlier releases, with a warning.
 
@@ -106,7 +111,7 @@ def renamed_option(old: str, new: str, **attributes: Any) -> Callable[[Command],
 
     def redirect(context: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None:
-            click.echo(f"warning: {old} is now called {new}, and the next release will refuse it", err=True)
+            warn_renamed(old, new)
             context.meta.setdefault(_RENAMED, {})[new.lstrip("-").replace("-", "_")] = value
 
     return click.option(old, hidden=True, expose_value=False, callback=redirect, **attributes)

@@ -1,4 +1,7 @@
-"""The contract of a fault scenario: the fault, the expected behaviour, and the measured values."""
+"""The contract of a fault scenario: the fault, the expected behaviour, and the measured values.
+
+To add one, extend `SCENARIOS` in a module of `scenarios`, and the table in docs/guides/faults.md.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

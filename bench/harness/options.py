@@ -12,7 +12,7 @@ from bench.harness.environment import sample_bag
 from bench.harness.output import progress, show
 from cloud.models.repository import default_root
 from shared.broker.broker import BrokerKind
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -75,7 +75,7 @@ def _old_option(old: str, flag: str, name: str, keywords: Mapping[str, Any]) -> 
 
     def warn(_: click.Context, __: click.Parameter, value: Any) -> Any:
         if value:
-            click.echo(f"skylane: {old} is now {flag}, and will be removed in the next release", err=True)
+            warn_renamed(old, flag)
         return value
 
     return click.Option([old, f"{_FORMER}{name}"], callback=warn, **{**keywords, "hidden": True})
@@ -85,9 +85,7 @@ def renamed_command(old: str, command: click.Command) -> click.Command:
     """Returns a hidden command with the old name of another one, which warns and then runs it."""
 
     def run(**settings: Any) -> None:
-        click.echo(
-            f"skylane: 'bench {old}' is now 'bench {command.name}', and will be removed in the next release", err=True
-        )
+        warn_renamed(f"bench {old}", f"bench {command.name}")
         assert command.callback is not None
         command.callback(**settings)
 

@@ -104,13 +104,13 @@ ChapterPart = CollapsedTable | Paragraph | Caution | ReportTable | Chart | Frame
 class Chapter:
     """A chapter of a report; `anchor` is the fragment of its URL on the page.
 
-    The page shows only the heading of a folded chapter until the reader opens it; its cautions also stand at the top.
+    The page shows only the heading of a collapsed chapter until the reader opens it; its cautions also stand at the top.
     """
 
     anchor: str
     title: str
     parts: tuple[ChapterPart, ...]
-    is_folded: bool = False
+    is_collapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class ReportContent:
                     yield part.table if isinstance(part, CollapsedTable) else part
 
     def cautions(self) -> Iterator[tuple[Chapter, Caution]]:
-        """Yields the cautions of folded chapters, which a reader would not see there."""
-        for chapter in filter(lambda chapter: chapter.is_folded, self.chapters):
+        """Yields the cautions of collapsed chapters, which a reader would not see there."""
+        for chapter in filter(lambda chapter: chapter.is_collapsed, self.chapters):
             yield from ((chapter, part) for part in chapter.parts if isinstance(part, Caution))
 
     def charts(self) -> Iterator[Chart]:

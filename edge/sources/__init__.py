@@ -1,4 +1,4 @@
 """Sources of frames: bags, videos, folders of images, cameras.
 
-Start with `source`, the contract and the table of sources.
+Start with `source`, the table of sources. The contract is `FrameSource` in `shared.imaging.frames`.
 """

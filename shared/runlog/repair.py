@@ -1,4 +1,4 @@
-"""Completes the log of a killed run: adds rows for frames that it lacks.
+"""Completes the log of a killed run: adds rows for frames that it lacks (`skylane report RUN --repair`).
 
 The outcome of frames whose rows a full disk lost may still be known, see `shared.runlog.lost_rows`.
 """

@@ -68,7 +68,7 @@ def render(report: ReportContent) -> str:
 
 
 def _header(report: ReportContent) -> str:
-    """Returns the title, the summary, the key figures, the picture and the cautions of folded chapters."""
+    """Returns the title, the summary, the key figures, the picture and the cautions of collapsed chapters."""
     figures = "".join(
         f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.value)}<span>{escape(figure.note)}</span></dd></div>"
         for figure in report.key_figures
@@ -116,7 +116,9 @@ def _link(chapter: Chapter) -> str:
 def _chapter(chapter: Chapter, numbers: Mapping[str, int]) -> str:
     parts = "\n".join(_part(part, numbers) for part in chapter.parts)
     heading = f'<h2 id="{chapter.anchor}-title">{escape(chapter.title)}</h2>'
-    content = f"<details><summary>{heading}</summary>{parts}</details>" if chapter.is_folded else f"{heading}\n{parts}"
+    content = (
+        f"<details><summary>{heading}</summary>{parts}</details>" if chapter.is_collapsed else f"{heading}\n{parts}"
+    )
     return f'<section id="{chapter.anchor}" aria-labelledby="{chapter.anchor}-title">{content}\n</section>'
 
 

@@ -139,15 +139,15 @@
     link.addEventListener("click", (event) => { event.preventDefault(); download(link.dataset.csv); });
   }
 
-  // A link to a folded chapter opens it.
-  function unfold() {
+  // A link to a collapsed chapter opens it.
+  function expand() {
     const details = document.querySelector(`section:target > details`);
     if (!details || details.open) return;
     details.open = true;
     details.scrollIntoView();
   }
-  window.addEventListener("hashchange", unfold);
-  unfold();
+  window.addEventListener("hashchange", expand);
+  expand();
 
   // Each chart is drawn when the reader scrolls near it, so that the page opens quickly.
   const near = new IntersectionObserver((entries) => {

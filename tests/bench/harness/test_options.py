@@ -29,7 +29,7 @@ _gateway = options.bench_command(
     [
         ([], "a b, 20 frames", ""),
         (["--transport", "c", "--frames", "30"], "c, 30 frames", ""),
-        (["--door", "c", "--door", "a"], "c a, 20 frames", "skylane: --door is now --transport"),
+        (["--door", "c", "--door", "a"], "c a, 20 frames", "warning: --door is now called --transport"),
     ],
 )
 def test_an_option_sets_its_field_also_by_its_old_name(flags: list[str], used: str, warning: str) -> None:

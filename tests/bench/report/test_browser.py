@@ -226,8 +226,8 @@ def test_a_click_on_the_legend_hides_a_series(visit: Visit) -> None:
     assert visit.page.evaluate(shown)
 
 
-def test_a_link_opens_a_folded_chapter(visit: Visit) -> None:
-    """The setup is folded at the end of the page."""
+def test_a_link_opens_a_collapsed_chapter(visit: Visit) -> None:
+    """The setup is collapsed at the end of the page."""
     setup = visit.page.locator("#provenance > details")
     visit.page.evaluate("document.querySelector('#provenance > details').open = false")
     visit.page.locator("nav a[href='#outcomes']").click()

@@ -52,13 +52,13 @@ def test_the_summary_has_outcomes_latencies_and_the_longest_stage(report: Report
 
 
 def test_the_chapters_of_a_run_have_a_fixed_order(report: ReportContent) -> None:
-    """Results come first; the consistency of the log and the setup are folded at the end."""
+    """Results come first; the consistency of the log and the setup are collapsed at the end."""
     anchors = [chapter.anchor for chapter in report.chapters]
     assert anchors == [
         "stages", "outcomes", "distribution", "timeline", "load", "throughput", "clocks", "resources", "statistics",
         "consistency", "provenance",
     ]  # fmt: skip
-    assert [chapter.anchor for chapter in report.chapters if chapter.is_folded] == anchors[-2:]
+    assert [chapter.anchor for chapter in report.chapters if chapter.is_collapsed] == anchors[-2:]
 
 
 def test_the_key_figures_stand_at_the_top(report: ReportContent) -> None:
@@ -72,7 +72,7 @@ def test_the_key_figures_stand_at_the_top(report: ReportContent) -> None:
     assert report.picture.url.startswith("data:image/jpeg;base64,")
 
 
-def test_cautions_of_folded_chapters_stand_at_the_top(run: Path, tmp_path: Path) -> None:
+def test_cautions_of_collapsed_chapters_stand_at_the_top(run: Path, tmp_path: Path) -> None:
     """A reader must not miss that a run is incomplete or that its log is inconsistent."""
     copied = tmp_path / "run"
     shutil.copytree(run, copied)

@@ -1,4 +1,4 @@
-"""How frames of a run overlap: a Gantt chart, the depth of each queue over time, and latency against load."""
+"""The overlap of frames in a run: a Gantt chart, the depth of each queue over time, and latency against load."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ _QUEUES = {  # The stages in which a frame waits.
     "batched": "batch and engine",
 }
 _MAX_STEPS = 1000
-_NEEDS_BOTH = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
+_NO_SPLIT = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
 
 
 def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
@@ -35,7 +35,7 @@ def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
     if answered.empty:
         return not_measured("load", _TITLE)
     intervals = stage_intervals(answered, start_ns)
-    note = ("" if "uplink" in intervals else _NEEDS_BOTH) + unanswered_note(read, len(answered))
+    note = ("" if "uplink" in intervals else _NO_SPLIT) + unanswered_note(read, len(answered))
     due = seconds_since(answered, "t_due_ns", start_ns)
     in_system = frames_in_system(due, due + column_values(answered, "total_ms") / 1e3)
     parts = (
@@ -53,17 +53,16 @@ def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
     labels = [f"#{sequence}" for sequence in rows["sequence"]]
     durations = stage_durations(rows)
     traces = tuple(
-        stage_bar(
-            stage, labels, 1e3 * (end - begin), "%{y}: %{customdata:.3f} ms", base=begin, customdata=durations[stage]
-        ) | {"x": end - begin}
+        stage_bar(stage, labels, end - begin, "%{y}: %{customdata:.3f} ms", base=begin, customdata=durations[stage])
         for stage, (begin, end) in stage_intervals(rows, start_ns).items()
-    )  # fmt: skip
+    )
     due = seconds_since(rows, "t_due_ns", start_ns)
     done = due + column_values(rows, "total_ms") / 1e3
     most = int(queue_depth(due, done)[1].max(initial=1))
     caption = (
         f"When each of {len(rows)} successive answered frames in the middle of the run was in which stage. "
         f"{f'Up to {most} of them are under way at the same time.' if most > 1 else 'They do not overlap.'}"
+        f"{'' if 'uplink' in durations else _NO_SPLIT}"
     )
     layout = STACKED_LAYOUT | {
         "barmode": "overlay",
@@ -146,7 +145,7 @@ def queue_depth(begin: Floats, end: Floats) -> tuple[Floats, Floats]:
     waits = end > begin
     times = np.concatenate((begin[waits], end[waits]))
     changes = np.repeat([1.0, -1.0], int(waits.sum()))
-    order = np.lexsort((changes, times))  # At the same time, frames leave before others enter.
+    order = np.lexsort((changes, times))  # Frames that leave at the same time as others enter come first.
     return times[order], np.cumsum(changes[order])
 
 

@@ -37,7 +37,7 @@ def chapter(run: RunLog) -> Chapter:
     """Returns the setup of one run."""
     if not run.manifest:
         caution = Caution("The run has no readable manifest: source, model and settings are unknown.")
-        return Chapter("provenance", _TITLE, (caution,), is_folded=True)
+        return Chapter("provenance", _TITLE, (caution,), is_collapsed=True)
     parts: list[ChapterPart] = []
     if (state := plain_text(run.manifest.get("state") or _UNKNOWN)) != "complete":
         parts.append(Caution(f"The state of this run is not complete but {state}: frames can be missing at its end."))
@@ -52,7 +52,7 @@ def chapter(run: RunLog) -> Chapter:
     parts.append(ReportTable("provenance", "Summary of the run's setup.", columns, tuple(_overview(run, workers))))
     manifest = ReportTable("manifest", "Manifest of the run.", columns, tuple(manifest_rows(run.manifest)))
     parts.append(CollapsedTable("Complete manifest", manifest))
-    return Chapter("provenance", _TITLE, tuple(parts), is_folded=True)
+    return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)
 
 
 def consistency(problems: Sequence[Problem], rows: int) -> Chapter:
@@ -60,13 +60,13 @@ def consistency(problems: Sequence[Problem], rows: int) -> Chapter:
     title = "Log consistency"
     if not problems:
         passed = Paragraph(f"All {rows:,} rows could be read, and every check passed.")
-        return Chapter("consistency", title, (passed,), is_folded=True)
+        return Chapter("consistency", title, (passed,), is_collapsed=True)
     found = "1 problem was" if len(problems) == 1 else f"{len(problems)} problems were"
     caution = Caution(f"{found} found. Unreadable values are not included in this report and never estimated.")
     listed = tuple((str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems)
     columns = (*text_columns("file"), *number_columns("row"), *text_columns("column", "problem"))
     table = ReportTable("problems", "Problems of the log, with their positions in the files.", columns, listed)
-    return Chapter("consistency", title, (caution, table), is_folded=True)
+    return Chapter("consistency", title, (caution, table), is_collapsed=True)
 
 
 def comparison(runs: Sequence[RunLog]) -> Chapter:
@@ -92,7 +92,7 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         table = ReportTable("provenance_common", "Common values of all runs.", columns, common)
         parts.append(CollapsedTable("Common values of all runs", table))
     parts = parts or [Paragraph("Not known: no run has a manifest.")]
-    return Chapter("provenance", _TITLE, tuple(parts), is_folded=True)
+    return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)
 
 
 def _workers(run: RunLog) -> pd.DataFrame:

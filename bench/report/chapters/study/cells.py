@@ -58,7 +58,7 @@ def provenance(study: StudyLog) -> Chapter:
     manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
     columns = text_columns("what", "value")
     parts.append(ReportTable("provenance", "Manifest of the study.", columns, tuple(manifest_rows(manifest))))
-    return Chapter("provenance", "Setup", tuple(parts), is_folded=True)
+    return Chapter("provenance", "Setup", tuple(parts), is_collapsed=True)
 
 
 def _axis_text(value: Any) -> str:
