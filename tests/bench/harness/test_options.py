@@ -45,7 +45,7 @@ def test_the_old_name_of_a_command_warns_and_runs_it() -> None:
     old = options.renamed_command("doors", _gateway)
     done = CliRunner().invoke(old, ["--frames", "30"], catch_exceptions=False)
     assert done.stdout.splitlines()[0] == "a b, 30 frames"
-    assert "'bench doors' is now 'bench gateway'" in done.stderr
+    assert "bench doors is now called bench gateway" in done.stderr
     assert bench.commands["doors"].params == bench.commands["gateway"].params
     assert "doors" not in CliRunner().invoke(bench, ["--help"]).stdout
 
