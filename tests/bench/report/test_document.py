@@ -9,7 +9,7 @@ import pytest
 
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
-from bench.report.chapters.run.load import frames_in_system, queue_depth
+from bench.report.chapters.run.load import frames_in_system, mean_queue_depth, queue_depth
 from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInputError, load_report_input
 from bench.report.document import ReportError, report_of, write_report
@@ -99,6 +99,8 @@ def test_queue_depths_and_loads_follow_from_the_stage_durations() -> None:
     times, depth = queue_depth(begin, begin + 0.015)
     np.testing.assert_allclose(times, [0, 0.010, 0.015, 0.020, 0.025, 0.035])
     assert depth.tolist() == [1, 2, 1, 2, 1, 0]
+    mean = mean_queue_depth(begin, begin + 0.015, np.array([0.0, 0.010, 0.020, 0.040]))
+    np.testing.assert_allclose(mean, [1.0, 1.5, 1.0])  # 10, 15 and 20 ms of waiting.
     assert frames_in_system(begin, begin + 0.025).tolist() == [0, 1, 2]
 
 

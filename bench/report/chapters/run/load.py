@@ -1,5 +1,7 @@
 """The overlap of frames in a run: a Gantt chart, the depth of each queue over time, and latency against load."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -26,7 +28,8 @@ _QUEUES = {  # The stages in which a frame waits.
     "dequeued": "the worker's queue",
     "batched": "batch and engine",
 }
-_MAX_STEPS = 1000
+_QUEUE_INTERVALS = 100
+_MAX_TICKS = 8
 _NO_SPLIT = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
 
 
@@ -74,24 +77,26 @@ def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
 
 
 def _queue_chart(intervals: dict[str, tuple[Floats, Floats]], note: str) -> Chart:
-    """Shows how many frames wait in each queue."""
+    """Shows how many frames wait in each queue on average, in successive intervals."""
+    edges = np.linspace(0.0, max(float(end.max()) for _, end in intervals.values()), _QUEUE_INTERVALS + 1)
     traces: list[Trace] = []
     mean_waits = {}
     for index, (stage, queue) in enumerate(_QUEUES.items()):
         begin, end = intervals[stage]
-        times, depth = _thinned(*queue_depth(begin, end))
         colour, dash = series_style(index)
-        style = {"color": colour, "width": 1.5, "shape": "hv", "dash": dash}
-        traces.append(line(f"{stage}: {queue}", times, depth, style, f"{queue}: %{{y}} frames"))
+        style = {"color": colour, "width": 1.5, "shape": "hvh", "dash": dash}
+        depth = mean_queue_depth(begin, end, edges)
+        hover = f"{queue}: %{{y:.3f}} frames on average"
+        traces.append(line(f"{stage}: {queue}", (edges[:-1] + edges[1:]) / 2, depth, style, hover))
         mean_waits[queue] = 1e3 * float((end - begin).mean())
     longest = max(mean_waits, key=lambda queue: mean_waits[queue])
     caption = (
-        f"Frames that wait in each queue over time. The longest mean wait is that for {longest}: "
-        f"{milliseconds(mean_waits[longest])}.{note}"
+        f"Mean number of frames that wait in each queue, in {_QUEUE_INTERVALS} intervals of {number(edges[1])} s. The "
+        f"longest mean wait is that for {longest}: {milliseconds(mean_waits[longest])}.{note}"
     )
     layout = {
         "xaxis": axis_from_zero(TIME_AXIS_TITLE),
-        "yaxis": axis_from_zero("waiting frames", tickformat=",d", nticks=6),
+        "yaxis": axis_from_zero("waiting frames, mean"),
         "showlegend": True,
     }
     return Chart("queue_depth", caption, tuple(traces), layout, height=320)
@@ -122,13 +127,18 @@ def _load_chart(answered: pd.DataFrame, in_system: Floats) -> Chart:
     )
     layout = {
         "xaxis": axis(
-            "frames in the system when the frame became due", tickformat=",d", range=[loads[0] - 0.5, loads[-1] + 0.5]
+            "frames in the system before it", dtick=_whole_step(loads[-1]), range=[loads[0] - 0.5, loads[-1] + 0.5]
         ),
         "yaxis": axis_from_zero("total, ms"),
         "showlegend": True,
         "hovermode": "closest",
     }
     return Chart("latency_load", caption, traces, layout, height=320)
+
+
+def _whole_step(largest: float) -> int:
+    """Returns a distance of ticks for counts up to `largest`; labels between whole numbers would be rounded."""
+    return max(1, math.ceil(largest / _MAX_TICKS))
 
 
 def frames_in_system(due: Floats, done: Floats) -> Floats:
@@ -149,9 +159,10 @@ def queue_depth(begin: Floats, end: Floats) -> tuple[Floats, Floats]:
     return times[order], np.cumsum(changes[order])
 
 
-def _thinned(times: Floats, depth: Floats) -> tuple[Floats, Floats]:
-    """Returns at most 1,000 steps; each is the highest depth of the steps that it replaces."""
-    if len(times) <= _MAX_STEPS:
-        return times, depth
-    starts = np.linspace(0, len(times), _MAX_STEPS, endpoint=False).astype(int)
-    return times[starts], np.asarray(np.maximum.reduceat(depth, starts), np.float64)
+def mean_queue_depth(begin: Floats, end: Floats, edges: Floats) -> Floats:
+    """Returns the mean number of frames in a queue between successive edges: their waiting time divided by the interval."""
+    times, depth = queue_depth(begin, end)
+    if not len(times):
+        return np.zeros(len(edges) - 1)
+    waited = np.concatenate(([0.0], np.cumsum(depth[:-1] * np.diff(times))))
+    return np.asarray(np.diff(np.interp(edges, times, waited)) / np.diff(edges), np.float64)
