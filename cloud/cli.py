@@ -16,7 +16,8 @@ import click
 
 from cloud.config import CloudConfig, broker_connection, gateway_settings
 from cloud.control_cli import control
-from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.table import AUTO, ENGINES
 from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.gateway import check_settings

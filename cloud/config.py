@@ -6,7 +6,8 @@ from typing import Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from cloud.engines.engine import AUTO, ENGINES, Precision
+from cloud.engines.placement import Precision
+from cloud.engines.table import AUTO, ENGINES
 from cloud.gateway.bind import ListenError, parse_bind_address
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import NAME

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cloud.config import CloudConfig
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.gateway.grpc.threads import max_grpc_threads
 from cloud.models.loader import engine_threads
 from shared.logs import get_logger

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from cloud.engines.engine import ENGINES, Placement
+from cloud.engines.placement import Placement
+from cloud.engines.table import ENGINES
 from cloud.models.repository import Repository
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from shared.tasks.task import task_named

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.models.manifest import (
     MANIFEST_NAME,

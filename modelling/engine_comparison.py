@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs, Placement
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.placement import Placement
 from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model

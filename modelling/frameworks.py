@@ -1,9 +1,9 @@
-"""Imports Keras after TensorFlow, with the log settings of `cloud.engines.tensorflow.library`."""
+"""Imports Keras after TensorFlow, with the log settings of `cloud.engines.tensorflow.runtime`."""
 
 from importlib import import_module
 from typing import Any
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 
 # Keras imports TensorFlow, and the first import of TensorFlow decides about its log output.
 keras: Any = import_module("keras")

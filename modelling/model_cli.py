@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.repository import Repository
 from modelling.bench_cli import bench, verify
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
@@ -134,7 +134,7 @@ def build(
         raise click.UsageError("--train and --untrained exclude each other")
     if new_name is not None and (form is None or len(names) > 1):
         raise click.UsageError("--name applies to one model in one format: give --format, and one NAME")
-    import_module("cloud.engines.tensorflow.library")  # Before the others, because it imports TensorFlow quietly.
+    import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
 
     street = read_labels(labels)

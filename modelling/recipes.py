@@ -14,7 +14,7 @@ OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  #
 
 
 class Format(StrEnum):
-    """A file format, named as in `cloud.engines.engine.FORMATS`."""
+    """A file format, named as in `cloud.engines.table.formats`."""
 
     FROZEN_GRAPH = "frozen_graph"
     SAVED_MODEL = "saved_model"

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cloud.engines.engine import AUTO, Placement
+from cloud.engines.placement import Placement
+from cloud.engines.table import AUTO
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import reference
 from cloud.models.model import NOT_DETERMINISTIC, Model

@@ -17,7 +17,7 @@ import numpy as np
 from bench.baselines.child import serve
 from bench.baselines.mqtt.palette import encode_mask, palette_of
 from cloud.engines.tensorflow.graphdef import read_graph
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 

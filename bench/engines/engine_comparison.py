@@ -21,7 +21,8 @@ from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare
 from bench.harness.output import result_table
 from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, model_inputs, play
 from bench.load.worker_process import Worker, engine_flags
-from cloud.engines.engine import DeviceError, Placement, Precision
+from cloud.engines.errors import DeviceError
+from cloud.engines.placement import Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import ClassIds, Images, Placement, Precision
+from cloud.engines.engine import ClassIds, Images
+from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import OutputKind
 from cloud.models.repository import Repository
 from shared.errors import SkylaneError
@@ -96,7 +97,7 @@ def open_variant(variant: GraphVariant, models: Path, model: str) -> Run:
 
 
 def _tf() -> Any:
-    return import_module("cloud.engines.tensorflow.library").tf
+    return import_module("cloud.engines.tensorflow.runtime").tf
 
 
 def _session(variant: GraphVariant, graph: Any) -> Any:

@@ -22,7 +22,8 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Images, Outputs, Precision
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.placement import Precision
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import Manifest

@@ -27,7 +27,7 @@ from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
 from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, run_together
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
 from bench.load.worker_process import engine_flags
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.terminal_table import Table

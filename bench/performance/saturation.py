@@ -19,7 +19,7 @@ from bench.harness.samples import jain, max_min_shares, spread
 from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
 from bench.load.worker_process import Worker, engine_flags
-from cloud.engines.engine import Placement, Precision
+from cloud.engines.placement import Placement, Precision
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.devices import choose_device
-from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
+from cloud.engines.placement import Placement
 from cloud.engines.pre_postprocess import (
     check_other_inputs,
     check_output,

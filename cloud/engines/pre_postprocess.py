@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import EngineError, Images, InferenceError, Placement, Precision
+from cloud.engines.engine import Images
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.errors import suggestion
 from shared.sanitize import printable

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.devices import choose_device
-from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement
 from cloud.engines.pre_postprocess import (
     Array,
     check_other_inputs,

@@ -5,17 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import (
-    ENGINES,
-    FORMATS,
-    DeviceError,
-    EngineError,
-    Images,
-    InferenceError,
-    Outputs,
-    Placement,
-    Precision,
-)
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.table import ENGINES, readers
 from cloud.isolation.process import EngineProcess, ProcessLostError
 from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
@@ -69,7 +62,7 @@ class IsolatedEngine:
         """
         self._path = path
         self.limits = limits  # May be changed between batches.
-        self.name = engine or FORMATS[manifest.format]
+        self.name = engine or readers(manifest.format)[0]
         entry = ENGINES[self.name]
         self._opening: dict[str, Any] = {
             "engine": self.name,

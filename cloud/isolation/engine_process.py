@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import DeviceError, Engine, EngineEntry, EngineError, Outputs, Placement, Precision
+from cloud.engines.engine import Engine, Outputs
+from cloud.engines.errors import DeviceError, EngineError
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.table import EngineEntry
 from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory
 from cloud.models.manifest import Manifest

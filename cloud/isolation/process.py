@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, InferenceError, Outputs
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import InferenceError
 from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger

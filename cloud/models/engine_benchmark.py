@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from cloud.engines.engine import ENGINES, FORMATS, Precision
+from cloud.engines.placement import Precision
+from cloud.engines.table import readers
 from shared.errors import SkylaneError
 
 if TYPE_CHECKING:  # The repository imports the engine selection.
@@ -120,10 +121,9 @@ def _readable(repository: "Repository", name: str) -> Iterator[tuple[str, "Manif
 
 
 def _candidates_of(name: str, version: str, manifest: "Manifest") -> list[Candidate]:
-    readers = [engine for engine, entry in ENGINES.items() if manifest.format in entry.formats]
     return [
         _candidate(name, version, manifest, engine, precision)
-        for engine in readers
+        for engine in readers(manifest.format)
         for precision in _precisions(engine, manifest.precision)
     ]
 
@@ -133,8 +133,8 @@ def _precisions(engine: str, of_file: Precision) -> tuple[Precision, ...]:
 
 
 def _reference_engine(manifest: "Manifest") -> str:
-    reads = manifest.format in ENGINES[REFERENCE_ENGINE].formats
-    return REFERENCE_ENGINE if reads else FORMATS[manifest.format]
+    found = readers(manifest.format)
+    return REFERENCE_ENGINE if REFERENCE_ENGINE in found else found[0]
 
 
 def _version(repository: "Repository", name: str, version: str | None) -> str:

@@ -10,7 +10,8 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from cloud.engines.engine import Images, Outputs, Placement, Precision
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.placement import Placement, Precision
 from cloud.models import engine_cache
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.model import Model
 from cloud.models.repository import Repository

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cloud.engines.engine import Precision
+from cloud.engines.placement import Precision
 from shared.config import Section
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
@@ -170,8 +170,8 @@ class Manifest(Section):
     description: str = ""
     task: TaskName = DEFAULT_TASK
     trained: bool = True
-    format: str  # One of cloud.engines.engine.FORMATS.
-    engine: str | None = None  # One of cloud.engines.engine.ENGINES, or auto; None: default of the format.
+    format: str  # One of cloud.engines.table.formats.
+    engine: str | None = None  # One of cloud.engines.table.ENGINES, or auto; None: default of the format.
     precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.
     converted_from: SourceSection | None = None
     agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.

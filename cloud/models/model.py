@@ -8,7 +8,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
+from cloud.engines.engine import ClassIds, Engine, Images, Outputs
+from cloud.engines.placement import Precision
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
 from cloud.models.tuning import TuningMemory
@@ -102,7 +103,7 @@ class Model:
 
     @property
     def engine_name(self) -> str:
-        """A key of `cloud.engines.engine.ENGINES`."""
+        """A key of `cloud.engines.table.ENGINES`."""
         return self._engine.name
 
     @property

@@ -5,7 +5,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
+from cloud.engines.engine import Engine
+from cloud.engines.placement import Placement
+from cloud.engines.table import AUTO, ENGINES, formats, readers
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import MANIFEST_NAME, BatchingSection, Manifest
 from cloud.models.model import Model
@@ -112,9 +114,9 @@ class Repository:
             manifest = manifest.model_copy(update={"version": folder.name})  # The name of the folder is the version.
         if manifest.name is not None and manifest.name != name:
             raise ConfigError(path, f"is {manifest.name!r}, but the folder is {name!r}: rename one", "name")
-        if manifest.format not in FORMATS:
+        if manifest.format not in formats():
             raise ConfigError(
-                path, f"unknown format {manifest.format!r}{suggestion(manifest.format, FORMATS)}", "format"
+                path, f"unknown format {manifest.format!r}{suggestion(manifest.format, formats())}", "format"
             )
         if manifest.engine not in (None, AUTO):
             try:
@@ -270,12 +272,12 @@ def engine_of(form: str, engine: str | None) -> str:
         RepositoryError: it does not read the format; the message lists engines that do.
     """
     if engine is None:
-        return FORMATS[form]
+        return readers(form)[0]
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
     if form not in ENGINES[engine].formats:
-        readers = ", ".join(name for name, entry in ENGINES.items() if form in entry.formats)
-        raise RepositoryError(f"engine {engine!r} does not read {form}: use {readers}, or convert the model")
+        others = ", ".join(readers(form))
+        raise RepositoryError(f"engine {engine!r} does not read {form}: use {others}, or convert the model")
     return engine
 
 

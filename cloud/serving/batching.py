@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.engines.engine import ModelUnavailableError
+from cloud.engines.errors import ModelUnavailableError
 from cloud.isolation.process import ProcessLostError
 from cloud.models.model import Model
 from cloud.serving.admission import Admission

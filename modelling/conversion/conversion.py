@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import FORMATS, Images, Placement, Precision
+from cloud.engines.engine import Images
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.table import readers
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
 from cloud.models.repository import Repository
@@ -137,7 +139,7 @@ def _write_file(path: Path, manifest: Manifest, target: str, file: Path, precisi
 
 
 def _write_from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
-    import_module("cloud.engines.tensorflow.library")  # Before the others, because it imports TensorFlow quietly.
+    import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
     graph = import_module("modelling.conversion.conversion_graph").conversion_graph(path, manifest)
     image_tensor, tensors, batch_size = IMAGES, {head: head for head in graph.heads}, graph.batch_size
     if target == "onnx":
@@ -159,11 +161,11 @@ def _write_from_tensorflow(path: Path, manifest: Manifest, target: str, file: Pa
 def _write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) -> dict[str, Any]:
     """Writes model.xml and model.bin from any format that the OpenVINO engine reads; `half` stores float16 weights."""
     graph = import_module("cloud.engines.openvino.graph")
-    library = import_module("cloud.engines.openvino.library")
-    model = graph.read_end_to_end(library.core(), path, manifest)
+    runtime = import_module("cloud.engines.openvino.runtime")
+    model = graph.read_end_to_end(runtime.core(), path, manifest)
     folder.mkdir()
     try:
-        library.ov.save_model(model, folder / graph.IR_NAME, compress_to_fp16=half)
+        runtime.ov.save_model(model, folder / graph.IR_NAME, compress_to_fp16=half)
     except RuntimeError as error:
         raise ConversionError("openvino", graph.error_summary(error)) from error
     heads = {head: head for head in manifest.heads}
@@ -182,7 +184,7 @@ def _reference(repository: Repository, name: str, manifest: Manifest) -> str:
 
 def _mean_agreement(repository: Repository, reference: str, draft: Repository, new_name: str, frames: Images) -> float:
     cpu = Placement(device="cpu")
-    default_engine = FORMATS[repository.manifest(reference).format]  # Not `auto`, which depends on the host.
+    default_engine = readers(repository.manifest(reference).format)[0]  # Not `auto`, which depends on the host.
     with repository.load(reference, cpu, engine=default_engine) as one, draft.load(new_name, cpu) as other:
         shares = [
             agreement(one.manifest, one.infer(frame[np.newaxis]), other.infer(frame[np.newaxis])) for frame in frames

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import EngineError, Images, Outputs
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.engine import READERS
 from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size
 from cloud.engines.tensorflow.graphdef import FrozenModel
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
 from cloud.models.warmup_images import warmup_images

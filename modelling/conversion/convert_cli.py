@@ -8,7 +8,8 @@ import click
 import numpy as np
 from rich.console import Console
 
-from cloud.engines.engine import Images, Precision
+from cloud.engines.engine import Images
+from cloud.engines.placement import Precision
 from cloud.models.repository import Repository
 from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.tensorflow.graphdef import node_of
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 
 _ELEMENTWISE = {
     *("Identity", "Cast", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Neg", "Rsqrt"),

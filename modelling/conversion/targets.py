@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from cloud.engines.engine import Precision
+from cloud.engines.placement import Precision
 from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
 

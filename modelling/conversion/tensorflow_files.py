@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from modelling.conversion.conversion_graph import ConversionGraph
 from modelling.conversion.targets import ConversionError
 

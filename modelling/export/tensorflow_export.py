@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.tensorflow.library import convert_variables_to_constants
+from cloud.engines.tensorflow.runtime import convert_variables_to_constants
 from modelling.architectures import detector
 from modelling.frameworks import tf
 from modelling.recipes import Output

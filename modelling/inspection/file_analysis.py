@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.models.manifest import OutputKind
 from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
 
@@ -113,7 +113,7 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
     graph = import_module("cloud.engines.openvino.graph")
     heads = import_module("cloud.engines.openvino.heads")
     try:
-        model = import_module("cloud.engines.openvino.library").core().read_model(path / IR_NAME)
+        model = import_module("cloud.engines.openvino.runtime").core().read_model(path / IR_NAME)
     except RuntimeError as error:
         raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
 

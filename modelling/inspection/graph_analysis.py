@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import OutputKind
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import ENGINES, FORMATS, Engine, EngineError, InferenceError, Placement
+from cloud.engines.engine import Engine
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement
+from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
@@ -189,7 +192,9 @@ def _labels(interface: ModelInterface, labels: Labels | None, notes: list[str]) 
 
 def _run_twice(path: Path, manifest: Manifest, notes: list[str]) -> None:
     """Loads the model by its draft manifest, runs it twice on the same noise, and compares the outputs."""
-    engine: Engine = registry.load("engine", ENGINES, FORMATS[manifest.format])(path, manifest, Placement(device="cpu"))
+    engine: Engine = registry.load("engine", ENGINES, readers(manifest.format)[0])(
+        path, manifest, Placement(device="cpu")
+    )
     shape = (engine.batch_size or 1, manifest.input.height, manifest.input.width, 3)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     try:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Outputs, Placement, Precision
+from cloud.engines.engine import Outputs
 from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
-from cloud.engines.openvino.library import core, ov
+from cloud.engines.openvino.runtime import core, ov
+from cloud.engines.placement import Placement, Precision
 from cloud.models.agreement import agreement
 from cloud.models.model import Model
 from cloud.models.repository import Repository

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cloud.engines.engine import Precision
+from cloud.engines.placement import Precision
 from cloud.models.repository import Repository
 from modelling.cli_options import FORCE, MODELS
 from shared.messages.topics import validate_name

@@ -27,7 +27,7 @@ def _repository(root: Path, graph: bytes = b"", **changes: Any) -> Path:
 
 def test_unknown_tensor_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
     """The error occurs before the worker connects to a broker."""
-    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 (slow import)
+    from cloud.engines.tensorflow.runtime import tf  # noqa: PLC0415 (slow import)
 
     graph = tf.Graph()
     with graph.as_default():

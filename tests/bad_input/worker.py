@@ -9,7 +9,8 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs, Precision
+from cloud.engines.engine import Outputs
+from cloud.engines.placement import Precision
 from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings

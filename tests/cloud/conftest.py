@@ -10,7 +10,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
 

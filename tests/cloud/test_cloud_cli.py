@@ -17,7 +17,7 @@ import pytest
 import skylane
 from bench.load.worker_process import Worker, WorkerError
 from cloud.config import CloudConfig
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from shared.config import read_yaml
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout

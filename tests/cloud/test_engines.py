@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
+from cloud.engines.placement import Placement
+from cloud.engines.tensorflow.runtime import tf
 
 Pictures = npt.NDArray[np.uint8]
 
@@ -324,7 +325,7 @@ def test_a_keras_file_equals_the_model_in_inference_mode(workshop: Any, pictures
 
 def test_tensorflow_prints_nothing() -> None:
     """Its messages would hide the line that a user must read."""
-    script = "from cloud.engines.tensorflow.library import choose_device, tf; choose_device('auto'); print(tf.zeros(1).numpy())"
+    script = "from cloud.engines.tensorflow.runtime import choose_device, tf; choose_device('auto'); print(tf.zeros(1).numpy())"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout == "[0.]\n"

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.tensorflow.library import instances, session_config
+from cloud.engines.engine import Outputs
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.tensorflow.runtime import instances, session_config
 from cloud.models.loader import ModelLoader
 from cloud.models.model import InstancesError
 from cloud.models.repository import Repository

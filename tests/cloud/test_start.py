@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import skylane
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from shared.log_lines import READY, LogLine, read_line
 
 WAIT_S = 240.0
@@ -146,7 +146,7 @@ def test_a_port_in_use_is_reported_before_models_and_broker(
 _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
 from cloud.node import WorkerSettings
 from cloud.models.repository import Repository

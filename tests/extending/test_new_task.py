@@ -14,7 +14,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 from edge.config import EdgeConfig
 from edge.run import run

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
 from modelling.export.tensorflow_export import serving_function

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from modelling.model_cli import model
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError

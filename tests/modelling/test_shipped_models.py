@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
 from modelling.training.dataset import TrainingView, generator, rendered_view

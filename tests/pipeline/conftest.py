@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256

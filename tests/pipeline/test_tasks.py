@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from bench.report.document import write_report
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from edge.config import EdgeConfig

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import yaml
 
-from cloud.engines.engine import ModelUnavailableError
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.errors import ModelUnavailableError
+from cloud.engines.tensorflow.runtime import tf
 from tests.support.tiny_models import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs, Precision
+from cloud.engines.engine import Outputs
+from cloud.engines.placement import Precision
 from cloud.models.manifest import DetectionSection, Manifest
 from cloud.models.model import Model
 from rosbag_tools.drive.scene import Box

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from shared.hashing import tree_sha256
 
 keras: Any = import_module("keras")
-assert tf is not None  # Imported before Keras, because `library` silences TensorFlow's log output.
+assert tf is not None  # Imported before Keras, because `runtime` silences TensorFlow's log output.
 
 HEIGHT, WIDTH, CLASSES, BOXES = 16, 24, 5, 6
 TASKS = ("segmentation", "classification", "detection", "tensors")

@@ -82,7 +82,7 @@ class GrpcClient:
         """`output`: the output to read, `mask` or `scores`."""
         # Imported late: TensorFlow's many objects would slow down the garbage collector of a REST client. The library
         # module silences its log, and must be imported before the stubs.
-        self._tf = import_module("cloud.engines.tensorflow.library").tf
+        self._tf = import_module("cloud.engines.tensorflow.runtime").tf
         apis = "tensorflow_serving.apis"
         predict = import_module(f"{apis}.predict_pb2")
         service = import_module(f"{apis}.prediction_service_pb2_grpc")

@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.load.playback import PlaybackSettings, encoded_frames, model_inputs
 from bench.peers.rig.function import MASK
-from cloud.engines.engine import Images, Placement
+from cloud.engines.engine import Images
+from cloud.engines.placement import Placement
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.errors import SkylaneError
@@ -56,7 +57,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     graphs = import_module("cloud.engines.tensorflow.graph_session")  # Imported here because it loads TensorFlow.
     formats = import_module("cloud.engines.tensorflow.graphdef")
     rewriting = import_module("cloud.engines.tensorflow.graph_rewriting")
-    tf = import_module("cloud.engines.tensorflow.library").tf
+    tf = import_module("cloud.engines.tensorflow.runtime").tf
     repository = Repository(models)
     manifest = repository.manifest(model)
     if len(task_named(manifest.task).heads) != 1:

@@ -21,8 +21,8 @@ from shared.errors import SkylaneError
 
 _CHECK_DEVICES = """
 import sys
-from cloud.engines.engine import DeviceError
-from cloud.engines.tensorflow.library import choose_device
+from cloud.engines.errors import DeviceError
+from cloud.engines.tensorflow.runtime import choose_device
 for device in sys.argv[1:]:
     try:
         choose_device(device)

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from bench.link.link import PROFILES, LinkSpec
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
-from cloud.engines.engine import ENGINES, FORMATS, Precision
+from cloud.engines.placement import Precision
+from cloud.engines.table import ENGINES, formats
 from shared.config import Section
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
 
 ModelName = Annotated[str, Field(pattern=NAME)]
 EngineName = Annotated[str, AfterValidator(must_be_one_of("engine", ENGINES))]
-FormatName = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *FORMATS)))]
+FormatName = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *formats())))]
 PrecisionName = Annotated[str, AfterValidator(must_be_one_of("precision", PRECISIONS))]
 DeviceName = Annotated[str, AfterValidator(_device)]
 TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", ALL_TRANSPORTS))]
@@ -156,7 +157,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
     return {
         "model": ", ".join(models),
         "engine": ", ".join(ENGINES),
-        "format": ", ".join((OWN_FORMAT, *FORMATS)),
+        "format": ", ".join((OWN_FORMAT, *formats())),
         "precision": ", ".join(PRECISIONS),
         "device": "cpu, gpu, gpu:N",
         "transport": ", ".join(ALL_TRANSPORTS),

@@ -10,7 +10,8 @@ from shutil import copytree, rmtree
 
 from bench.study.plan.axes import OWN_FORMAT
 from bench.study.plan.cell import WorkerSetup
-from cloud.engines.engine import ENGINES, Precision
+from cloud.engines.placement import Precision
+from cloud.engines.table import ENGINES
 from cloud.models.manifest import Manifest
 from cloud.models.repository import Repository, default_root
 from modelling.conversion.targets import TARGETS

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.openvino.library import ops
+from cloud.engines.openvino.runtime import ops
 
 Block = tuple[int, int]  # The number of phases per side of a map: rows, columns.
 _Array = npt.NDArray[Any]

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.devices import choose_device
-from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement, Precision
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.openvino.graph import error_summary, model_batch_size, optimised, read_end_to_end
-from cloud.engines.openvino.library import core
+from cloud.engines.openvino.runtime import core
+from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import Manifest
 
 # OpenVINO's names of the precisions.

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
-from cloud.engines.openvino.library import ops, ov, passes
+from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
 from cloud.engines.pre_postprocess import check_other_inputs, find_tensor, preprocessor_for
 from cloud.models.manifest import Manifest

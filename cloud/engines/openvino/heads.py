@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.library import ops
+from cloud.engines.openvino.runtime import ops
 from cloud.engines.pre_postprocess import Preprocessor, Shape, check_output
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.dilation import constant_of
-from cloud.engines.openvino.library import ops
+from cloud.engines.openvino.runtime import ops
 
 Order = list[int]  # A transpose's order: axis `i` of its output is axis `order[i]` of its input.
 _UNSUPPORTED_MASKS = ("new_axis_mask", "shrink_axis_mask", "ellipsis_mask")

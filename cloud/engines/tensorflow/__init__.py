@@ -1,4 +1,4 @@
 """The TensorFlow engine: frozen graphs, SavedModels and Keras files, each run as one GraphDef in a session.
 
-Start with `engine`; `library` is the only module that imports TensorFlow.
+Start with `engine`; `runtime` is the only module that imports TensorFlow.
 """

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import GraphSession
 from cloud.engines.tensorflow.graphdef import FrozenModel, read_frozen_graph
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
-from cloud.engines.tensorflow.library import choose_device
+from cloud.engines.tensorflow.runtime import choose_device
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
 from cloud.models.agreement import AgreementError, agreement
 from cloud.models.manifest import Manifest

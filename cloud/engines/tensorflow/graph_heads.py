@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.errors import EngineError
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import BoxOrder, Manifest, OutputKind, OutputSection
 from shared.messages.tensors import DTYPES
 

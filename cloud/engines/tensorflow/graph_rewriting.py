@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cloud.engines.tensorflow.graphdef import node_of, readers
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 
 _UNARY = {"Relu", "Relu6", "Identity", "Sigmoid", "Elu", "Softplus"}
 _BINARY = {"AddV2", "Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum"}

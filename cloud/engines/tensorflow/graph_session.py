@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement
 from cloud.engines.pre_postprocess import check_other_inputs
 from cloud.engines.tensorflow.graph_heads import postprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
 from cloud.engines.tensorflow.graphdef import FrozenModel, index_of, node_of, prune, reachable, refuse_unsafe, require
-from cloud.engines.tensorflow.library import (
+from cloud.engines.tensorflow.runtime import (
     check_precision,
     choose_device,
     convert_variables_to_constants,

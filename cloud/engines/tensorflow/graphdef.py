@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from cloud.engines.engine import EngineError
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.errors import EngineError
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import Manifest
 from shared.errors import suggestion
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary
 
 # The weights may take MAX_GROWTH times the file's size plus MAX_SMALL_MODEL_BYTES; constant weights compress to nothing.

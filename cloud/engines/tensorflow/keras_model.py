@@ -7,11 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, frozen_model
 from cloud.engines.tensorflow.keras_limits import check_size
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import Manifest
 
 
@@ -21,7 +21,7 @@ def read_keras(path: Path) -> Any:
     Raises:
         EngineError: the file is missing, is not a Keras model, needs too much memory, or lacks fixed inputs and outputs.
     """
-    keras = import_module("keras")  # Imported here, because `library` must import TensorFlow first.
+    keras = import_module("keras")  # Imported here, because `runtime` must import TensorFlow first.
     if not path.is_file():
         raise EngineError(path, "does not exist")
     check_size(path)

@@ -4,10 +4,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, check_count, frozen_model
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import Manifest
 from shared.errors import suggestion
 

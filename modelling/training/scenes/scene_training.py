@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.repository import Repository
 from modelling.building import build
 from modelling.frameworks import keras

@@ -6,7 +6,7 @@ import pytest
 from bench.baselines import asynchronous
 from bench.baselines.asynchronous import Stopwatch
 from bench.baselines.mqtt.palette import Palette, encode_mask
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 from shared.imaging.mask_codecs import Mask

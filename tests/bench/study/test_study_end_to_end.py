@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from shared.hashing import tree_sha256
 
 ROOT = Path(__file__).parents[3]

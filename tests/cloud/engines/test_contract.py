@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.engine import ENGINES, DeviceError, EngineError, InferenceError, Outputs, Placement
+from cloud.engines.engine import Outputs
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
+from cloud.engines.placement import Placement
+from cloud.engines.table import ENGINES
 from cloud.models.agreement import agreement
 from cloud.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
 from cloud.models.repository import Repository

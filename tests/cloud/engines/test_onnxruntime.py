@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError, Placement, Precision
+from cloud.engines.errors import EngineError
+from cloud.engines.placement import Placement, Precision
 from cloud.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 

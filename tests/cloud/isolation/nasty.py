@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
+from cloud.engines.engine import Outputs
+from cloud.engines.errors import InferenceError
+from cloud.engines.placement import Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 

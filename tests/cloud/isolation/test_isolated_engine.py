@@ -13,7 +13,9 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.table import ENGINES, EngineEntry
 from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
@@ -48,7 +50,7 @@ def test_outputs_equal_those_of_the_engine_itself(
     workshop: Workshop, pictures: npt.NDArray[np.uint8], batch: int
 ) -> None:
     """A TensorFlow graph gives the same bits, in batches of any size."""
-    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 - only this test needs it.
+    from cloud.engines.tensorflow.runtime import tf  # noqa: PLC0415 - only this test needs it.
 
     workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     repository = workshop.repository
@@ -159,7 +161,8 @@ PARENT = textwrap.dedent("""
     import os, signal, sys
     from pathlib import Path
     import numpy as np
-    from cloud.engines.engine import ENGINES, EngineEntry, Placement
+    from cloud.engines.placement import Placement
+    from cloud.engines.table import ENGINES, EngineEntry
     from cloud.isolation.engine import IsolatedEngine
     from tests.cloud.isolation import nasty
 

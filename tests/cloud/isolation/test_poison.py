@@ -3,7 +3,8 @@ from typing import Any, cast
 
 import pytest
 
-from cloud.engines.engine import ENGINES, EngineEntry, Placement
+from cloud.engines.placement import Placement
+from cloud.engines.table import ENGINES, EngineEntry
 from shared.messages.frame import Status
 from tests.cloud.isolation import nasty
 from tests.support.batching import WAIT_S, BatcherRig

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloud.engines.engine import Placement, Precision
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
 from cloud.models.engine_selection import select_engine

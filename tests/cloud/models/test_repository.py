@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.engine import TensorFlowEngine
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.model import ImagesError, OutputError
 from cloud.models.repository import Repository, RepositoryError, default_root
 from shared import registry

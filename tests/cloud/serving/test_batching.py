@@ -1,4 +1,4 @@
-from cloud.engines.engine import InferenceError, ModelUnavailableError
+from cloud.engines.errors import InferenceError, ModelUnavailableError
 from shared import clock
 from shared.messages.frame import Status
 from shared.stages import Stage

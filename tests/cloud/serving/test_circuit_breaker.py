@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud.engines.engine import InferenceError
+from cloud.engines.errors import InferenceError
 from cloud.isolation.process import ProcessLostError
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from shared import clock

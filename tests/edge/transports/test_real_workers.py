@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from cloud.engines.engine import InferenceError
+from cloud.engines.errors import InferenceError
 from cloud.gateway.settings import GatewaySettings
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError

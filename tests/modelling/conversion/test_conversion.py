@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cloud.engines.engine import Precision
+from cloud.engines.placement import Precision
 from cloud.models.repository import Repository
 from modelling.conversion.conversion import ConvertedModel, convert
 from modelling.conversion.targets import ConversionError

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.graphdef import read_graph
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from modelling.conversion.conversion_graph import fold_constants
 from modelling.conversion.dilation import with_dilated_convolutions
 

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs, Precision
+from cloud.engines.engine import Outputs
+from cloud.engines.placement import Precision
 from cloud.models.model import Model
 from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation, prepared
 from rosbag_tools.writer import BagWriter

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graphdef import MAX_OPERATIONS, dependent
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.engines.tensorflow.saved_model import saved_model_pb2
 from cloud.models.manifest import OutputKind
 from cloud.models.repository import Repository

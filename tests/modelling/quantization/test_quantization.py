@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.engine import Placement, Precision
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 from modelling.quantization.calibration_frames import (
     CalibrationError,
@@ -35,7 +35,7 @@ socket.socket.connect = refuse
 socket.getaddrinfo = refuse
 from tests.modelling.quantization.test_quantization import repository_in, random_frames
 from modelling.quantization.quantization import quantise
-from cloud.engines.engine import Precision
+from cloud.engines.placement import Precision
 quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), new_name="tiny-int8")
 """
 

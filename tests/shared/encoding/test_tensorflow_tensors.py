@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import STRING, dtype_name, extend_values, from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import DTYPES, TensorsError

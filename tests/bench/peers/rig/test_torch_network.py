@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Placement
+from cloud.engines.placement import Placement
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 

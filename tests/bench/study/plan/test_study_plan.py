@@ -87,7 +87,7 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
             {"axes": {"transport": ["mqtt", "grpc"], "workers": 2, "link": "4g"}},
             "link 4g with 2 workers and transport grpc: a link leads to a single address",
         ),
-        ({"axes": {"engine": ["onnx"]}}, "no engine 'onnx': there are tensorflow, openvino, onnxruntime"),
+        ({"axes": {"engine": ["onnx"]}}, "no engine 'onnx': there are tensorflow, onnxruntime"),
         ({"axes": {"codec": "jpeg-101"}}, "there are raw, jpeg, png, lz4, zstd, and jpeg-1 to jpeg-100"),
         ({"axes": {"device": "tpu"}}, "axes.device.0: no device 'tpu': use cpu, gpu or gpu:N"),
         ({"axes": {"resolution": "101x100"}}, "write WIDTHxHEIGHT, both even and at least 32, such as 1936x1216"),

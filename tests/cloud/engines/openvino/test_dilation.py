@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.openvino.dilation import use_dilated_convolutions
-from cloud.engines.openvino.library import ops, ov
+from cloud.engines.openvino.runtime import ops, ov
 
 CHANNELS, ROWS, COLUMNS = 6, 20, 26
 GROUPED = np.random.default_rng(3).standard_normal((CHANNELS, 1, 1, 5, 5)).astype(np.float32)

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement, Precision
+from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.openvino.graph import optimised, read_end_to_end
-from cloud.engines.openvino.library import core, ops, ov
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.openvino.runtime import core, ops, ov
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
 
 Pictures = npt.NDArray[np.uint8]
@@ -285,11 +286,11 @@ def test_the_built_in_model_has_dilated_convolutions_and_the_labels_of_tensorflo
 
 
 def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process() -> None:
-    """A worker that has unloaded a model must still drain on SIGTERM; see `cloud.engines.openvino.library.core`."""
+    """A worker that has unloaded a model must still drain on SIGTERM; see `cloud.engines.openvino.runtime.core`."""
     script = """if True:
         import faulthandler, gc, os, signal, threading
         from pathlib import Path
-        from cloud.engines.engine import Placement
+        from cloud.engines.placement import Placement
         from cloud.models.repository import Repository
 
         faulthandler.enable()

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.openvino.library import ops, ov
+from cloud.engines.openvino.runtime import ops, ov
 from cloud.engines.openvino.transposes import sink_transposes
 
 Values = np.ndarray[tuple[int, ...], np.dtype[Any]]

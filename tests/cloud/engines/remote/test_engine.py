@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError, InferenceError, ModelUnavailableError
+from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError, InferenceError, Placement
+from cloud.engines.errors import EngineError, InferenceError
+from cloud.engines.placement import Placement
 from cloud.engines.remote.tf_serving import TfServingEngine
 from cloud.engines.remote.triton import TritonEngine
 from cloud.models.manifest import Manifest

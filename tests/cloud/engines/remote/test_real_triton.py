@@ -14,7 +14,7 @@ from bench.harness.environment import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
-from cloud.engines.engine import EngineError, InferenceError, ModelUnavailableError
+from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from tests.support.model_servers import when_available

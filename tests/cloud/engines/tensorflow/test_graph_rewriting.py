@@ -5,10 +5,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import DeviceError, InferenceError, Placement, Precision
+from cloud.engines.errors import DeviceError, InferenceError
+from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers, with_free_batch
 from cloud.engines.tensorflow.graphdef import read_graph
-from cloud.engines.tensorflow.library import check_precision, tf
+from cloud.engines.tensorflow.runtime import check_precision, tf
 from cloud.models.warmup_images import warmup_images
 
 _REPOSITORY = Path(__file__).resolve().parents[4]

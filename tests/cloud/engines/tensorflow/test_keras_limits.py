@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.engine import EngineError
+from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.keras_model import read_keras
 
 keras: Any = import_module("keras")

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Placement
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement
+from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame

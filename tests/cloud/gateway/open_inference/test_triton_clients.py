@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from cloud.engines.engine import Placement
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement
+from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Placement
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement
+from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.tensorflow.runtime import tf
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway

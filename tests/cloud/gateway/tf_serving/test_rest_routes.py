@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Placement
-from cloud.engines.tensorflow.library import tf
+from cloud.engines.placement import Placement
+from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode

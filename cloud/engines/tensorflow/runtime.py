@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines import devices
-from cloud.engines.engine import DeviceError, Placement, Precision
+from cloud.engines.errors import DeviceError
+from cloud.engines.placement import Placement, Precision
 from shared.runtime.machine import usable_cores
 
 _NOISE = re.compile(rb"WARNING: All log messages before absl|[IW]\d{4} ")
