@@ -17,7 +17,7 @@ from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError, prepared
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
@@ -242,15 +242,7 @@ def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | N
     """Returns the accuracy against the bag's ground truth, or None and the reason."""
     truth = plan.truth if "top_k" in task_named(model.card.task).settings else None
     try:
-        evaluation = evaluate_model(
-            model,
-            plan.bag,
-            truth=truth,
-            camera=None,
-            frames=plan.frames,
-            demosaic=_DEMOSAIC,
-            on_frame=lambda _done, _total: None,
-        )
+        evaluation = evaluate_model(model, plan.bag, EvaluationSettings(truth, frames=plan.frames, demosaic=_DEMOSAIC))
     except SkylaneError as error:
         return None, str(error)
     accuracy = evaluation.accuracy

@@ -237,7 +237,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 @model.command()
 @click.argument("name", metavar="MODEL")
 @click.argument("bag", type=click.Path(path_type=Path))
-@click.option("--topic", help="The camera's image topic. [the first one with labels]")
+@click.option("--topic", "camera", help="The camera's image topic. [the first one with labels]")
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames. [all]")
 @TRUTH
 @_demosaic
@@ -248,32 +248,25 @@ def evaluate(
     name: str,
     bag: Path,
     *,
-    topic: str | None,
-    frames: int | None,
-    truth: str | None,
-    demosaic: str,
     repository: Repository,
     device: str,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Compare the results of MODEL with a BAG's true labels or boxes, or with the class in --truth.
 
     The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
-    from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.dispatch import EvaluationSettings, evaluate_model  # noqa: PLC0415  As in `build`.
 
     with repository.load(name, Placement(device=device)) as loaded, frame_progress() as progress:
-        task = progress.add_task(f"{name} on {bag.name}", total=frames)
-        result = evaluate_model(
-            loaded,
-            bag,
-            truth=truth,
-            camera=topic,
-            frames=frames,
-            demosaic=demosaic,
-            on_frame=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+        task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])
+
+        def on_frame(done: int, total: int | None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        result = evaluate_model(loaded, bag, EvaluationSettings(on_frame=on_frame, **settings))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
-from shared import registry
 from shared.errors import UnknownNameError
 
 Colour = tuple[int, int, int]
@@ -37,6 +37,7 @@ class Recipe:
     The input is N×height×width×3 RGB: float32 0..1 for an output of scores, uint8 0..255 for others.
 
     Attributes:
+        architecture: "module:function" in `modelling.architectures`.
         formats: The formats to write, with the same weights. The first one's folder is `name`, another's
             `name-<format>`, such as `road-small-saved-model`.
         trained: Built-in weights exist; otherwise the weights are random, drawn from `seed`.
@@ -46,6 +47,7 @@ class Recipe:
     """
 
     name: str
+    architecture: str
     description: str
     class_names: tuple[str, ...]
     height: int
@@ -58,15 +60,14 @@ class Recipe:
     score_threshold: float = 0.3
     colours: tuple[Colour, ...] = ()
 
-    def network(self, *, folded: bool) -> Any:
-        """Returns a new keras.Model with random weights; `modelling.architectures.blocks` explains `folded`."""
-        build = registry.load("network", _NETWORKS, self.name)
-        return build(len(self.class_names), folded=folded)
+    def network(self, *, folded: bool, **variant: bool) -> Any:
+        """Returns a new keras.Model with random weights; `modelling.architectures.blocks` explains `folded`.
 
-    def thinned_network(self) -> Any:
-        """Returns a network that trains the variables of `network(folded=False)` at lower cost; road models only."""
-        build = registry.load("network", _NETWORKS, self.name)
-        return build(len(self.class_names), folded=False, thinned=True)
+        `thinned=True` returns one that trains the same variables at lower cost; road models only.
+        """
+        module, _, function = self.architecture.partition(":")
+        build = getattr(import_module(f"modelling.architectures.{module}"), function)  # Imports TensorFlow.
+        return build(len(self.class_names), folded=folded, **variant)
 
     def folder_name(self, form: Format) -> str:
         """Returns the name of a format's folder, which is also the model's name."""
@@ -85,21 +86,6 @@ def recipe(name: str) -> Recipe:
 
 
 _SIDES = (224, 600)  # Pixels: the size of most public classifiers, and that of EfficientNet-B7.
-_NETWORKS = {  # Import paths, so that this module does not import TensorFlow.
-    "road-small": registry.Entry("modelling.architectures.networks:road_small", "cloud"),
-    "road-large": registry.Entry("modelling.architectures.networks:road_large", "cloud"),
-    "street-deeplab": registry.Entry("modelling.architectures.networks:street_deeplab", "cloud"),
-    "street-lite": registry.Entry("modelling.architectures.networks:street_lite", "cloud"),
-    "road-weather": registry.Entry("modelling.architectures.networks:road_weather", "cloud"),
-    "road-objects": registry.Entry("modelling.architectures.detector:road_objects", "cloud"),
-    **{
-        f"efficientnet-b7-{side}": registry.Entry("modelling.architectures.efficientnet:b7", "cloud") for side in _SIDES
-    },
-    **{
-        f"mobilenet-v3-large-{side}": registry.Entry("modelling.architectures.networks:mobilenet_v3_large", "cloud")
-        for side in _SIDES
-    },
-}
 _THOUSAND = tuple(f"class_{number}" for number in range(1000))  # The number of ImageNet classes.
 _TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
 
@@ -108,6 +94,7 @@ RECIPES = {
     for each in (
         Recipe(
             name="road-small",
+            architecture="networks:road_small",
             description="MobileNetV3-small, output stride 8, LR-ASPP",
             class_names=CLASSES,
             height=608,
@@ -118,6 +105,7 @@ RECIPES = {
         ),
         Recipe(
             name="road-large",
+            architecture="networks:road_large",
             description="MobileNetV3-large with its last stage at half width, output stride 8, LR-ASPP",
             class_names=CLASSES,
             height=608,
@@ -128,6 +116,7 @@ RECIPES = {
         ),
         Recipe(
             name="street-deeplab",
+            architecture="networks:street_deeplab",
             description="MobileNetV3-large, output stride 8, DeepLabV3+",
             class_names=_TWENTY,
             height=1024,
@@ -138,6 +127,7 @@ RECIPES = {
         ),
         Recipe(
             name="street-lite",
+            architecture="networks:street_lite",
             description="MobileNetV3-large, output stride 16, DeepLabV3+ of half the width",
             class_names=_TWENTY,
             height=1024,
@@ -148,6 +138,7 @@ RECIPES = {
         ),
         Recipe(
             name="road-weather",
+            architecture="networks:road_weather",
             description="MobileNetV3-small, output stride 32, mean pooling, one dense layer",
             class_names=WEATHERS,
             height=152,
@@ -160,6 +151,7 @@ RECIPES = {
         ),
         Recipe(
             name="road-objects",
+            architecture="detector:road_objects",
             description="MobileNetV3-small, output stride 16, LR-ASPP to a quarter, one box a cell without anchors",
             class_names=tuple(OBJECTS),
             height=304,
@@ -174,6 +166,7 @@ RECIPES = {
         *(
             Recipe(
                 name=f"{network}-{side}",
+                architecture=architecture,
                 description=description,
                 class_names=_THOUSAND,
                 height=side,
@@ -184,9 +177,9 @@ RECIPES = {
                 largest_batch=8,
                 colours=((128, 128, 128),) * len(_THOUSAND),
             )
-            for network, description in (
-                ("efficientnet-b7", "EfficientNet-B7 as published"),
-                ("mobilenet-v3-large", "MobileNetV3-large as published"),
+            for network, architecture, description in (
+                ("efficientnet-b7", "efficientnet:b7", "EfficientNet-B7 as published"),
+                ("mobilenet-v3-large", "networks:mobilenet_v3_large", "MobileNetV3-large as published"),
             )
             for side in _SIDES
         ),

@@ -25,7 +25,7 @@ from cloud.engines.errors import DeviceError
 from cloud.engines.placement import Placement, Precision
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation
 from shared.broker.broker import Broker
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
@@ -188,7 +188,7 @@ def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: 
         found = {}
         for name, each in ready.items():
             on_step(f"{name}: mean IoU")
-            found[name] = evaluate_segmentation(each.model, plan.bag, frames=plan.frames).mean_iou
+            found[name] = evaluate_segmentation(each.model, plan.bag, EvaluationSettings(frames=plan.frames)).mean_iou
     except EvaluationError:
         return None
     return found

@@ -1,6 +1,5 @@
 """Evaluates a classifier on a bag whose frames all have the same known class, such as a drive's weather."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cloud.models.model import Model
-from modelling.evaluation.segmentation import EvaluationError, prepared, subject
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, prepared, subject
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import UnknownNameError
 from shared.imaging.frames import UnreadableFrame
@@ -67,32 +66,20 @@ class ClassificationEvaluation:
         }
 
 
-def evaluate_classification(
-    model: Model,
-    bag: Path,
-    truth: str | None,
-    *,
-    camera: str | None = None,
-    frames: int | None = None,
-    demosaic: str = "binning",
-    on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> ClassificationEvaluation:
-    """Evaluates a classifier on a bag's images, all of which have the class `truth`.
-
-    The other parameters are those of `modelling.evaluation.segmentation.evaluate_segmentation`; the default camera is the
-    first one.
+def evaluate_classification(model: Model, bag: Path, settings: EvaluationSettings) -> ClassificationEvaluation:
+    """Evaluates a classifier on the images of a camera, by default the first one, all of which have the class `truth`.
 
     Raises:
         SkylaneError: the bag cannot be read, has no such camera or no readable image, or the model has no such class.
     """
-    names = model.card.labels.names
+    names, truth = model.card.labels.names, settings.truth
     if truth is None:
         raise EvaluationError(
             f"{model.card.name} classifies whole frames: give the class of the bag's frames, --truth {'|'.join(names)}"
         )
     if truth not in names:
         raise UnknownNameError("class", truth, names)
-    source = BagSource(bag, topics=() if camera is None else (camera,))
+    source = BagSource(bag, topics=() if settings.camera is None else (settings.camera,))
     try:
         chosen = str(source.provenance["cameras"][0])  # type: ignore[index]  # The value is a list.
         predictions = np.zeros(len(names), np.int64)
@@ -103,10 +90,10 @@ def evaluate_classification(
             if isinstance(frame, UnreadableFrame):
                 unreadable += 1
                 continue
-            image, _ = prepared(frame.pixels, frame.layout, model.card, demosaic)
+            image, _ = prepared(frame.pixels, frame.layout, model.card, settings.demosaic)
             predictions[int(model.infer(image[np.newaxis])["scores"][0].argmax())] += 1
-            on_frame(int(predictions.sum()), frames)
-            if predictions.sum() == frames:
+            settings.on_frame(int(predictions.sum()), settings.frames)
+            if predictions.sum() == settings.frames:
                 break
         sha256 = str(source.provenance["sha256"])
     finally:

@@ -1,10 +1,13 @@
-"""The confusion matrix of a classifier or segmentation, and its metrics."""
+"""The confusion matrix of a segmentation, and its metrics."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+UNLABELLED = "none"  # The class of pixels without a class: an error where predicted, but not part of the mean IoU.
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,14 @@ class Confusion:
     def pixel_accuracy(self) -> float:
         """The share of correctly predicted pixels; NaN without pixels."""
         return float(np.trace(self.counts) / self.counts.sum()) if self.counts.any() else float("nan")
+
+    def mean_iou(self, names: Sequence[str]) -> float:
+        """Returns the mean IoU over the classes in the true labels except `none`; NaN without any.
+
+        `names` are the names of all classes.
+        """
+        present = self.counts.any(axis=1) & [name != UNLABELLED for name in names]
+        return float(self.intersection_over_union()[present].mean()) if present.any() else float("nan")
 
     def intersection_over_union(self) -> npt.NDArray[np.float64]:
         """Returns the IoU of each class; NaN for a class that is in neither mask."""

@@ -1,6 +1,6 @@
 """Evaluates a detector on a bag with true boxes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cloud.models.model import Model
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
-from modelling.evaluation.segmentation import EvaluationError, labelled_camera, prepared, subject
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
 from modelling.evaluation.time_sync import TimestampMatcher
 from modelling.recipes import OBJECTS
 from modelling.training.scenes.object_batches import split_boxes
@@ -84,30 +84,20 @@ class DetectionEvaluation:
         }
 
 
-def evaluate_detection(
-    model: Model,
-    bag: Path,
-    *,
-    camera: str | None = None,
-    frames: int | None = None,
-    demosaic: str = "binning",
-    on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
-) -> DetectionEvaluation:
+def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) -> DetectionEvaluation:
     """Compares a detector's boxes with the true ones of the same timestamp, in pixels of the model's input.
-
-    The parameters are those of `modelling.evaluation.segmentation.evaluate_segmentation`.
 
     Raises:
         SkylaneError: the bag cannot be read, or has no such camera with boxes.
     """
-    camera, truth, count = labelled_camera(bag, camera, BOXES)
-    counter = _BoxCounter(model, demosaic)
+    camera, truth, count = labelled_camera(bag, settings.camera, BOXES)
+    counter = _BoxCounter(model, settings.demosaic)
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
         for pair in _pairs(opened, camera, truth, matcher):
             counter.add(*pair)
-            on_frame(counter.frames, count if frames is None else min(frames, count))
-            if counter.frames == frames:
+            settings.on_frame(counter.frames, min(count, settings.frames or count))
+            if counter.frames == settings.frames:
                 break
         else:
             matcher.end()

@@ -20,13 +20,23 @@ from shared.imaging.geometry import Geometry, apply, plan, to_source
 from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
 
-UNLABELLED = "none"  # The class of pixels without a class: an error where predicted, but not part of the mean IoU.
 LABELS = "/labels"  # The suffix of a topic with true labels.
 UNSEEN = 255  # The class id of pixels outside of the model's crop, which are not evaluated.
 
 
 class EvaluationError(SkylaneError):
     """A model cannot be evaluated on a bag."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """What to evaluate a model on."""
+
+    truth: str | None = None  # The class of all frames, for a classifier.
+    camera: str | None = None  # The image topic; by default the first one with ground truth.
+    frames: int | None = None  # The largest number of frames; None for all.
+    demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
+    on_frame: Callable[[int, int | None], None] = lambda _done, _total: None  # Called after each evaluated frame.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +54,7 @@ class SegmentationEvaluation:
     @property
     def mean_iou(self) -> float:
         """The mean intersection over union of the classes in the true labels except `none`; NaN without any."""
-        present = self.confusion.counts.sum(axis=1) > 0
-        evaluated = [
-            iou
-            for name, iou, is_present in zip(
-                self.card.labels.names, self.confusion.intersection_over_union(), present, strict=True
-            )
-            if is_present and name != UNLABELLED
-        ]
-        return float(np.mean(evaluated)) if evaluated else float("nan")
+        return self.confusion.mean_iou(self.card.labels.names)
 
     accuracy = mean_iou
 
@@ -122,28 +124,16 @@ def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> 
 def evaluate_segmentation(
     model: Model,
     bag: Path,
-    *,
-    camera: str | None = None,
-    frames: int | None = None,
-    demosaic: str = "binning",
-    on_frame: Callable[[int, int | None], None] = lambda _done, _of: None,
+    settings: EvaluationSettings = EvaluationSettings(),
 ) -> SegmentationEvaluation:
     """Compares a model's masks with the true labels of the same timestamp, at the camera's image size.
-
-    Args:
-        model: The model.
-        bag: The bag with images and labels.
-        camera: The image topic; the first one with labels by default.
-        frames: The largest number of frames to evaluate.
-        demosaic: The demosaicing method, a key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
-        on_frame: Called after each frame with the number of evaluated frames and their total.
 
     Raises:
         SkylaneError: the bag cannot be read, or has no such camera with labels.
     """
-    camera, truth, count = labelled_camera(bag, camera)
-    total = count if frames is None else min(frames, count)
-    counter = _MaskCounter(model, demosaic)
+    camera, truth, count = labelled_camera(bag, settings.camera)
+    total = count if settings.frames is None else min(settings.frames, count)
+    counter = _MaskCounter(model, settings.demosaic)
     source = BagSource(bag, topics=[camera, truth])
     matcher: TimestampMatcher[Frame, Frame] = TimestampMatcher()
     try:
@@ -155,8 +145,8 @@ def evaluate_segmentation(
             pair = add(frame.stamp_ns, frame)
             if pair is not None:
                 counter.add(*pair)
-                on_frame(counter.frames, total)
-            if counter.frames == frames:
+                settings.on_frame(counter.frames, total)
+            if counter.frames == settings.frames:
                 break
         else:
             matcher.end()

@@ -21,7 +21,7 @@ from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
 from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.segmentation import UNLABELLED, UNSEEN
+from modelling.evaluation.segmentation import UNSEEN
 from modelling.quantization.calibration_frames import CalibrationFrames, HoldoutFrame
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
@@ -147,11 +147,5 @@ def _compare(source: Model, model: Model, frames: Sequence[HoldoutFrame]) -> tup
                 confusion.with_masks(frame.truth[visible], mask[visible])
                 for confusion, mask in zip(confusions, masks, strict=True)
             ]
-    before, after = (_mean_iou(each) if each.counts.any() else None for each in confusions)
+    before, after = (each.mean_iou(CLASSES) if each.counts.any() else None for each in confusions)
     return float(np.mean(shares)), before, after
-
-
-def _mean_iou(confusion: Confusion) -> float:
-    """Returns the mean IoU over the classes in the truth, without `none`."""
-    present = [place for place, name in enumerate(CLASSES) if name != UNLABELLED and confusion.counts[place].any()]
-    return float(np.mean(confusion.intersection_over_union()[present]))

@@ -32,8 +32,6 @@ from modelling.training.weights import Weights, assign, write_weights
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 
-NONE = CLASSES.index("none")  # The class of pixels that belong to no other class; the mean IoU omits it.
-
 # The weight of a pixel in the loss by class id: about (0.05 / the class's share of pixels) ** 0.35, at most 3.
 _CLASS_WEIGHTS = np.array([0.55, 1.0, 0.6, 1.5, 1.05, 0.65, 1.5, 3.0, 1.1, 0.95, 1.0, 1.0], np.float32)
 # The value of a pixel for choosing a crop, by class id.
@@ -94,11 +92,6 @@ class SegmentationFrames:
     validation: FrameStore
 
 
-def mean_iou(confusion: Confusion) -> float:
-    """Returns the mean intersection over union of the present classes except `none`."""
-    return float(np.nanmean(confusion.intersection_over_union()[:NONE]))
-
-
 def train(
     recipe: Recipe, folder: Path, settings: SegmentationSettings, on_progress: Callable[[TrainingProgress], None]
 ) -> Weights:
@@ -139,7 +132,7 @@ def train_on(
     weights: Weights | None = None
     step, done = 0, 0.0
     for number, stage in enumerate(settings.stages):
-        network = recipe.thinned_network() if stage.thinned else recipe.network(folded=False)
+        network = recipe.network(folded=False, thinned=True) if stage.thinned else recipe.network(folded=False)
         if weights is not None:
             assign(network, weights, f"the checkpoint for {recipe.name}")
         class_weights = _CLASS_WEIGHTS if stage.weighted else np.ones_like(_CLASS_WEIGHTS)
@@ -195,7 +188,7 @@ class _Validator:
         """Validates the weights of a step."""
         assign(self._network, weights, "the running mean")
         confusion = validate(self._network, _whole_frames(self._validation), len(CLASSES))
-        self.last_iou = mean_iou(confusion)
+        self.last_iou = confusion.mean_iou(CLASSES)
         if self.last_iou > self._best:
             self._best = self.last_iou
             self.best_weights = weights
@@ -213,7 +206,7 @@ class _Validator:
             "training_weathers": TRAINING_WEATHERS,
             "held_out_weather": HELD_OUT_WEATHER,
             "validation": {
-                "mean_iou": round(mean_iou(confusion), 4),
+                "mean_iou": round(confusion.mean_iou(CLASSES), 4),
                 "pixel_accuracy": round(confusion.pixel_accuracy, 4),
                 "iou": {name: round(float(iou), 4) for name, iou in zip(CLASSES, class_iou, strict=True)},
             },

@@ -164,7 +164,7 @@ def test_weights_of_another_network_are_refused(
 ) -> None:
     """Weights with matching shapes would give meaningless outputs."""
     with pytest.raises(WeightsMismatchError, match="do not fit"):
-        build(replace(small, name="road-large"), tmp_path, labels, weights)
+        build(replace(small, architecture="networks:road_large"), tmp_path, labels, weights)
 
 
 def test_a_missing_or_invalid_built_in_graph_is_refused(small: Recipe, labels: Labels, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cloud.models.model import Model
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
@@ -25,9 +25,7 @@ PEDESTRIAN = Box("person", 80, 20, 14, 40)
 
 
 def _evaluate(model: Model, bag: Path, truth: str | None = None, frames: int | None = None) -> Any:
-    return evaluate_model(
-        model, bag, truth=truth, camera=None, frames=frames, demosaic="binning", on_frame=lambda _done, _total: None
-    )
+    return evaluate_model(model, bag, EvaluationSettings(truth, frames=frames))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from cloud.engines.engine import Outputs
 from cloud.engines.placement import Precision
 from cloud.models.model import Model
-from modelling.evaluation.segmentation import EvaluationError, evaluate_segmentation, prepared
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation, prepared
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
@@ -120,10 +120,10 @@ def test_frames_are_matched_by_timestamp_and_limited(tmp_path: Path) -> None:
     frames = [(bright, bright // 255), (dark, dark), (bright, bright // 255)]
     bag = _bag(tmp_path / "bag", frames)
     done: list[tuple[int, int | None]] = []
-    result = evaluate_segmentation(_model(), bag, on_frame=lambda *progress: done.append(progress))
+    result = evaluate_segmentation(_model(), bag, EvaluationSettings(on_frame=lambda *progress: done.append(progress)))
     assert (result.frames, result.unmatched, result.confusion.pixel_accuracy) == (3, 0, 1.0)
     assert done == [(1, 3), (2, 3), (3, 3)]
-    assert evaluate_segmentation(_model(), bag, frames=2).frames == 2
+    assert evaluate_segmentation(_model(), bag, EvaluationSettings(frames=2)).frames == 2
 
 
 def test_labels_with_other_timestamps_are_refused(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_bag_without_labels_or_camera_is_refused(tmp_path: Path) -> None:
         evaluate_segmentation(_model(), tmp_path / "bare")
     bag = _bag(tmp_path / "bag", [(_half(), _half() // 255)])
     with pytest.raises(EvaluationError, match=r"no camera with labels on '/cam/image': did you mean /cam/image_raw"):
-        evaluate_segmentation(_model(), bag, camera="/cam/image")
-    assert evaluate_segmentation(_model(), bag, camera="cam/image_raw").frames == 1
+        evaluate_segmentation(_model(), bag, EvaluationSettings(camera="/cam/image"))
+    assert evaluate_segmentation(_model(), bag, EvaluationSettings(camera="cam/image_raw")).frames == 1
     with pytest.raises(SkylaneError):
         evaluate_segmentation(_model(), tmp_path / "absent")
 

@@ -26,7 +26,6 @@ from modelling.training.segmentation import (
     SegmentationSettings,
     TrainingError,
     TrainingStage,
-    mean_iou,
     train,
     train_on,
 )
@@ -120,7 +119,7 @@ def test_mean_iou_omits_none_and_absent_classes() -> None:
     """`none` is easy and would increase the mean; an absent class has no IoU."""
     counts = np.zeros((12, 12), np.int64)
     counts[0, 0], counts[0, 1], counts[1, 1], counts[11, 11] = 30, 10, 10, 1000
-    assert mean_iou(Confusion(counts)) == pytest.approx((30 / 40 + 10 / 20) / 2)
+    assert Confusion(counts).mean_iou(CLASSES) == pytest.approx((30 / 40 + 10 / 20) / 2)
 
 
 def test_the_confusion_matrix_has_the_truth_in_its_rows() -> None:
