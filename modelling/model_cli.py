@@ -258,7 +258,8 @@ def evaluate(
     The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
-    from modelling.evaluation.dispatch import EvaluationSettings, evaluate_model  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.segmentation import EvaluationSettings  # noqa: PLC0415
 
     with repository.load(name, Placement(device=device)) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])

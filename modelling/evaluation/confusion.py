@@ -37,7 +37,7 @@ class Confusion:
 
         `names` are the names of all classes.
         """
-        present = self.counts.any(axis=1) & [name != UNLABELLED for name in names]
+        present = self.counts.any(axis=1) & np.array([name != UNLABELLED for name in names])
         return float(self.intersection_over_union()[present].mean()) if present.any() else float("nan")
 
     def intersection_over_union(self) -> npt.NDArray[np.float64]:
