@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from edge.config import EdgeConfig
-from edge.pacing.replay import Arrivals
+from edge.pacing.arrivals import Arrivals
 from edge.run import run
-from edge.sources.source import is_camera
+from edge.sources.opening import is_live
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import EXISTING_FILE, GroupedCommand, key_option, option_group, override
@@ -143,7 +143,7 @@ def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool,
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks:
         settings = settings.model_copy(update={"sinks": ()})
-    if is_camera(source) and (settings.arrivals is not Arrivals.SOURCE or settings.burst > 1):
+    if is_live(source) and (settings.arrivals is not Arrivals.SOURCE or settings.burst > 1):
         raise click.UsageError("a camera's frames are due when it takes them: leave --arrivals and --burst out")
     configure_logging(
         level=settings.log_level,

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edge.pacing.replay import Arrivals
-from edge.sinks.sink import SINKS
+from edge.pacing.arrivals import Arrivals
+from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import OneOf, parsed_by

@@ -4,11 +4,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pace, Pacer, ReadAhead, ReplaySettings
+from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
 from edge.reliability.ledger import Ledger, LedgerSettings, RunCounts
@@ -20,9 +19,9 @@ from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Sink
+from edge.sources.source import FrameSource
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
-from shared.imaging.frames import FrameSource
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.health_file import HealthFile
@@ -35,63 +34,33 @@ _JOIN_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The settings of one run."""
+    """The vehicle's configuration, and what belongs to one run."""
 
-    vehicle: str
+    config: EdgeConfig
     session: str
-    replay: ReplaySettings
-    preparation: Preparation
-    window: int = 4
-    queue: int = 1  # Due frames per camera that may wait for room in the window.
-    deadline_ms: float | None = None
-    answer_timeout_s: float = 30.0
-    retries: bool = True
-    retry_after_ms: float | None = None  # None: derived from recent reply times.
+    card: ModelCard
+    is_live: bool = False  # Whether the source is a camera.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
-    health_file: Path | None = None
-
-    @classmethod
-    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "RunSettings":
-        """Builds the settings from the vehicle's configuration. `is_live`: the source is a camera."""
-        pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
-        return cls(
-            vehicle=config.vehicle,
-            session=session,
-            replay=ReplaySettings(
-                pace=pace,
-                arrivals=config.arrivals,
-                rate=config.rate,
-                arrival_rate_hz=config.arrival_rate_hz or 1.0,
-                seed=config.seed or 0,
-                burst=config.burst,
-                loop=config.loop,
-                delay_s=config.delay_s,
-                read_ahead=config.read_ahead_queue_size,
-                frames=config.frames,
-            ),
-            preparation=Preparation(
-                card=card,
-                codec=config.codec,
-                quality=config.quality,
-                demosaic=config.demosaic,
-                resize=config.resize,
-                resize_at=config.resize_at,
-                want=config.want,
-                version=config.model_version,
-            ),
-            window=config.window,
-            queue=config.queue,
-            deadline_ms=config.deadline_ms,
-            answer_timeout_s=config.answer_timeout_s,
-            retries=config.retry,
-            retry_after_ms=config.retry_after_ms,
-            health_file=config.health_file,
-        )
 
     @property
     def node(self) -> str:
         """Name of this process in stamps."""
-        return f"edge/{self.vehicle}/{self.session}"
+        return f"edge/{self.config.vehicle}/{self.session}"
+
+    @property
+    def preparation(self) -> Preparation:
+        """How frames are prepared for the model."""
+        config = self.config
+        return Preparation(
+            card=self.card,
+            codec=config.codec,
+            quality=config.quality,
+            demosaic=config.demosaic,
+            resize=config.resize,
+            resize_at=config.resize_at,
+            want=config.want,
+            version=config.model_version,
+        )
 
 
 class EdgeNode:
@@ -112,25 +81,27 @@ class EdgeNode:
         self._settings = settings
         self._transport = transport
         self.clocks = WorkerClocks()
-        window = InFlightWindow(settings.window, self._stopped)
+        config, card = settings.config, settings.card
+        window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
-        card = settings.preparation.card
         self._ledger = Ledger(
             log,
             LedgerSettings(
-                vehicle=settings.vehicle,
+                vehicle=config.vehicle,
                 session=settings.session,
                 model=card.name,
-                deadline_ms=settings.deadline_ms,
-                answer_timeout_s=settings.answer_timeout_s,
+                deadline_ms=config.deadline_ms,
+                answer_timeout_s=config.answer_timeout_s,
             ),
             clocks=self.clocks,
             stats=stats,
             on_closed=window.release,
         )
-        self._queue = FrameQueue(settings.queue)
-        self._read_ahead = ReadAhead(source, settings.replay, self._stopped)
-        self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, settings.replay, self._stopped)
+        self._queue = FrameQueue(config.queue)
+        self._read_ahead = ReadAhead(source, config, self._stopped)
+        self._pacer = Pacer(
+            self._read_ahead, self._queue, self._ledger, config, self._stopped, is_live=settings.is_live
+        )
         liveness = LivenessMonitor(
             stats,
             self.clocks,
@@ -144,14 +115,14 @@ class EdgeNode:
             window,
             node=settings.node,
             liveness=liveness,
-            worker_wait_s=settings.answer_timeout_s if settings.replay.pace is Pace.CLOSED_LOOP else 0.0,
-            keep_messages=settings.retries,
+            worker_wait_s=config.answer_timeout_s if config.closed_loop and not settings.is_live else 0.0,
+            keep_messages=config.retry,
         )
-        policy = RetryPolicy(stats, window=settings.window, after_ms=settings.retry_after_ms)
+        policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
         self._pipeline = Pipeline(self._queue, window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, card)
-        self._health = HealthFile(settings.health_file)
+        self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task)
 
     @property
@@ -168,7 +139,7 @@ class EdgeNode:
     def counts(self) -> RunCounts:
         """Returns the totals so far."""
         counts = self._ledger.counts()
-        dropped = self._transport.replies_dropped
+        dropped = self._transport.replies.dropped
         return replace(counts, ignored_answers={**counts.ignored_answers, "too_many": dropped}) if dropped else counts
 
     def fault(self, error: BaseException) -> None:
@@ -195,7 +166,7 @@ class EdgeNode:
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
         self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
-        if self._settings.retries:
+        if self._settings.config.retry:
             self._threads.start("retrier", partial(self._retrier.run, self._finished))
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._read_ahead.run)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.reply_decoding import decode_result
-from edge.transports.transport import RawReply, Transport
+from edge.transports.messages import RawReply
+from edge.transports.transport import Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import ResultMessage

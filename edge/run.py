@@ -16,10 +16,12 @@ from edge.node import EdgeNode, RunSettings
 from edge.progress import run_with_progress
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.feed import check_sinks
-from edge.sinks.sink import SINKS, Sink
-from edge.sources.source import is_camera, open_source
+from edge.sinks.sink import Sink
+from edge.sinks.table import SINKS
+from edge.sources.opening import is_live, open_source
 from edge.transport_events import TransportEvents
-from edge.transports.transport import Transport, open_transport
+from edge.transports.opening import open_transport
+from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
@@ -84,7 +86,7 @@ def run(
         write_manifest(folder, manifest)
         reserve_space(folder)
         sinks = open_sinks(config, folder, card)
-        settings = RunSettings.of(config, session, card, is_live=is_camera(source_name))
+        settings = RunSettings(config, session, card, is_live(source_name))
         node = EdgeNode(source, transport, log, sinks, settings)
         events.attach(node)
         on_ready()

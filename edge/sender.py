@@ -116,8 +116,8 @@ class Sender:
         record.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in record.times.items())
         message = replace(message, stamps=record.stamps)
         request = self._transport.pack(message)
-        if request.size > self._transport.max_request_bytes:
-            self._ledger.drop(record, f"too_large: {request.size} bytes, {self._transport.request_limit}")
+        if excess := self._transport.excess(request):
+            self._ledger.drop(record, f"too_large: {excess}")
             return
         record.bytes_up = request.size
         record.message = message if self._keep_messages else None

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import skylane
-from shared.registry import Entry
 
 ROOT = Path(__file__).parents[1]
 # The packages that each package may import, in addition to itself.
@@ -38,6 +37,8 @@ HEAVY = (
     "msgspec",
     "yaml",
 )
+# The contract of each kind of plug-in, which a newcomer reads before adding one.
+CONTRACTS = ("edge/sinks/sink.py", "edge/sources/source.py", "edge/transports/transport.py")
 MODULES = sorted(path for package in ALLOWED_IMPORTS for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES if path.name != "__init__.py"}
@@ -112,6 +113,12 @@ def test_there_are_no_import_cycles() -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_a_contract_is_short(contract: str) -> None:
+    """A stranger who adds a plug-in reads one page: the Protocol, and what it exchanges with its callers."""
+    assert len((ROOT / contract).read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:
@@ -212,7 +219,8 @@ def test_plug_in_tables_name_existing_classes() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and node.func.id == Entry.__name__
+        and node.func.id.endswith("Entry")
+        and node.args
         and isinstance(node.args[0], ast.Constant)
     }
     assert tables

@@ -15,7 +15,7 @@ from bench.harness.comparison import TOTAL, BenchError
 from cloud.models.model import Model
 from edge.pipeline import Preparation, prepare
 from edge.reliability.ledger import FrameRecord
-from edge.sources.source import open_source
+from edge.sources.opening import open_source
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize

@@ -1,82 +1,32 @@
 """Replay of a source: reads frames in advance and queues each one when it is due."""
 
-import math
 import queue
-import random
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import chain, count, islice
+from dataclasses import replace
+from itertools import chain, islice
 
+from edge.config import EdgeConfig
+from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.reliability.ledger import Ledger
+from edge.sources.source import FrameSource
 from shared import clock
 from shared.errors import SkylaneError
-from shared.imaging.frames import Frame, FrameSource, UnreadableFrame
+from shared.imaging.frames import Frame, UnreadableFrame
 
 _LONGEST_WAIT_S = 3600.0  # A damaged bag may have gaps that are too long for one wait.
 _STOP_POLL_S = 0.2
 
 
-class Pace(StrEnum):
-    """Rule that decides when a frame is due."""
-
-    OPEN_LOOP = "open_loop"  # A schedule. Frames that do not fit into the window are dropped.
-    CLOSED_LOOP = "closed_loop"  # The answers: a frame is due when the window has room, and every frame is sent.
-    LIVE = "live"  # The camera: a frame is due when it was grabbed, and the newest one wins.
-
-
-class Arrivals(StrEnum):
-    """The schedule of an open loop."""
-
-    SOURCE = "source"  # The times at which the source recorded the frames.
-    UNIFORM = "uniform"  # A constant rate, as from one camera.
-    POISSON = "poisson"  # A Poisson process, as from many independent vehicles.
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """Settings of a replay."""
-
-    pace: Pace = Pace.OPEN_LOOP
-    arrivals: Arrivals = Arrivals.SOURCE  # Open loop only.
-    rate: float = 1.0  # Speed relative to the source.
-    arrival_rate_hz: float = 1.0  # Rate of uniform and Poisson arrivals, all cameras together.
-    seed: int = 0  # Seed of Poisson arrivals.
-    burst: int = 1  # Closed loop: number of frames that are due together.
-    loop: bool = False
-    delay_s: float = 0.0
-    read_ahead: int = 16  # Number of frames read in advance.
-    frames: int | None = None  # Maximum number of frames.
-
-
-def uniform_ns(rate_hz: float) -> Iterator[int]:
-    """Yields due times at a constant rate, in nanoseconds from the first one, without end."""
-    return (round(number * 1e9 / rate_hz) for number in count())
-
-
-def poisson_ns(rate_hz: float, seed: int) -> Iterator[int]:
-    """Yields due times of a Poisson process, in nanoseconds from the first one, without end.
-
-    The gaps are exponential with mean 1 / rate: -ln(1 - U) / rate with U uniform in [0, 1), by inversion of the
-    distribution (Knuth, The Art of Computer Programming, volume 2, section 3.4.1 D). A seed always gives the same times.
-    """
-    generator = random.Random(seed)
-    at_s = 0.0
-    while True:
-        yield round(at_s * 1e9)
-        at_s -= math.log(1.0 - generator.random()) / rate_hz
-
-
 class ReadAhead:
     """Reads a source in its own thread into a bounded queue, so that no frame's latency includes reading."""
 
-    def __init__(self, source: FrameSource, settings: ReplaySettings, stop: threading.Event) -> None:
+    def __init__(self, source: FrameSource, config: EdgeConfig, stop: threading.Event) -> None:
         self._source = source
-        self._loop = settings.loop
-        self._frames = settings.frames
-        self._queue: queue.Queue[Frame | UnreadableFrame | None] = queue.Queue(settings.read_ahead)
+        self._loop = config.loop
+        self._frames = config.frames
+        self._queue: queue.Queue[Frame | UnreadableFrame | None] = queue.Queue(config.read_ahead_queue_size)
         self._stop = stop
         self.fault: SkylaneError | None = None  # Error that ended the source early; earlier frames are still played.
 
@@ -129,6 +79,9 @@ class ReadAhead:
 class Pacer:
     """Puts each frame into the queue when it is due.
 
+    In an open loop, a schedule makes frames due, and those that do not fit into the window are dropped. In a closed loop,
+    a frame is due when the window has room, and every frame is sent. A frame of a camera is due when it was grabbed.
+
     The due time comes from the schedule, not from the moment at which the pacer gets to it: a delay of the pacer counts
     as latency of the frame.
     """
@@ -138,29 +91,32 @@ class Pacer:
         frames: Iterable[Frame | UnreadableFrame],
         frame_queue: FrameQueue,
         ledger: Ledger,
-        settings: ReplaySettings,
+        config: EdgeConfig,
         stop: threading.Event,
+        *,
+        is_live: bool = False,
     ) -> None:
+        """`is_live`: the source is a camera."""
         self._frames = frames
         self._queue = frame_queue
         self._ledger = ledger
-        self._settings = settings
+        self._config = config
+        self._is_live = is_live
         self._stop = stop
 
     def run(self) -> None:
         """Paces until the source ends or until stopped; the body of a thread."""
         try:
-            if self._settings.delay_s:
-                self._stop.wait(self._settings.delay_s)
-            match self._settings.pace:
-                case Pace.OPEN_LOOP:
-                    self._run_open_loop()
-                case Pace.CLOSED_LOOP if self._settings.burst > 1:
-                    self._run_bursts()
-                case Pace.CLOSED_LOOP:
-                    self._run_closed_loop()
-                case Pace.LIVE:
-                    self._run_live()
+            if self._config.delay_s:
+                self._stop.wait(self._config.delay_s)
+            if self._is_live:
+                self._run_live()
+            elif not self._config.closed_loop:
+                self._run_open_loop()
+            elif self._config.burst > 1:
+                self._run_bursts()
+            else:
+                self._run_closed_loop()
         finally:
             self._queue.close()
 
@@ -174,17 +130,17 @@ class Pacer:
 
     def _schedule(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
         """Yields each frame and its due time in nanoseconds after the first one."""
-        settings = self._settings
-        match settings.arrivals:
+        config = self._config
+        match config.arrivals:
             case Arrivals.SOURCE:
                 first_ns = None
                 for frame in self._frames:
                     first_ns = frame.source_ns if first_ns is None else first_ns
-                    yield frame, round((frame.source_ns - first_ns) / settings.rate)
+                    yield frame, round((frame.source_ns - first_ns) / config.rate)
             case Arrivals.UNIFORM:
-                yield from zip(self._frames, uniform_ns(settings.arrival_rate_hz), strict=False)
+                yield from zip(self._frames, uniform_ns(config.arrival_rate_hz or 1.0), strict=False)
             case Arrivals.POISSON:
-                yield from zip(self._frames, poisson_ns(settings.arrival_rate_hz, settings.seed), strict=False)
+                yield from zip(self._frames, poisson_ns(config.arrival_rate_hz or 1.0, config.seed or 0), strict=False)
 
     def _run_closed_loop(self) -> None:
         for frame in self._frames:
@@ -194,9 +150,9 @@ class Pacer:
 
     def _run_bursts(self) -> None:
         frames = iter(self._frames)
-        size = self._settings.burst
+        size = self._config.burst
         # Up to the read-ahead limit, a burst is read before it is due: reading is no part of its latency.
-        while burst := list(islice(frames, min(size, self._settings.read_ahead))):
+        while burst := list(islice(frames, min(size, self._config.read_ahead_queue_size))):
             if not self._wait_until_all_closed():
                 return
             due_ns = clock.now_ns()

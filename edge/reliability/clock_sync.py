@@ -12,7 +12,7 @@ from shared import clock
 from shared.clock import Exchange
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
+from shared.messages.clock_probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
 
 _BURST = 16  # Probes in quick succession to a new process, so that its first frames have an error bound.
 _BURST_INTERVAL_NS = 20_000_000
@@ -108,16 +108,23 @@ class ClockProber:
     """Probes the workers' clocks in a thread, over any transport."""
 
     def __init__(
-        self, session: str, *, online: Callable[[], Iterable[tuple[str, str]]], probe: Callable[[str, bytes], None]
+        self,
+        session: str,
+        clocks: WorkerClocks,
+        *,
+        online: Callable[[], Iterable[tuple[str, str]]],
+        probe: Callable[[str, bytes], None],
     ) -> None:
         """Sets the callbacks.
 
         Args:
             session: Session of the vehicle.
+            clocks: Updated with each echo.
             online: Returns name and session of each worker that serves the model.
             probe: Sends a packed probe to a worker without waiting; the transport passes the echo to `echoed`.
         """
-        self._session = session
+        self._clocks = clocks
+        self._tracker = ProbeTracker(session, clocks)
         self._online = online
         self._probe = probe
         self._echoes: queue.Queue[tuple[str, Buffer, int]] = queue.Queue(_MAX_WAITING)
@@ -127,31 +134,32 @@ class ClockProber:
         """Reports a new connection; may be called from any thread."""
         self._has_reconnected.set()
 
-    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> bool:
-        """Queues an echo; returns False if too many wait. May be called from any thread."""
+    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> None:
+        """Queues an echo; counts it instead if it is too large, or if too many wait. May be called from any thread."""
+        if len(payload) > MAX_PROBE_BYTES:  # A queue of large echoes would fill the memory.
+            self._clocks.ignore("unreadable")
+            return
         try:
             self._echoes.put_nowait((worker, payload, returned_ns))
         except queue.Full:
-            return False
-        return True
+            self._clocks.ignore("too_many")
 
-    def run(self, clocks: WorkerClocks, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event) -> None:
         """Probes until stopped; the body of a thread."""
-        tracker = ProbeTracker(self._session, clocks)
         while not stop.is_set():
             if self._has_reconnected.is_set():
                 self._has_reconnected.clear()
-                tracker.restart()
-            for worker in tracker.due(clock.now_ns(), self._online()):
-                self._probe(worker, pack_probe(tracker.probe(worker, clock.now_ns())))
-            self._process_echo(tracker)
+                self._tracker.restart()
+            for worker in self._tracker.due(clock.now_ns(), self._online()):
+                self._probe(worker, pack_probe(self._tracker.probe(worker, clock.now_ns())))
+            self._process_echo()
 
-    def _process_echo(self, tracker: ProbeTracker) -> None:
+    def _process_echo(self) -> None:
         """Processes one echo, or waits for it until the next probe is due."""
-        due_ns = tracker.next_due_ns()
+        due_ns = self._tracker.next_due_ns()
         wait_s = _STOP_POLL_S if due_ns is None else min(_STOP_POLL_S, max(0.0, (due_ns - clock.now_ns()) / 1e9))
         try:
             echo = self._echoes.get(timeout=wait_s)
         except queue.Empty:
             return
-        tracker.echoed(*echo)
+        self._tracker.echoed(*echo)

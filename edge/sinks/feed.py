@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from edge.reliability.ledger import FrameRecord
-from edge.sinks.sink import SINKS, FrameResult, Sink, SinkError
+from edge.sinks.sink import FrameResult, Sink, SinkError
+from edge.sinks.table import SINKS
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import apply

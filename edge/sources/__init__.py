@@ -1,4 +1,4 @@
 """Sources of frames: bags, videos, folders of images, cameras.
 
-Start with `source`, the table of sources. The contract is `FrameSource` in `shared.imaging.frames`.
+Start with `source`, the contract, and `table`, the table of sources.
 """

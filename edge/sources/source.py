@@ -1,72 +1,35 @@
-"""The table of sources, and the detection of a source's kind from its name."""
+"""The contract of a source of frames. The table is in `table.py`, `opening.py` opens one."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Protocol
 
 from shared.errors import SkylaneError
-from shared.imaging.frames import FrameSource
-from shared.registry import Entry, load
+from shared.imaging.frames import Frame, UnreadableFrame
 
-SOURCES = {
-    "bag": Entry("rosbag_tools.reading.frames:BagSource", "edge"),
-    "video": Entry("edge.sources.video:VideoSource", "edge"),
-    "folder": Entry("edge.sources.folder:FolderSource", "edge"),
-    "camera": Entry("edge.sources.camera:CameraSource", "edge"),
-}
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-_BAGS = (".bag", ".db3", ".mcap")
-_VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg", ".ts")
 
 
 class SourceError(SkylaneError):
     """A source cannot be opened or read."""
 
 
-def is_camera(source: str) -> bool:
-    """Returns whether an argument names a camera: `camera:0`, or a device."""
-    return source.startswith(("camera:", "/dev/video"))
+class FrameSource(Protocol):
+    """Yields frames in the order of `source_ns`, from a bag, a video, a folder or a camera.
 
-
-def kind_of(source: str) -> str:
-    """Returns the key in SOURCES for an argument: a camera, a bag, a video file or a folder of images.
-
-    Raises:
-        SourceError: the file does not exist or is none of these.
+    Built as `Source(path, topics=…, start_offset_s=…, duration_s=…)`: the path, the cameras to play, the seconds to skip
+    at the start, and the seconds to play or None. Raises a SkylaneError for what it cannot do.
     """
-    if is_camera(source):
-        return "camera"
-    path = Path(source)
-    if not path.exists():
-        raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
-    if path.is_dir():
-        if any(path.glob("metadata.yaml")) or any(item.suffix in _BAGS for item in path.iterdir()):
-            return "bag"
-        if any(item.suffix.lower() in IMAGE_SUFFIXES for depth in ("*", "*/*") for item in path.glob(depth)):
-            return "folder"
-        raise SourceError(f"folder {source} holds neither a bag nor images ({', '.join(IMAGE_SUFFIXES)})")
-    if path.suffix.lower() in _BAGS:
-        return "bag"
-    if path.suffix.lower() in _VIDEOS:
-        return "video"
-    known = ", ".join((*_BAGS, *_VIDEOS))
-    raise SourceError(
-        f"{source} is no source: its suffix is not one of {known}; for a single image use 'skylane model run'"
-    )
 
+    @property
+    def frame_count(self) -> int | None:
+        """The number of frames, or None if it is unknown, as for a camera."""
 
-def open_source(
-    source: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
-) -> FrameSource:
-    """Opens a source, to be played from `start_offset_s` after its start for `duration_s`.
+    @property
+    def provenance(self) -> dict[str, str | int | float | list[str]]:
+        """Identifies the input in the run record: kind, path, SHA-256, cameras."""
 
-    Raises:
-        SkylaneError: the source does not exist, cannot be read, or lacks a topic.
-    """
-    kind = kind_of(source)
-    frame_source: FrameSource = load("source", SOURCES, kind)(
-        source if kind == "camera" else Path(source),
-        topics=topics,
-        start_offset_s=start_offset_s,
-        duration_s=duration_s,
-    )
-    return frame_source
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """Yields every frame once, in order."""
+
+    def close(self) -> None:
+        """Releases files and devices."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.transports.transport import EncodedRequest
+from edge.transports.messages import EncodedRequest
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages.deadline import Deadline

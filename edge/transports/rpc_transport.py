@@ -1,7 +1,6 @@
 """The transport without a broker: one call per frame, to one or more workers whose addresses are configured."""
 
 import itertools
-import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUndelivered, RawReply
+from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
+from edge.transports.transport import OnUndelivered
 from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
-from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
@@ -56,8 +55,7 @@ class RpcTransport:
             session: Session of the vehicle.
             on_fault: Called with unexpected exceptions, on any thread.
         """
-        self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, 2 * config.window))
-        self.replies_dropped = 0
+        self.replies = ReplyQueue(config.window)
         self._adapter = adapter
         self._answer_timeout_s = config.answer_timeout_s
         self._session = session
@@ -72,16 +70,6 @@ class RpcTransport:
             on_status, on_lost = partial(self._on_status, connection), self.workers.left
             follow = partial(connection.follow, session, on_status, on_lost, self._stop)
             self._threads.start(f"status {connection.address}", follow)
-
-    @property
-    def max_request_bytes(self) -> int:
-        """See Transport."""
-        return MAX_MESSAGE_BYTES
-
-    @property
-    def request_limit(self) -> str:
-        """See Transport."""
-        return f"a worker takes {MAX_MESSAGE_BYTES}"
 
     @property
     def is_connected(self) -> bool:
@@ -122,6 +110,11 @@ class RpcTransport:
         """See Transport."""
         return self._adapter.pack(message)
 
+    def excess(self, request: EncodedRequest) -> str:
+        """See Transport."""
+        is_too_large = request.size > MAX_MESSAGE_BYTES
+        return f"{request.size} bytes, a worker takes {MAX_MESSAGE_BYTES}" if is_too_large else ""
+
     def send(
         self,
         message: FrameMessage,
@@ -139,16 +132,10 @@ class RpcTransport:
         def probe(worker: str, payload: bytes) -> None:
             for connection in self._connections:
                 if connection.name == worker:
-                    connection.channel.probe(payload, partial(on_echo, worker))
+                    connection.channel.probe(payload, partial(prober.echoed, worker))
 
-        def on_echo(worker: str, payload: bytes, returned_ns: int) -> None:
-            if len(payload) > MAX_PROBE_BYTES:
-                clocks.ignore("unreadable")
-            elif not prober.echoed(worker, payload, returned_ns):
-                clocks.ignore("too_many")
-
-        prober = ClockProber(self._session, online=self.workers.online, probe=probe)
-        prober.run(clocks, stop)
+        prober = ClockProber(self._session, clocks, online=self.workers.online, probe=probe)
+        prober.run(stop)
 
     def close(self) -> None:
         """See Transport."""
@@ -192,10 +179,12 @@ class RpcTransport:
             case RpcReply():
                 ours = (value for key, value in outcome.metadata.items() if key.lower().startswith("skylane-"))
                 size = len(outcome.body) + sum(map(len, ours))
-                self._put(RawReply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns))
+                self.replies.offer(
+                    RawReply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns)
+                )
             case RpcRefusal():
                 refusal = _refusal(call.message, name, outcome.status, outcome.reason)
-                self._put(RawReply(lambda: refusal, 0, outcome.returned_ns))
+                self.replies.offer(RawReply(lambda: refusal, 0, outcome.returned_ns))
             case NotDelivered():
                 if connection.name is not None:
                     self.workers.left(connection.name, is_drained=outcome.is_stopping)
@@ -203,13 +192,6 @@ class RpcTransport:
                 self._send(call, tried | {connection.address})
             case Indeterminate() if outcome.is_broken and connection.name is not None:
                 self.workers.connection_lost(connection.name)
-
-    def _put(self, reply: RawReply) -> None:
-        try:
-            self.replies.put_nowait(reply)
-        except queue.Full:
-            with self._lock:
-                self.replies_dropped += 1
 
     def _read(self, frame: FrameMessage, worker: str, reply: RpcReply) -> ResultMessage:
         """Decodes a reply. A malformed one counts as the failure of its frame, because no other reply will come."""

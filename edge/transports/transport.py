@@ -1,65 +1,23 @@
-"""The transport contract, and `open_transport`."""
+"""The contract of a transport, which carries frames to workers. The table is in `table.py`."""
 
-import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
-from edge.transport_events import TransportEvents
-from edge.transports.table import TRANSPORTS
-from shared.messages.frame import FrameMessage, ResultMessage
+from edge.transports.messages import EncodedRequest, ReplyQueue
+from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
-from shared.registry import load
-
-MAX_QUEUED_REPLIES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
-    """A frame encoded for a transport."""
-
-    body: bytes
-    metadata: tuple[tuple[str, str | bytes], ...] = ()  # gRPC metadata or HTTP headers.
-
-    @property
-    def size(self) -> int:
-        """Size of body and metadata in bytes."""
-        return len(self.body) + sum(len(value) for _, value in self.metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class RawReply:
-    """A reply that is not decoded yet."""
-
-    read: Callable[[], ResultMessage]  # Raises MessageError if the reply is malformed.
-    size: int  # Size in bytes.
-    returned_ns: int
-
 
 OnUndelivered = Callable[[str], None]  # Called with the reason if no worker got the frame.
 
 
 class Transport(Protocol):
-    """Carries frames to workers and puts their replies into `replies`."""
+    """Carries frames to workers and puts their replies into `replies`. Opened by `opening.open_transport`."""
 
-    replies: "queue.Queue[RawReply | None]"
+    replies: ReplyQueue
     workers: WorkerDirectory  # The workers that serve the configured model.
-
-    @property
-    def replies_dropped(self) -> int:
-        """Number of replies that were dropped because `replies` was full."""
-
-    @property
-    def max_request_bytes(self) -> int:
-        """Largest request that may be sent."""
-
-    @property
-    def request_limit(self) -> str:
-        """The size limit and its origin, for error messages."""
 
     @property
     def is_connected(self) -> bool:
@@ -73,17 +31,16 @@ class Transport(Protocol):
         """Asks the broker for a sign of life, unless one is due already."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
-        """Returns the card of the configured model from a worker that serves it.
-
-        Raises:
-            NoWorkerError: no worker serves the model in time.
-        """
+        """Returns the card of the configured model; raises NoWorkerError if no worker serves it in time."""
 
     def unused(self) -> Mapping[str, str]:
         """Returns the configured addresses that got no frame, with the reason."""
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """Encodes a frame."""
+
+    def excess(self, request: EncodedRequest) -> str:
+        """Returns size and limit of a request that is too large to be sent, as text; empty if it is not too large."""
 
     def send(
         self,
@@ -100,13 +57,3 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Signs off and closes the connections."""
-
-
-def open_transport(config: EdgeConfig, session: str, *, events: TransportEvents | None = None) -> Transport:
-    """Connects to the broker or to the workers of a configuration; close the transport after use.
-
-    Raises:
-        SkylaneError: an address cannot be used, a library is missing, or there is no broker.
-    """
-    factory: Callable[..., Transport] = load("transport", TRANSPORTS, config.transport)
-    return factory(config, session, events or TransportEvents())

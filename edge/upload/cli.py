@@ -15,14 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge.run_summary import NOTHING_ANSWERED
 from edge.transports.credentials import worker_address
-from edge.upload.client import UPLOAD_CLIENTS, UploadSettings
+from edge.upload.client import UploadClient, UploadSettings
 from edge.upload.dispatcher import Dispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import EXISTING_FILE, ValidatedText, check_version, key_option, override, renamed_option
 from shared.logs import configure_logging, get_logger, log_options
-from shared.registry import load
 from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
@@ -53,9 +52,7 @@ class UnwritableError(SkylaneError):
     type=ValidatedText("HOST:PORT[,…]", _addresses),
     help="Address of a worker (repeatable).",
 )
-@_option(
-    "--transport", text="grpc: images are resized and encoded here; http: files are sent unchanged to /api/detect."
-)
+@_option("--transport", text="Protocol between this machine and the workers' gRPC or HTTP endpoints.")
 @_option(
     "--vehicle",
     metavar="NAME",
@@ -65,7 +62,7 @@ class UnwritableError(SkylaneError):
 @_option("--model-version", callback=check_version, text="Version of the model.", default="the worker's current one")
 @_option("--concurrency", text="Images in progress per worker.")
 @renamed_option("--places", "--concurrency", type=click.IntRange(1, 64))
-@_option("--codec", text="Encoding of images over gRPC.")
+@_option("--codec", text="Encoding of images.")
 @_option("--quality", text="JPEG quality.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
@@ -98,7 +95,6 @@ def send(
     settings = override(UploadSettings(annotate=output is not None), flags)
     configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": settings.vehicle})
     addresses = dict.fromkeys(address for node in nodes for address in _addresses(node))
-    client_type = load("transport", UPLOAD_CLIENTS, settings.transport)
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
@@ -121,7 +117,7 @@ def send(
         dispatcher = Dispatcher(valid, record)
         dispatcher.run(
             {
-                address: [partial(client_type, address, settings, dispatcher.has_work)] * settings.concurrency
+                address: [partial(UploadClient, address, settings, dispatcher.has_work)] * settings.concurrency
                 for address in addresses
             }
         )

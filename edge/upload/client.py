@@ -1,25 +1,44 @@
-"""The contract and the table of upload clients, and their settings, results and errors."""
+"""The upload client, which sends images to one worker over a transport of the vehicle; its settings and errors."""
 
-from collections.abc import Mapping
+import itertools
+import queue
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from edge.config import EdgeConfig
+from edge.pipeline import Preparation, prepare
+from edge.reliability.ledger import FrameRecord
+from edge.reliability.worker_directory import NoWorkerError
+from edge.transports.messages import EncodedRequest
+from edge.transports.opening import open_transport
+from shared import clock
 from shared.config import OneOf, Section, parsed_by
 from shared.errors import SkylaneError
+from shared.imaging import image_codecs
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.messages.topics import validate_name
+from shared.imaging.image_files import read_image_file, stamp_untrained
+from shared.messages.deadline import Deadline
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
-from shared.registry import Entry
+from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
+from shared.tasks.task import task_named
 
-UPLOAD_CLIENTS = {
-    "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
-    "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
-}
-CONNECT_POLL_S = 0.2  # Interval at which a client that still connects checks whether it is needed.
+UPLOAD_TRANSPORTS = {"grpc": "grpc", "http": "oip-rest"}  # The vehicle's transport for each choice.
+
+_CAMERA = "send"
+_OPACITY = 0.5
+_ANNOTATED_QUALITY = 90  # JPEG quality.
+_POLL_S = 0.2
 
 
 class WorkerLostError(SkylaneError):
@@ -37,7 +56,7 @@ class ImageRefusedError(SkylaneError):
 class UploadSettings(Section):
     """The settings of `skylane send`."""
 
-    transport: Annotated[str, OneOf("transport", UPLOAD_CLIENTS)] = "grpc"
+    transport: Annotated[str, OneOf("transport", UPLOAD_TRANSPORTS)] = "grpc"
     vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = "send"
     model: Annotated[str, parsed_by(partial(validate_name, "model"))] = "road-small"
     model_version: str | None = None  # None: the worker's current one.
@@ -47,7 +66,7 @@ class UploadSettings(Section):
     connect_timeout_s: float = Field(default=CONNECT_TIMEOUT_S, ge=0.1)
     answer_timeout_s: float = Field(default=60.0, ge=0.1)
     worker_tls_ca: Path | None = None
-    annotate: bool = False  # Request a copy of each image with its result drawn on.
+    annotate: bool = False  # Make a copy of each image with its result drawn on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +80,34 @@ class ImageResult:
     annotated: bytes | None = None  # A JPEG.
 
 
-class UploadClient(Protocol):
+class UploadClient:
     """A connection to one worker for one image at a time. Not thread-safe."""
+
+    def __init__(self, address: str, settings: UploadSettings, is_needed: Callable[[], bool]) -> None:
+        """Waits for a worker at HOST:PORT that serves the model, for as long as `is_needed` returns True.
+
+        Raises:
+            WorkerLostError: there is none within the connection timeout.
+        """
+        self._settings = settings
+        self._session = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count()
+        config = EdgeConfig(
+            transport=UPLOAD_TRANSPORTS[settings.transport],
+            worker_addresses=(address,),
+            worker_tls_ca=settings.worker_tls_ca,
+            vehicle=settings.vehicle,
+            model=settings.model,
+            model_version=settings.model_version,
+            answer_timeout_s=settings.answer_timeout_s,
+            window=1,
+        )
+        self._transport = open_transport(config, self._session)
+        try:
+            self._wait_for_card(is_needed)
+        except BaseException:
+            self.close()
+            raise
 
     def upload(self, image: Path) -> ImageResult:
         """Sends an image and waits for its result.
@@ -70,8 +115,86 @@ class UploadClient(Protocol):
         Raises:
             ImageRefusedError: the worker has no result for the image.
             WorkerBusyError: the worker is overloaded.
-            WorkerLostError: there is no reply, or a malformed one.
+            WorkerLostError: there is no reply, or one that cannot be used.
         """
+        started_ns = clock.now_ns()
+        settings = self._settings
+        frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
+        frame_id = FrameId(settings.vehicle, _CAMERA, self._session, next(self._numbers))
+        record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={})
+        card = self._wait_for_card(lambda: True)  # It may have changed since the previous image.
+        message = prepare(
+            frame, record, Preparation(card, settings.codec, settings.quality, version=settings.model_version)
+        )
+        request = self._transport.pack(message)
+        reply = self._send(message, request)
+        if reply.status is Status.OVERLOADED:
+            raise WorkerBusyError(reply.reason)
+        if reply.status is not Status.ANSWERED:
+            raise ImageRefusedError(f"{reply.status}: {reply.reason}")
+        task = task_named(reply.task)
+        try:
+            result = task.decode(reply.data, reply.codec, reply.shape)
+        except SkylaneError as error:
+            raise WorkerLostError(f"its {task.result_name} cannot be used: {error}") from error
+        ended_ns = clock.now_ns()
+        model = {"task": reply.task, "model": reply.model, "version": reply.model_version}
+        return ImageResult(
+            {**model, **task.json_fields(result, message.geometry, card.labels)},
+            request.size,
+            _inference_ms(reply),
+            (ended_ns - started_ns) / 1e6,
+            _annotate(record, result, card) if settings.annotate else None,
+        )
 
     def close(self) -> None:
         """Closes the connection."""
+        self._transport.close()
+
+    def _wait_for_card(self, is_needed: Callable[[], bool]) -> ModelCard:
+        """Returns the card of the model.
+
+        Raises:
+            WorkerLostError: the worker does not serve the model within the connection timeout.
+        """
+        deadline = Deadline.after_ms(self._settings.connect_timeout_s * 1e3)
+        while True:
+            left_s = deadline.remaining_s()
+            try:
+                return self._transport.wait_for_card(min(left_s, _POLL_S))
+            except NoWorkerError as error:
+                if error.is_final or not left_s or not is_needed():
+                    raise WorkerLostError(str(error)) from error
+
+    def _send(self, message: FrameMessage, request: EncodedRequest) -> ResultMessage:
+        replies = self._transport.replies
+        last_failure_ns = self._transport.workers.last_failure_ns()
+        self._transport.send(message, request, lambda _: replies.put(None))
+        deadline = Deadline.after_ms(self._settings.answer_timeout_s * 1e3)
+        while not deadline.is_expired():
+            try:
+                reply = replies.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._transport.workers.last_failure_ns() > last_failure_ns:
+                    raise WorkerLostError("the connection broke") from None
+                continue
+            if reply is None:
+                raise WorkerLostError("the image could not be delivered")
+            return reply.read()
+        raise WorkerLostError(f"no reply within {self._settings.answer_timeout_s:g} s")
+
+
+def _inference_ms(reply: ResultMessage) -> float | None:
+    times = stage_times((stamp for stamp in reply.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    inferred_ns = durations_ns(times).get(Stage.INFERRED)
+    return None if inferred_ns is None else inferred_ns / 1e6
+
+
+def _annotate(record: FrameRecord, result: object, card: ModelCard) -> bytes:
+    """Returns the model's input with the result drawn on it, as JPEG."""
+    assert record.image is not None
+    assert record.geometry is not None
+    image = to_colour(record.image, card.layout, Layout.RGB8, "bilinear")
+    drawn = task_named(card.task).draw(image, result, card.labels, record.geometry, _OPACITY)
+    stamped = drawn if card.trained else stamp_untrained(drawn)
+    return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _ANNOTATED_QUALITY))

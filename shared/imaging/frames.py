@@ -1,9 +1,8 @@
-"""Camera frames, their pixel layouts, and the interface of frame sources."""
+"""Camera frames and their pixel layouts."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,21 +84,3 @@ class UnreadableFrame:
     source_ns: int
     read_ns: int
     reason: str
-
-
-class FrameSource(Protocol):
-    """Yields frames in the order of `source_ns`, from a bag, a video, a folder or a camera."""
-
-    @property
-    def frame_count(self) -> int | None:
-        """The number of frames, or None if it is unknown, as for a camera."""
-
-    @property
-    def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """Identifies the input in the run record: kind, path, SHA-256, cameras."""
-
-    def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """Yields every frame once, in order."""
-
-    def close(self) -> None:
-        """Releases files and devices."""

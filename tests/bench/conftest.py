@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench.load.null_worker import NullWorker, NullWorkerSettings
 from edge.config import EdgeConfig
-from edge.pacing.replay import Arrivals
+from edge.pacing.arrivals import Arrivals
 from edge.run import run
 
 _FRAMES = 40

@@ -13,10 +13,9 @@ import pytest
 from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
-from edge.pacing.replay import Pace, ReplaySettings
-from edge.pipeline import Preparation
 from edge.reliability.ledger import RunCounts
 from edge.transport_events import TransportEvents
+from edge.transports.messages import MAX_QUEUED_REPLIES
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -69,9 +68,8 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
 def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> EdgeNode:
     transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     assert transport.wait_for_card(WAIT_S) == card
-    replay = ReplaySettings(pace=Pace.CLOSED_LOOP)
-    settings = RunSettings("car", "s1", replay, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
-    return EdgeNode(source, transport, log, [], settings)
+    config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
+    return EdgeNode(source, transport, log, [], RunSettings(config, "s1", card))
 
 
 def _no_threads_left() -> bool:
@@ -153,16 +151,15 @@ def test_only_replies_to_this_vehicle_are_received() -> None:
 
 def test_the_queue_of_replies_is_bounded(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
     """Slow sinks must not fill the memory; frames whose reply was dropped time out."""
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny", max_replies=2)
+    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     settled = threading.Event()
-    for _ in range(5):
+    for _ in range(MAX_QUEUED_REPLIES + 3):
         bus.publish("skylane/v1/masks/car/left", b"", qos=1)
     bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: settled.set())
     assert settled.wait(WAIT_S)
-    assert transport.replies.qsize() == 2
+    assert transport.replies.qsize() == MAX_QUEUED_REPLIES
     with LogWriter(tmp_path) as log:
-        settings = RunSettings("car", "s1", ReplaySettings(), Preparation(card))
-        node = EdgeNode(Endless(), transport, log, [], settings)
+        node = EdgeNode(Endless(), transport, log, [], RunSettings(EdgeConfig(vehicle="car"), "s1", card))
         assert node.counts().ignored_answers == {"too_many": 3}
 
 
@@ -187,8 +184,8 @@ def test_a_vehicle_loads_no_tensorflow(tmp_path: Path) -> None:
     program = """
 import sys
 import edge.cli
-from edge.sinks.sink import SINKS
-from edge.sources.source import SOURCES
+from edge.sinks.table import SINKS
+from edge.sources.table import SOURCES
 from edge.transports.table import TRANSPORTS
 from shared.registry import load
 for table in (SINKS, SOURCES, TRANSPORTS):

@@ -13,8 +13,8 @@ import pytest
 
 from edge.receiver import Receiver
 from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.transports.messages import RawReply
 from edge.transports.mqtt.transport import MqttTransport
-from edge.transports.transport import RawReply
 from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import Resize, plan

@@ -16,7 +16,7 @@ from edge.sinks.feed import SinkFeed
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
 from edge.sinks.sink import FrameResult, SinkError
-from edge.sources.source import open_source
+from edge.sources.opening import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import Resize, apply, plan, to_source

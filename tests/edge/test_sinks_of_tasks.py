@@ -18,8 +18,9 @@ from edge.sinks.feed import check_sinks
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.npz import NpzSink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
-from edge.sources.source import open_source
+from edge.sinks.sink import FrameResult, Sink, SinkError
+from edge.sinks.table import SINKS, SinkEntry
+from edge.sources.opening import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Message

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.sources.source import SourceError, kind_of, open_source
+from edge.sources.opening import kind_of, open_source
+from edge.sources.source import SourceError
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.extraction import extract
 from shared.errors import SkylaneError

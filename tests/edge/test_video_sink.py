@@ -22,7 +22,7 @@ from edge.sinks import video_codec
 from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
-from edge.sources.source import open_source
+from edge.sources.opening import open_source
 from shared.config import read_yaml
 from shared.flags import override
 from shared.imaging.frames import Frame

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cloud.models.model import Model
-from edge.sinks.sink import SINKS, FrameResult, SinkEntry
+from edge.sinks.sink import FrameResult
+from edge.sinks.table import SINKS, SinkEntry
 from shared.messages.model_card import ModelCard
 from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
 from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, play, worker

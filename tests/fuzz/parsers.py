@@ -31,7 +31,6 @@ PARSERS = {
     "cloud/gateway/tf_serving/json_messages.py": "gateway",
     "cloud/isolation/channel.py": f"({_OWN}: messages of a parent and its child process)",
     "cloud/isolation/shared_memory.py": f"({_OWN}: memory shared by a parent and its child process)",
-    "edge/upload/http_client.py": "(a reply with fixed keys: tests/edge/upload)",
     "edge/sinks/npz.py": f"({_OWN}: it only writes)",
     "edge/sources/folder.py": "(passes images to shared/imaging/image_files.py)",
     "edge/transports/frame_metadata.py": "servers",

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from decimal import Decimal
 from io import StringIO
 from itertools import pairwise
@@ -23,12 +22,10 @@ from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
-from edge.pacing.replay import Pace, ReplaySettings
-from edge.pipeline import Preparation
 from edge.run import run
-from edge.sources.source import open_source
+from edge.sinks.sink import Sink
+from edge.sources.opening import open_source
 from edge.transports.mqtt.transport import MqttTransport
-from shared.messages.frame import RequestOptions
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -105,29 +102,19 @@ def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
 class Vehicle:
     """A vehicle node and its log."""
 
-    def __init__(self, bus: Bus, source: Path, out: Path, *, pace: Pace = Pace.CLOSED_LOOP, **settings: Any) -> None:
+    def __init__(self, bus: Bus, source: Path, out: Path, *, sinks: Sequence[Sink] = (), **settings: Any) -> None:
+        """`settings`: those of EdgeConfig, in a closed loop unless they say otherwise, and `unresponsive_after_s`."""
         self.out = out
-        model = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
-        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **model)
-        self.card = card = self._transport.wait_for_card(WAIT_S)
-        run_keys = {field.name for field in fields(RunSettings)}
-        run_settings = {key: settings.pop(key) for key in run_keys & settings.keys()}
-        topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
-        self._source = open_source(str(source), topics=topics)
-        self._log = LogWriter(out)
-        self._node = EdgeNode(
-            self._source,
-            self._transport,
-            self._log,
-            sinks,
-            RunSettings(
-                vehicle=out.name,
-                session="s1",
-                replay=ReplaySettings(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=model["version"]),
-                **run_settings,
-            ),
+        times = {key: settings.pop(key) for key in ("unresponsive_after_s",) if key in settings}
+        config = EdgeConfig(**{"vehicle": out.name, "model": "tiny", "codec": "raw", "closed_loop": True} | settings)
+        self._transport = MqttTransport(
+            bus, vehicle=config.vehicle, session="s1", model=config.model, version=config.model_version
         )
+        self.card = self._transport.wait_for_card(WAIT_S)
+        self._source = open_source(str(source), topics=config.topics)
+        self._log = LogWriter(out)
+        run_settings = RunSettings(config, "s1", self.card, **times)
+        self._node = EdgeNode(self._source, self._transport, self._log, sinks, run_settings)
         self.stop = self._node.stop
         self.counts = self._node.counts
         self.clocks = self._node.clocks

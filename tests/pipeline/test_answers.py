@@ -12,7 +12,7 @@ import pytest
 
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from edge.sources.source import open_source
+from edge.sources.opening import open_source
 from rosbag_tools.writer import BagWriter
 from shared.imaging import geometry
 from shared.imaging.bayer import to_colour

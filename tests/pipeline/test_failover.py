@@ -132,7 +132,7 @@ def test_without_retries_the_frames_of_a_dead_worker_are_lost(
     model = f"instant-{uuid4().hex[:6]}"
     with workers(mosquitto_url, model, think_ms=100) as processes:
         vehicle = Vehicle(
-            connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retries=False,
+            connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retry=False,
             answer_timeout_s=2.0, loop=True,
         )  # fmt: skip
         (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.counts().outcomes)

@@ -14,7 +14,7 @@ import yaml
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from edge.pacing.replay import Arrivals, Pace, poisson_ns
+from edge.pacing.arrivals import Arrivals, poisson_ns
 from shared import clock
 from shared.hashing import tree_sha256
 from shared.imaging import geometry
@@ -72,7 +72,7 @@ def stalled(
         monkeypatch.setattr(model, "infer", stall_once)
         with memory_bus() as bus, serving(lambda _: bus, model):
             vehicle = Vehicle(
-                bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,
+                bus, pictures(20), tmp_path / "car", closed_loop=False, arrivals=Arrivals.UNIFORM, window=1,
                 arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
             )  # fmt: skip
             rows = vehicle.play(lambda: go_on() if vehicle.counts().read >= STALL_TO else None)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cloud.models.model import Model
-from edge.pacing.replay import Pace
 from shared import clock
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, serving, worker
@@ -54,7 +53,7 @@ def test_frames_past_their_deadline_expire_at_both_nodes(
 
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model) as node:
-        vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retries=False)
+        vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retry=False)
 
         def tick() -> None:
             if held.is_set() and vehicle.counts().in_flight == 6 and node.submission.admission.depth:
@@ -93,7 +92,7 @@ def test_without_a_worker_every_frame_is_dropped_with_that_reason(
     """The worker stops before the run starts."""
     with memory_bus() as bus:
         with serving(lambda _: bus, model):
-            vehicle = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e4)
+            vehicle = Vehicle(bus, pictures(10), tmp_path / "car", closed_loop=False, rate=1e4)
         rows = vehicle.play()
     assert set(count_outcomes(rows)) <= {("dropped", "no_worker"), ("dropped", "window")}
     assert ("dropped", "no_worker") in count_outcomes(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
-from edge.pacing.replay import Arrivals, Pace
+from edge.pacing.arrivals import Arrivals
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes
 
@@ -29,7 +29,7 @@ def _workers(url: str, model: str, think_ms: float = 5.0) -> Iterator[list[int]]
 
 def _vehicle(url: str, source: Path, out: Path, **settings: float) -> Vehicle:
     return Vehicle(
-        connect(url), source, out, pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, arrival_rate_hz=50.0, loop=True,
+        connect(url), source, out, closed_loop=False, arrivals=Arrivals.UNIFORM, arrival_rate_hz=50.0, loop=True,
         model=out.name, window=WINDOW, answer_timeout_s=3.0, **settings,
     )  # fmt: skip
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cloud.models.model import Model
-from edge.pacing.replay import Pace
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, count_outcomes, memory_bus, play, serving, worker
 
@@ -27,7 +26,7 @@ def test_a_slow_worker_gets_the_newest_frame(
 
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model):
-        vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
+        vehicle = Vehicle(bus, pictures(count), tmp_path / "car", closed_loop=False, rate=1e6, window=1)
         rows = vehicle.play(lambda: gate.set() if vehicle.counts().read == count else None)
     assert len(rows) == count
     answered = [int(row["sequence"]) for row in rows if row["outcome"] == "answered"]
@@ -41,7 +40,7 @@ def test_an_open_loop_keeps_the_times_of_the_source(
 ) -> None:
     """Due times come from the schedule, not from the pipeline."""
     with memory_bus() as bus, serving(lambda _: bus, model):
-        rows = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=20.0, window=8).play()
+        rows = Vehicle(bus, pictures(10), tmp_path / "car", closed_loop=False, rate=20.0, window=8).play()
     due = [int(row["t_due_ns"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))]
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 9
 

@@ -163,7 +163,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
         def accounted() -> dict[str, int]:
             counts = ledger.counts()
             outcomes = {outcome.value: number for outcome, number in counts.outcomes.items()}
-            return {**counts.ignored_answers, **outcomes, "too_many": transport.replies_dropped}
+            return {**counts.ignored_answers, **outcomes, "too_many": transport.replies.dropped}
 
         def messages() -> Iterator[Publication]:
             """Yields messages for a frame in flight; when it has ended, for the next one."""

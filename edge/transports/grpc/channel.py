@@ -18,8 +18,8 @@ from edge.transports.channel import (
     RpcReply,
 )
 from edge.transports.credentials import WorkerCredentials, worker_address
+from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
-from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
-from edge.transports.call_threads import CallThreads
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -21,8 +22,8 @@ from edge.transports.channel import (
 )
 from edge.transports.credentials import WorkerCredentials, worker_address
 from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_error
+from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
-from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.messages.deadline import Deadline
@@ -82,8 +83,7 @@ class HttpChannel:
         self._adapter = adapter
         # The status and the probes have a connection each, so that they never wait for frames.
         self._client = WorkerHttpClient(address, credentials, vehicle, max_connections=max_calls + 2)
-        self._calls = CallThreads("http-call", max_calls)
-        self._probes = CallThreads("http-probe", 1)
+        self._threads = ThreadPoolExecutor(max_calls + 1, "http")
         self._probe_slot = threading.Semaphore(1)
 
     def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:
@@ -96,7 +96,7 @@ class HttpChannel:
         def call() -> None:
             on_outcome(self._post(self._adapter.path, request.body, headers, timeout_s, _MAX_REPLY_BYTES))
 
-        self._calls.run(call)
+        self._run(call)
 
     def probe(self, payload: bytes, on_echo: Callable[[bytes, int], None]) -> None:
         """See RpcChannel. Sends nothing while an earlier probe waits for its echo."""
@@ -111,7 +111,7 @@ class HttpChannel:
             if isinstance(outcome, RpcReply):
                 on_echo(bytes(outcome.body), outcome.returned_ns)
 
-        self._probes.run(call)
+        self._run(call)
 
     def echo(self, payload: bytes) -> bytes:
         """See RpcChannel."""
@@ -129,9 +129,14 @@ class HttpChannel:
 
     def close(self) -> None:
         """See RpcChannel."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
-        self._calls.close()
-        self._probes.close()
+        self._threads.shutdown()
+
+    def _run(self, call: Callable[[], None]) -> None:
+        # Raised after `close`, and if the system allows no more threads: the call then waits for a running one.
+        with suppress(RuntimeError):
+            self._threads.submit(call)
 
     def _control(self, method: str, path: str, body: bytes, max_bytes: int) -> bytes:
         try:

@@ -7,11 +7,12 @@ it. The connections of this client apply it to the whole reply, including its he
 import io
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPResponse, RemoteDisconnected
 from typing import Any
+from weakref import WeakValueDictionary
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -60,12 +61,15 @@ class WorkerHttpClient:
         """
         self._headers = credentials.headers(vehicle, address)
         context = credentials.context(address)
-        settings: dict[str, Any] = {"maxsize": max_connections, "connect_timeout_s": connect_timeout_s}
+        self._opened: WeakValueDictionary[int, _Connection] = WeakValueDictionary()
+        settings: dict[str, Any] = {"connect_timeout_s": connect_timeout_s, "opened": self._opened}
         self._pool: urllib3.HTTPConnectionPool
         if context is None:
-            self._pool = _Pool(address.host, address.port, **settings)
+            self._pool = _Pool(address.host, address.port, maxsize=max_connections, **settings)
         else:
-            self._pool = _SecurePool(address.host, address.port, **settings, ssl_context=context)
+            self._pool = _SecurePool(
+                address.host, address.port, maxsize=max_connections, **settings, ssl_context=context
+            )
 
     def request(
         self,
@@ -111,6 +115,9 @@ class WorkerHttpClient:
     def close(self) -> None:
         """Closes the connections; requests in progress fail."""
         self._pool.close()
+        for reference in self._opened.valuerefs():
+            if (connection := reference()) is not None:
+                connection.abort()
 
 
 def describe_error(error: Exception) -> str:
@@ -171,39 +178,35 @@ class _Response(HTTPResponse):
 
 
 class _Connection(HTTPConnection):
+    """A connection that has a shorter timeout while it connects, and that `abort` can end from another thread.
+
+    urllib3 has one timeout for connecting and sending, but sending a frame may take long.
+    """
+
     response_class = _Response
 
-    def __init__(self, *args: Any, connect_timeout_s: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connect_timeout_s: float, opened: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connect_timeout_s = connect_timeout_s
+        opened[id(self)] = self
 
     def connect(self) -> None:
-        with _connect_timeout(self, self._connect_timeout_s):
+        send_timeout_s = self.timeout
+        self.timeout = min(self._connect_timeout_s, send_timeout_s or self._connect_timeout_s)
+        try:
             super().connect()
+        finally:
+            self.timeout = send_timeout_s
+        self.sock.settimeout(send_timeout_s)
+
+    def abort(self) -> None:
+        if (connected := self.sock) is not None:
+            with suppress(OSError):  # It is closed already.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
-class _SecureConnection(HTTPSConnection):
-    response_class = _Response
-
-    def __init__(self, *args: Any, connect_timeout_s: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._connect_timeout_s = connect_timeout_s
-
-    def connect(self) -> None:
-        with _connect_timeout(self, self._connect_timeout_s):
-            super().connect()
-
-
-@contextmanager
-def _connect_timeout(connection: HTTPConnection, timeout_s: float) -> Iterator[None]:
-    """Applies a shorter timeout while connecting: urllib3 has one for connecting and sending, which may take long."""
-    send_timeout_s = connection.timeout
-    connection.timeout = min(timeout_s, send_timeout_s or timeout_s)
-    try:
-        yield
-    finally:
-        connection.timeout = send_timeout_s
-    connection.sock.settimeout(send_timeout_s)
+class _SecureConnection(_Connection, HTTPSConnection):
+    pass
 
 
 class _Pool(urllib3.HTTPConnectionPool):

@@ -1,17 +1,17 @@
-"""The MQTT transport: frames and results as messages on a broker's topics."""
+"""The MQTT transport: frames, results and clock probes as messages on a broker's topics."""
 
 import os
-import queue
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from edge.config import EdgeConfig
+from edge.reliability.clock_sync import ClockProber
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
-from edge.transports.mqtt.clock_prober import MqttClockProber
-from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUndelivered, RawReply
+from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
+from edge.transports.transport import OnUndelivered
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
@@ -47,7 +47,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
         model=config.model,
         version=config.model_version,
         qos=config.qos,
-        max_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        window=config.window,
         on_name_lost=events.give_up,
     )
     events.reconnected = transport.reconnected
@@ -71,24 +71,23 @@ class MqttTransport:
         model: str,
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
-        max_replies: int = MAX_QUEUED_REPLIES,
+        window: int = 1,
         on_name_lost: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
         """Subscribes to results and worker statuses, and announces the vehicle.
 
         Args:
             version: Version of the model; None: the worker's current one.
-            max_replies: Number of replies that may wait to be decoded.
+            window: Maximum number of unanswered frames.
             on_name_lost: Called on the network thread if another process takes over the vehicle's name.
         """
-        self.replies: queue.Queue[RawReply | None] = queue.Queue(max_replies)
-        self.replies_dropped = 0
+        self.replies = ReplyQueue(window)
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
         self._qos = qos
         self.workers = WorkerDirectory(topics.validate_name("model", model), version)
-        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.workers.online)
+        self._prober: ClockProber | None = None
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
         self._lock = threading.Lock()
@@ -98,16 +97,6 @@ class MqttTransport:
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._on_reply)
         self.announce()
-
-    @property
-    def max_request_bytes(self) -> int:
-        """See Transport."""
-        return self._bus.max_payload_bytes
-
-    @property
-    def request_limit(self) -> str:
-        """See Transport."""
-        return self._bus.payload_limit_reason
 
     @property
     def is_connected(self) -> bool:
@@ -142,7 +131,8 @@ class MqttTransport:
     def reconnected(self) -> None:
         """Starts over after a reconnect; runs on the network thread, before the broker's retained messages arrive."""
         self.workers.forget()
-        self._prober.reconnected()
+        if self._prober is not None:
+            self._prober.reconnected()
         self.announce()
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
@@ -156,6 +146,11 @@ class MqttTransport:
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
         return EncodedRequest(pack_frame(message))
+
+    def excess(self, request: EncodedRequest) -> str:
+        """See Transport."""
+        is_too_large = request.size > self._bus.max_payload_bytes
+        return f"{request.size} bytes, {self._bus.payload_limit_reason}" if is_too_large else ""
 
     def send(
         self,
@@ -193,7 +188,22 @@ class MqttTransport:
 
     def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
-        self._prober.run(clocks, stop)
+
+        def publish(worker: str, probe: bytes) -> None:
+            self._bus.publish(topics.PROBES.of(worker=worker, vehicle=self._vehicle), probe, qos=topics.PROBES.qos)
+
+        def on_echo(delivery: Delivery) -> None:
+            names = topics.ECHOES.names_in(delivery.topic)
+            if names is None:
+                clocks.ignore("topic")
+            else:
+                prober.echoed(names["worker"], delivery.payload, delivery.received_ns)
+
+        self._prober = prober = ClockProber(self._session, clocks, online=self.workers.online, probe=publish)
+        echoes = topics.ECHOES.filter(vehicle=self._vehicle)
+        self._bus.subscribe(echoes, topics.ECHOES.qos, on_echo)
+        prober.run(stop)
+        self._bus.unsubscribe(echoes)
 
     def close(self) -> None:
         """See Transport."""
@@ -209,7 +219,4 @@ class MqttTransport:
 
     def _on_reply(self, delivery: Delivery) -> None:
         read = partial(unpack_result, delivery.payload)
-        try:
-            self.replies.put_nowait(RawReply(read, len(delivery.payload), delivery.received_ns))
-        except queue.Full:
-            self.replies_dropped += 1  # Only this thread writes it.
+        self.replies.offer(RawReply(read, len(delivery.payload), delivery.received_ns))

@@ -10,8 +10,8 @@ from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
 from edge.transports.grpc.channel import grpc_transport
 from edge.transports.http.channel import http_transport
+from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
-from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message

@@ -4,8 +4,8 @@ from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
 from edge.transports.channel import RpcReply
 from edge.transports.grpc.channel import grpc_transport
+from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
-from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
 from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpack_result

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from edge.config import EdgeConfig
+from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Arrivals, Pace, Pacer, ReadAhead, ReplaySettings, poisson_ns, uniform_ns
+from edge.pacing.replay import Pacer, ReadAhead
 from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from shared import clock
 from shared.errors import SkylaneError
@@ -52,7 +54,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield Ledger(log, LedgerSettings("car", "s1", "tiny"))
 
 
-def _read(source: Listed, settings: ReplaySettings) -> list[Frame | UnreadableFrame]:
+def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:
     ahead = ReadAhead(source, settings, threading.Event())
     reader = threading.Thread(target=ahead.run)
     reader.start()
@@ -65,13 +67,13 @@ def _read(source: Listed, settings: ReplaySettings) -> list[Frame | UnreadableFr
 def test_a_source_is_read_once_in_order(frame: Make) -> None:
     """The queue is smaller than the source."""
     frames = [frame(i) for i in range(20)]
-    assert _read(Listed(frames), ReplaySettings(read_ahead=2)) == frames
+    assert _read(Listed(frames), EdgeConfig(read_ahead_queue_size=2)) == frames
 
 
 def test_reading_ahead_is_bounded(frame: Make) -> None:
     """Otherwise a bag of raw frames would fill the memory."""
     source, stop = Listed([frame(i) for i in range(100)]), threading.Event()
-    ahead = ReadAhead(source, ReplaySettings(read_ahead=4), stop)
+    ahead = ReadAhead(source, EdgeConfig(read_ahead_queue_size=4), stop)
     reader = threading.Thread(target=ahead.run)
     reader.start()
     next(iter(ahead))
@@ -84,33 +86,30 @@ def test_reading_ahead_is_bounded(frame: Make) -> None:
 def test_a_loop_continues_index_and_time(frame: Make) -> None:
     """Results of the second round must not overwrite those of the first; the gap between rounds is one period."""
     source = Listed([frame(i, source_ns=1000 + 10 * i) for i in range(3)])
-    read = _read(source, ReplaySettings(loop=True, frames=8))
+    read = _read(source, EdgeConfig(loop=True, frames=8))
     assert [item.index for item in read] == list(range(8))
     assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
 
 
 def test_a_loop_over_at_most_one_frame_ends(frame: Make) -> None:
     """A single frame has no period, and an empty source must not loop without end."""
-    assert len(_read(Listed([frame()]), ReplaySettings(loop=True, frames=3))) == 3
-    assert _read(Listed([]), ReplaySettings(loop=True)) == []
+    assert len(_read(Listed([frame()]), EdgeConfig(loop=True, frames=3))) == 3
+    assert _read(Listed([]), EdgeConfig(loop=True)) == []
 
 
 def test_the_frames_before_an_error_are_played(frame: Make) -> None:
     """A truncated bag is played as far as possible; the error is available at the end."""
-    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), ReplaySettings(), threading.Event())
+    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), EdgeConfig(), threading.Event())
     ahead.run()
     assert len(list(ahead)) == 1
     assert str(ahead.fault) == "truncated"
 
 
-def _paced(
-    source: Listed, ledger: Ledger, settings: ReplaySettings, stop: threading.Event | None = None
-) -> list[FrameRecord]:
+def _paced(source: Listed, ledger: Ledger, config: EdgeConfig, *, is_live: bool = False) -> list[FrameRecord]:
     """Returns the frames that an immediate consumer gets from a paced source."""
-    stop = stop or threading.Event()
-    due_frames = FrameQueue()
-    ahead = ReadAhead(source, settings, stop)
-    pacer = Pacer(ahead, due_frames, ledger, settings, stop)
+    stop, due_frames = threading.Event(), FrameQueue()
+    ahead = ReadAhead(source, config, stop)
+    pacer = Pacer(ahead, due_frames, ledger, config, stop, is_live=is_live)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
     for thread in threads:
         thread.start()
@@ -127,7 +126,7 @@ def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, fra
     """The rate scales the times; whether frames are taken has no effect."""
     source = Listed([frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
     started_ns = clock.now_ns()
-    taken = _paced(source, ledger, ReplaySettings(rate=2.0))
+    taken = _paced(source, ledger, EdgeConfig(rate=2.0))
     due = [record.times[Stage.DUE] for record in taken]
     dropped = [row for row in read_rows(tmp_path) if row["reason"] == "window"]
     assert len(taken) + len(dropped) == 5
@@ -139,7 +138,7 @@ def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, fra
 
 def test_a_closed_loop_drops_no_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """This holds however slow the worker is."""
-    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
     assert [record.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
@@ -147,14 +146,14 @@ def test_a_closed_loop_drops_no_frame(ledger: Ledger, frame: Make, tmp_path: Pat
 def test_uniform_arrivals_ignore_the_times_of_the_source(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """The gaps of the source may have any length."""
     source = Listed([frame(i, source_ns=i * 10**12) for i in range(5)])
-    taken = _paced(source, ledger, ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
+    taken = _paced(source, ledger, EdgeConfig(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
     due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 4
 
 
 def test_poisson_arrivals_follow_the_schedule_of_their_seed(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """The due times are fixed before the run, and nothing in the run changes them."""
-    settings = ReplaySettings(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
+    settings = EdgeConfig(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
     taken = _paced(Listed([frame(i) for i in range(20)]), ledger, settings)
     due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(500.0, 5), 20))
@@ -171,7 +170,7 @@ def test_a_delay_does_not_change_due_times(ledger: Ledger, frame: Make, monkeypa
             now_ns[0] += 3600 * 10**9
 
     due_frames = FrameQueue(5)
-    settings = ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
+    settings = EdgeConfig(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
     Pacer(late(), due_frames, ledger, settings, threading.Event()).run()
     due = [record.times[Stage.DUE] for record in due_frames.drain()]
     assert due == [10**18 + index * 10**6 for index in range(5)]
@@ -187,7 +186,7 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
 ) -> None:
     """No frame of a burst is dropped, and the last burst may be shorter."""
     stop, due_frames = threading.Event(), FrameQueue()
-    settings = ReplaySettings(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
+    settings = EdgeConfig(closed_loop=True, burst=4, read_ahead_queue_size=read_ahead)
     frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken image")
     ahead = ReadAhead(Listed(frames), settings, stop)
@@ -218,7 +217,7 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
 def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """They need no room in the window and do not stop the replay."""
     broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken image")
-    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, EdgeConfig(closed_loop=True))
     assert [record.frame_index for record in taken] == [0, 2]
     assert [(row["outcome"], row["reason"]) for row in read_rows(tmp_path)] == [
         ("dropped", "undecodable: broken image")
@@ -227,21 +226,21 @@ def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: 
 
 def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
     """Reading and decoding are part of its latency."""
-    (record,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, ReplaySettings(pace=Pace.LIVE))
+    (record,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, EdgeConfig(), is_live=True)
     assert record.times[Stage.DUE] == 12345
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        ReplaySettings(),
-        ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
-        ReplaySettings(pace=Pace.CLOSED_LOOP),
-        ReplaySettings(pace=Pace.CLOSED_LOOP, burst=2),
+        EdgeConfig(),
+        EdgeConfig(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
+        EdgeConfig(closed_loop=True),
+        EdgeConfig(closed_loop=True, burst=2),
     ],
     ids=["source", "uniform", "window", "burst"],
 )
-def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, settings: ReplaySettings) -> None:
+def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, settings: EdgeConfig) -> None:
     """Neither a gap of centuries in a damaged bag nor a full window may delay Ctrl-C."""
     stop = threading.Event()
     due_frames = FrameQueue()

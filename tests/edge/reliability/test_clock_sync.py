@@ -1,7 +1,6 @@
 """Clock probes and the replies of workers to them."""
 
 import queue
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,16 @@ import pytest
 
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.request_errors import RequestErrors
-from edge.reliability.clock_sync import ProbeTracker
+from edge.reliability.clock_sync import ClockProber, ProbeTracker
 from edge.reliability.worker_clocks import WorkerClocks
-from edge.transports.mqtt.clock_prober import MqttClockProber
+from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.clock import Exchange, Offset
 from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import ECHOES, PROBES
 from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus
+from tests.edge.conftest import CARD
 
 WAIT_S = 60.0
 MS = 10**6
@@ -139,14 +140,16 @@ def test_the_number_of_unanswered_probes_is_bounded(clocks: WorkerClocks) -> Non
 
 
 @contextmanager
-def probing(bus: Bus, clocks: WorkerClocks, *online: tuple[str, str]) -> Iterator[MqttClockProber]:
-    """Runs a prober in a thread that probes these workers."""
+def probing(bus: Bus, clocks: WorkerClocks, *workers: str) -> Iterator[MqttTransport]:
+    """Probes these workers over MQTT in a thread."""
     stop = threading.Event()
-    prober = MqttClockProber(bus, vehicle="car", session="s1", online=lambda: online)
-    thread = threading.Thread(target=prober.run, args=(clocks, stop))
+    transport = MqttTransport(bus, vehicle="car", session="s1", model=CARD.name)
+    for worker in workers:
+        transport.workers.update(worker, pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))))
+    thread = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
     thread.start()
     try:
-        yield prober
+        yield transport
     finally:
         stop.set()
         thread.join(WAIT_S)
@@ -168,7 +171,7 @@ def test_the_clock_reply_of_a_worker_gives_the_vehicle_its_offset(clocks: Worker
     """Vehicle and worker share a process here, so the offset is 0 within its error bound."""
     with MemoryBus() as bus:
         ClockResponder("w", NODE).open(bus, RequestErrors())
-        with probing(bus, clocks, ("w", "s9")):
+        with probing(bus, clocks, "w"):
             offset = offset_once_known(clocks)
     assert abs(offset.offset_ns) <= offset.error_ns
     assert not clocks.ignored
@@ -179,9 +182,10 @@ def test_the_prober_sends_a_burst_after_a_reconnect(clocks: WorkerClocks) -> Non
     probes: queue.SimpleQueue[Probe] = queue.SimpleQueue()
     with MemoryBus() as bus:
         bus.subscribe(PROBES.filter(worker="w"), 0, lambda delivery: probes.put(unpack_probe(delivery.payload)))
-        with probing(bus, clocks, ("w", "s9")) as prober:
+        with probing(bus, clocks, "w") as transport:
             first = [probes.get(timeout=WAIT_S).sent_ns for _ in range(16)]
-            prober.reconnected()
+            transport.reconnected()
+            transport.workers.update("w", pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))))
             second = [probes.get(timeout=WAIT_S).sent_ns for _ in range(16)]
     for burst in (first, second):
         gaps_ns = [later - earlier for earlier, later in pairwise(burst)]
@@ -189,26 +193,12 @@ def test_the_prober_sends_a_burst_after_a_reconnect(clocks: WorkerClocks) -> Non
 
 
 def test_the_queue_of_clock_replies_is_bounded(clocks: WorkerClocks) -> None:
-    """Clock replies beyond the limit of 256 are dropped and counted."""
-    with MemoryBus() as bus:
-        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
-        bus.subscribe(ECHOES.filter(vehicle="car"), 0, lambda delivery: prober.on_echo(clocks, delivery))
-        done = threading.Event()
-        for _ in range(1000):
-            bus.publish(ECHOES.of(vehicle="car", worker="w"), random.randbytes(50), qos=0)
-        bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
-        assert done.wait(WAIT_S)
-    assert clocks.ignored == {"too_many": 744}
-
-
-def test_an_oversized_clock_reply_is_not_queued(clocks: WorkerClocks) -> None:
-    """A queue full of the largest messages of a broker would use up the memory."""
-    topic = ECHOES.of(vehicle="car", worker="w")
-    with MemoryBus() as bus:
-        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
-        prober.on_echo(clocks, Delivery(topic, bytes(513), received_ns=1))
-        prober.on_echo(clocks, Delivery(topic, bytes(512), received_ns=1))
-    assert clocks.ignored == {"unreadable": 1}
+    """Replies beyond the limit of 256, and larger ones than any valid reply, are dropped and counted."""
+    prober = ClockProber("s1", clocks, online=list, probe=lambda *_: None)
+    prober.echoed("w", bytes(513), 1)
+    for _ in range(1000):
+        prober.echoed("w", bytes(512), 1)
+    assert clocks.ignored == {"unreadable": 1, "too_many": 744}
 
 
 def test_the_prober_unsubscribes_at_its_end(clocks: WorkerClocks) -> None:
@@ -223,7 +213,10 @@ def test_the_prober_unsubscribes_at_its_end(clocks: WorkerClocks) -> None:
 
 def test_a_clock_reply_with_an_invalid_topic_is_counted(clocks: WorkerClocks) -> None:
     """The wildcard of the subscription also matches names that no worker may have."""
-    with MemoryBus() as bus:
-        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
-        prober.on_echo(clocks, Delivery("skylane/v1/echoes/car/a b", b"", received_ns=1))
-    assert clocks.ignored == {"topic": 1}
+    echoes: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    with MemoryBus() as bus, probing(bus, clocks):
+        bus.subscribe(ECHOES.filter(vehicle="car"), 0, echoes.put)
+        while not clocks.ignored:
+            bus.publish("skylane/v1/echoes/car/a b", b"", qos=0)
+            echoes.get(timeout=WAIT_S)
+    assert clocks.ignored.keys() == {"topic"}

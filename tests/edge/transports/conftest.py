@@ -9,7 +9,8 @@ import pytest
 
 from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
-from edge.transports.transport import Transport, open_transport
+from edge.transports.opening import open_transport
+from edge.transports.transport import Transport
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
 WAIT_S = 60.0
@@ -38,7 +39,7 @@ def _threads() -> Iterator[None]:
     """Checks that each test has ended the threads that Skylane started."""
     before = set(threading.enumerate())
     yield
-    ours = ("status", "http-", "grpc-status", "grpc-idle")
+    ours = ("status", "http_", "grpc-status", "grpc-idle")
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(ours):
             thread.join(WAIT_S)  # It may still be ending its last call.

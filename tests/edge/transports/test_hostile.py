@@ -19,9 +19,10 @@ from edge.transports.credentials import WorkerCredentials
 from edge.transports.grpc.channel import GrpcChannel
 from edge.transports.http.channel import HttpChannel
 from edge.transports.http.client import WorkerHttpClient
+from edge.transports.messages import EncodedRequest
 from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
-from edge.transports.transport import EncodedRequest, Transport
+from edge.transports.transport import Transport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
 from shared.messages.deadline import Deadline

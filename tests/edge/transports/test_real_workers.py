@@ -14,7 +14,8 @@ from cloud.engines.errors import InferenceError
 from cloud.gateway.settings import GatewaySettings
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.transport import RawReply, Transport
+from edge.transports.messages import RawReply
+from edge.transports.transport import Transport
 from shared import clock
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs

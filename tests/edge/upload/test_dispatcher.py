@@ -14,7 +14,7 @@ WAIT_S = 60.0
 IMAGES = [Path(f"{number}.png") for number in range(20)]
 
 
-class FakeClient:
+class FakeClient(UploadClient):
     """A client that calls a function for each image."""
 
     def __init__(self, act: Callable[[Path], None] = lambda _: None) -> None:

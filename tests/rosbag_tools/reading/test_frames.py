@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge.sources.source import FrameSource
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.reading.bag import Bag, MissingBagError
 from rosbag_tools.reading.data_file import ForeignBagError
 from rosbag_tools.reading.frames import BagSource, NoImagesError
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
-from shared.imaging.frames import Frame, FrameSource, Layout, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import cv2
 
 START_NS = 1_600_000_000_000_000_000

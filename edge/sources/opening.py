@@ -1,0 +1,58 @@
+"""Opens a source, and detects its kind from its name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge.sources.source import IMAGE_SUFFIXES, FrameSource, SourceError
+from edge.sources.table import SOURCES
+from shared.registry import load
+
+
+def is_live(source: str) -> bool:
+    """Returns whether an argument names a live source, such as `camera:0`."""
+    return any(entry.is_live and source.startswith(entry.prefixes) for entry in SOURCES.values())
+
+
+def kind_of(source: str) -> str:
+    """Returns the key in SOURCES for an argument.
+
+    Raises:
+        SourceError: the file does not exist or is of no known kind.
+    """
+    for kind, entry in SOURCES.items():
+        if source.startswith(entry.prefixes):
+            return kind
+    path = Path(source)
+    if not path.exists():
+        raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
+    if path.is_dir():
+        for kind, entry in SOURCES.items():
+            items = (item for pattern in ("*", "*/*")[: entry.depth] for item in path.glob(pattern))
+            if any(item.name.lower().endswith(entry.contents) for item in items):
+                return kind
+        raise SourceError(f"folder {source} holds neither a bag nor images ({', '.join(IMAGE_SUFFIXES)})")
+    for kind, entry in SOURCES.items():
+        if path.name.lower().endswith(entry.suffixes):
+            return kind
+    known = ", ".join(suffix for entry in SOURCES.values() for suffix in entry.suffixes)
+    raise SourceError(
+        f"{source} is no source: its suffix is not one of {known}; for a single image use 'skylane model run'"
+    )
+
+
+def open_source(
+    source: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
+) -> FrameSource:
+    """Opens a source, to be played from `start_offset_s` after its start for `duration_s`.
+
+    Raises:
+        SkylaneError: the source does not exist, cannot be read, or lacks a topic.
+    """
+    kind = kind_of(source)
+    frame_source: FrameSource = load("source", SOURCES, kind)(
+        source if SOURCES[kind].prefixes else Path(source),
+        topics=topics,
+        start_offset_s=start_offset_s,
+        duration_s=duration_s,
+    )
+    return frame_source
