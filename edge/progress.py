@@ -17,12 +17,8 @@ _LOG = get_logger("edge")
 def run_with_progress(node: EdgeNode, frame_count: int | None, console: Console, summary_s: float = SUMMARY_S) -> None:
     """Runs a node to its end and shows its progress.
 
-    Args:
-        node: The node.
-        frame_count: Number of frames of the run; None if unknown.
-        console: Shows the bar if it is a terminal. It should write to standard error, as the log does: rich then puts
-            log lines above the bar.
-        summary_s: Time between summary lines if there is no terminal.
+    `console` shows the bar if it is a terminal. It should write to standard error, as the log does: rich then puts log
+    lines above the bar. `summary_s`: time between summary lines if there is no terminal.
     """
     if not console.is_terminal:
         summary = PeriodicSummary(summary_s)

@@ -3,17 +3,19 @@
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from edge.reliability.ledger import FrameRecord, Ledger
-from edge.reliability.reply_decoding import decode_result
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import ResultMessage
+from shared.errors import SkylaneError
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
+from shared.tasks.task import task_named
 
 OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
 
@@ -59,3 +61,19 @@ class Receiver:
         outcome = self._ledger.finish(record, message, reply.size, fault)
         if result is not None and outcome is Outcome.ANSWERED:
             self._on_result(record, message, result)
+
+
+def decode_result(message: ResultMessage, record: FrameRecord, task: str) -> tuple[Any, str]:
+    """Returns the result in a reply, or None and the problem with it. `task`: the task of the requested model.
+
+    A reply without a result, because the worker refused the frame, is no problem: both are empty then.
+    """
+    if message.status is not Status.ANSWERED:
+        return None, ""
+    plug_in = task_named(task)
+    if message.task != task:
+        return None, f"{plug_in.result_name} cannot be used: its model answers a {message.task}"
+    try:
+        return plug_in.decode(message.data, message.codec, message.shape, record.geometry), ""
+    except SkylaneError as error:
+        return None, f"{plug_in.result_name} cannot be used: {error}"

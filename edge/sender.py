@@ -72,9 +72,6 @@ class Sender:
         """Sets the limits.
 
         Args:
-            transport: Carries the frames.
-            ledger: FrameAccounts for the frames.
-            window: Counts the frames in flight.
             node: Name of this process in stamps.
             liveness: Detects that all online workers hang; None: such frames time out.
             worker_wait_s: Time that a frame may wait for a worker to return.

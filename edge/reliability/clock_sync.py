@@ -117,11 +117,8 @@ class ClockProber:
     ) -> None:
         """Sets the callbacks.
 
-        Args:
-            session: Session of the vehicle.
-            clocks: Updated with each echo.
-            online: Returns name and session of each worker that serves the model.
-            probe: Sends a packed probe to a worker without waiting; the transport passes the echo to `echoed`.
+        `online` returns name and session of each worker that serves the model. `probe` sends a packed probe to a worker
+        without waiting; the transport passes the echo to `echoed`, which updates `clocks`.
         """
         self._clocks = clocks
         self._tracker = ProbeTracker(session, clocks)

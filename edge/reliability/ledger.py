@@ -19,13 +19,7 @@ from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.stages import Stage, Stamp
 
-_OUTCOMES = {
-    Status.ANSWERED: Outcome.ANSWERED,
-    Status.EXPIRED: Outcome.EXPIRED,
-    Status.OVERLOADED: Outcome.OVERLOADED,
-    Status.REJECTED: Outcome.REJECTED,
-    Status.FAILED: Outcome.FAILED,
-}
+_OUTCOMES = {status: Outcome(status.value) for status in Status}
 _MAX_REMEMBERED = 4096  # Retried frames whose second reply is counted as a duplicate, not as late.
 
 
@@ -103,15 +97,7 @@ class Ledger:
         stats: WorkerStats | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts with no frames.
-
-        Args:
-            log: The latency log.
-            settings: Identity of the frames, and their time limits.
-            clocks: Clock offsets of the workers; without probes, they are estimated from the frames alone.
-            stats: Updated with each reply.
-            on_closed: Called when a sent frame ends.
-        """
+        """Starts with no frames. `stats` is updated with each reply; `on_closed` is called when a sent frame ends."""
         self._log = log
         self._settings = settings
         self._clocks = clocks or WorkerClocks()

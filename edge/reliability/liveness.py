@@ -34,8 +34,6 @@ class LivenessMonitor:
         """Sets the sources of information.
 
         Args:
-            stats: Times of the workers' replies.
-            clocks: Times of the workers' echoes.
             last_received_ns: Returns when anything last arrived from the broker.
             ping: Makes the broker send something.
             unresponsive_after_s: Time without a sign of life after which a worker counts as unresponsive.

@@ -41,13 +41,7 @@ class RetryPolicy:
     """Plans the retries of frames in flight. Has no connection and no thread."""
 
     def __init__(self, stats: WorkerStats, *, window: int, after_ms: float | None = None) -> None:
-        """Sets the limits.
-
-        Args:
-            stats: Recent reply times.
-            window: Maximum number of frames in flight.
-            after_ms: Silence that triggers a retry; None: derived from recent reply times.
-        """
+        """`after_ms`: silence that triggers a retry; None: derived from recent reply times."""
         self._stats = stats
         self._max_unexplained = max(1, window // 2)
         self._after_ns = None if after_ms is None else round(after_ms * 1e6)
@@ -55,13 +49,9 @@ class RetryPolicy:
     def plan(
         self, records: Sequence[FrameRecord], workers: int, last_failure_ns: int, now_ns: int
     ) -> list[PlannedRetry]:
-        """Returns the retries that are due or may become due.
+        """Returns the retries of frames in flight that are due or may become due.
 
-        Args:
-            records: The frames in flight.
-            workers: Number of workers that serve the model.
-            last_failure_ns: Time of the last known failure; 0 if there was none.
-            now_ns: The current time.
+        `workers`: number of workers that serve the model. `last_failure_ns`: 0 if no failure is known.
         """
         times = self._stats.times
         silence_ns = self._silence_ns(times)

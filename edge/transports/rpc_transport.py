@@ -46,14 +46,9 @@ class RpcTransport:
         session: str,
         on_fault: Callable[[BaseException], None],
     ) -> None:
-        """Connects to the workers in the background.
+        """Connects to the workers in the background, and closes their channels, which are given by address, at its end.
 
-        Args:
-            adapter: Translates frames and results.
-            channels: One channel per address; the transport closes them.
-            config: The vehicle's configuration.
-            session: Session of the vehicle.
-            on_fault: Called with unexpected exceptions, on any thread.
+        `on_fault` is called with unexpected exceptions, on any thread.
         """
         self.replies = ReplyQueue(config.window)
         self._adapter = adapter

@@ -41,13 +41,7 @@ class Dispatcher:
     def __init__(
         self, images: Iterable[Path], on_outcome: Callable[[UploadOutcome], None], *, busy_pause_s: float = 0.5
     ) -> None:
-        """Queues the images.
-
-        Args:
-            images: The images to upload.
-            on_outcome: Called once per image, never concurrently.
-            busy_pause_s: Pause after a worker reported that it is overloaded.
-        """
+        """Queues the images. `on_outcome` is called once per image, never concurrently."""
         self._waiting = deque(_Job(image) for image in images)
         self._on_outcome = on_outcome
         self._busy_pause_s = busy_pause_s

@@ -74,7 +74,7 @@ class LocalTransport:
         pixels = image_codecs.decode(
             message.data, message.codec, message.layout, message.shape, ImageLimits(), message.layout
         )
-        data = mask_codecs.encode(direct(self._model, pixels), message.options.codec)
+        data = mask_codecs.encode(direct(self._model, pixels), message.options.mask_codec)
         stamps += [Stamp(stage, self._node, clock.now_ns()) for stage in CLOUD_STAGES[1:]]
         reply = ResultMessage(
             message.id,
@@ -82,7 +82,7 @@ class LocalTransport:
             Status.ANSWERED,
             "local",
             shape=(HEIGHT, WIDTH),
-            codec=message.options.codec,
+            codec=message.options.mask_codec,
             data=data,
             batch_size=1,
             stamps=(*message.stamps, *stamps),

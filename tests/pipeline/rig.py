@@ -106,7 +106,8 @@ class Vehicle:
         """`settings`: those of EdgeConfig, in a closed loop unless they say otherwise, and `unresponsive_after_s`."""
         self.out = out
         times = {key: settings.pop(key) for key in ("unresponsive_after_s",) if key in settings}
-        config = EdgeConfig(**{"vehicle": out.name, "model": "tiny", "codec": "raw", "closed_loop": True} | settings)
+        defaults = {"vehicle": out.name, "model": "tiny", "codec": "raw", "closed_loop": True}
+        config = EdgeConfig.model_validate(defaults | settings)
         self._transport = MqttTransport(
             bus, vehicle=config.vehicle, session="s1", model=config.model, version=config.model_version
         )

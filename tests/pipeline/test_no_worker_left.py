@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
@@ -27,7 +28,7 @@ def _workers(url: str, model: str, think_ms: float = 5.0) -> Iterator[list[int]]
         yield pids
 
 
-def _vehicle(url: str, source: Path, out: Path, **settings: float) -> Vehicle:
+def _vehicle(url: str, source: Path, out: Path, **settings: Any) -> Vehicle:
     return Vehicle(
         connect(url), source, out, closed_loop=False, arrivals=Arrivals.UNIFORM, arrival_rate_hz=50.0, loop=True,
         model=out.name, window=WINDOW, answer_timeout_s=3.0, **settings,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from edge.receiver import decode_result
 from edge.reliability.ledger import FrameRecord
-from edge.reliability.reply_decoding import decode_result
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import ResultMessage, Status
