@@ -1,365 +1,304 @@
-"""Sinks for masks, and the feed of all sinks."""
+"""Sinks for the results of every task."""
 
-import threading
+import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
-from edge.reliability.ledger import FrameRecord
+from edge.config import EdgeConfig
+from edge.run import open_sinks
 from edge.sinks.bag import BagSink
-from edge.sinks.feed import SinkFeed
+from edge.sinks.feed import check_sinks
+from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
+from edge.sinks.npz import NpzSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import FrameResult, SinkError
+from edge.sinks.sink import FrameResult, Sink, SinkError
+from edge.sinks.table import SINKS, SinkEntry
 from edge.sources.opening import open_source
-from shared.errors import SkylaneError
+from rosbag_tools.messages.boxes import read_boxes
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Message
 from shared.imaging.frames import Frame
-from shared.imaging.geometry import Resize, apply, plan, to_source
-from shared.imaging.labels import colourise
-from shared.messages.frame import ResultMessage, Status
+from shared.imaging.geometry import Resize, plan, to_source
+from shared.imaging.labels import Labels, colourise
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import FrameId
-from shared.stages import Stage
+from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.tasks.task import TASKS, task_named
+from tests.full_disk import disk_of
 
 HEIGHT, WIDTH = 48, 64
-WAIT_S = 60.0
-ANSWER = ResultMessage(
-    FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
-)
-
-
-def _result(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> FrameResult:
-    noise = np.random.default_rng(sequence)
-    return FrameResult(
-        camera="/cam/left/image_raw",
-        sequence=sequence,
-        frame_index=sequence,
-        stamp_ns=10**18 + sequence,
-        source_ns=10**18 + sequence * 10**8,
-        image=noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
-        result=noise.integers(0, 2, (HEIGHT, WIDTH), np.uint8),
-        geometry=plan(Resize.CROP, *size, HEIGHT, WIDTH),
-    )
-
-
-def _mask(frame: FrameResult) -> Any:
-    return frame.result
+GEOMETRY = plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
+BOXES = np.array([[60.5, 20, 100, 60.25], [90, 30, 110, 90]], np.float32)
+SCORES = np.array([0.9, 0.3], np.float32)
+RESULTS: dict[str, Result] = {
+    "segmentation": np.repeat(np.array([0, 1, 1, 255], np.uint8), HEIGHT * WIDTH // 4).reshape(HEIGHT, WIDTH),
+    "classification": Classification((1, 0), (float(SCORES[0]), 0.125)),
+    "detection": Detections(BOXES, np.array([1, 7], np.uint16), SCORES),
+    "tensors": Tensors({"file": np.arange(6, dtype=np.float16).reshape(2, 3), "count": np.array(3, np.int64)}),
+}
 
 
 @pytest.fixture
-def card(card: ModelCard) -> ModelCard:
-    """Returns the card of a model with a larger input."""
-    return replace(card, height=HEIGHT, width=WIDTH)
+def card_of(card: ModelCard) -> Callable[[str], ModelCard]:
+    """Makes the card of a model for a task."""
+    labels = Labels(("car", "Fußgänger"), ((0, 0, 255), (255, 0, 0)))
+    return lambda task: replace(card, task=task, height=HEIGHT, width=WIDTH, labels=labels)
 
 
-def test_the_png_sink_writes_class_ids_and_colours(card: ModelCard, tmp_path: Path) -> None:
-    """The class ids are unchanged."""
-    frame = _result(7)
-    PngSink(tmp_path, card).write(frame)
-    ids: Any = cv2.imread(str(tmp_path / "masks" / "cam_left_image_raw" / "000007.png"), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, frame.result)
-    colours: Any = cv2.imread(str(tmp_path / "masks_colour" / "cam_left_image_raw" / "000007.png"))
-    np.testing.assert_array_equal(colours[..., ::-1], colourise(_mask(frame), card.labels))
+def _open(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
+    return open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)
 
 
-def test_colour_masks_of_untrained_models_are_marked(card: ModelCard, tmp_path: Path) -> None:
-    """The class ids stay unchanged."""
-    frame = _result()
-    PngSink(tmp_path, replace(card, trained=False)).write(frame)
-    ids: Any = cv2.imread(str(next((tmp_path / "masks").rglob("*.png"))), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, frame.result)
-    colours: Any = cv2.imread(str(next((tmp_path / "masks_colour").rglob("*.png"))))
-    assert (colours[..., ::-1] != colourise(_mask(frame), card.labels)).any()
-
-
-def test_an_unwritable_mask_is_an_error(card: ModelCard, tmp_path: Path) -> None:
-    """The message says what to do."""
-    (tmp_path / "masks").write_text("in the way")
-    with pytest.raises(SinkError, match="Not a directory: choose another --out"):
-        PngSink(tmp_path, card).write(_result())
-
-
-def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tmp_path: Path) -> None:
-    """A report finds the image of a frame by its row, and contains several of them."""
-    large = replace(
-        _result(7),
-        image=np.full((608, 968, 3), 100, np.uint8),
-        result=np.ones((608, 968), np.uint8),
+def _result(task: str, sequence: int = 4) -> FrameResult:
+    return FrameResult(
+        camera="/cam/left/image_raw",
+        sequence=sequence,
+        frame_index=sequence + 1,
+        stamp_ns=10**18 + 3,
+        source_ns=10**18 + sequence * 10**8,
+        image=np.full((HEIGHT, WIDTH, 3), 128, np.uint8),
+        result=RESULTS[task],
+        geometry=GEOMETRY,
+        model_version="3",
+        engine="openvino bf16",
     )
-    OverlaySink(tmp_path, card).write(large)
-    image: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000007.jpg"))
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / RESULTS_NAME).read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        ("segmentation", {"classes": {"car": 0.25, "Fußgänger": 0.5, "unseen": 0.25}}),
+        (
+            "classification",
+            {
+                "classes": [
+                    {"name": "Fußgänger", "id": 1, "score": float(SCORES[0])},
+                    {"name": "car", "id": 0, "score": 0.125},
+                ]
+            },
+        ),
+        (
+            "detection",
+            {
+                "frame": [2 * HEIGHT, 3 * WIDTH],
+                "detections": [
+                    {"name": "Fußgänger", "id": 1, "score": float(SCORES[0]), "box": [60.5, 20.0, 100.0, 60.25]},
+                    {"name": "class-7", "id": 7, "score": float(SCORES[1]), "box": [90.0, 30.0, 110.0, 90.0]},
+                ],
+            },
+        ),
+        (
+            "tensors",
+            {"tensors": {"file": {"dtype": "float16", "shape": [2, 3]}, "count": {"dtype": "int64", "shape": []}}},
+        ),
+    ],
+)
+def test_a_line_contains_the_whole_result(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str, fields: dict[str, Any]
+) -> None:
+    """A program can join it with the latency log by sequence, and scores keep all digits."""
+    sink = JsonLinesSink(tmp_path, card_of(task))
+    sink.write(_result(task))
+    sink.write(_result(task, 2))
+    sink.close()
+    first, second = _lines(tmp_path)
+    assert first == {
+        "camera": "/cam/left/image_raw",
+        "index": 5,
+        "sequence": 4,
+        "stamp_ns": 10**18 + 3,
+        "task": task,
+        "model": "tiny",
+        "version": "3",
+        "engine": "openvino bf16",
+        **fields,
+    }
+    assert second["sequence"] == 2
+
+
+def test_the_png_sink_writes_class_ids_and_colours(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+    """The class ids are unchanged."""
+    card, frame = card_of("segmentation"), _result("segmentation")
+    PngSink(tmp_path, card).write(frame)
+    ids: Any = cv2.imread(str(tmp_path / "masks" / "cam_left_image_raw" / "000005.png"), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(ids, frame.result)
+    colours: Any = cv2.imread(str(tmp_path / "masks_colour" / "cam_left_image_raw" / "000005.png"))
+    np.testing.assert_array_equal(colours[..., ::-1], colourise(frame.result, card.labels))
+
+
+def test_overlays_are_small_and_named_by_camera_and_sequence(
+    card_of: Callable[[str], ModelCard], tmp_path: Path
+) -> None:
+    """A report finds the image of a frame by its row, and contains several of them."""
+    pixels, mask = np.full((608, 968, 3), 100, np.uint8), np.ones((608, 968), np.uint8)
+    card = card_of("segmentation")
+    OverlaySink(tmp_path, card).write(replace(_result("segmentation"), image=pixels, result=mask))
+    image: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000004.jpg"))
     assert image.shape == (301, 480, 3)
-    expected = np.array(card.labels.colours[1]) / 2 + 50
-    np.testing.assert_allclose(image[150, 240, ::-1], expected, atol=6)
+    np.testing.assert_allclose(image[150, 240, ::-1], np.array(card.labels.colours[1]) / 2 + 50, atol=6)
 
 
-def test_overlays_of_untrained_models_are_marked(card: ModelCard, tmp_path: Path) -> None:
-    """An image may be passed on without its run."""
-    for trained in (True, False):
-        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_result())
-    images = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
-    assert images[0] != images[1]
-
-
-def test_an_unwritable_overlay_is_an_error(card: ModelCard, tmp_path: Path) -> None:
-    """The message says what to do."""
-    (tmp_path / "overlays").write_text("in the way")
-    with pytest.raises(SinkError, match="File exists: choose another --out"):
-        OverlaySink(tmp_path, card).write(_result())
-
-
-def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(card: ModelCard, tmp_path: Path) -> None:
+def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(
+    card_of: Callable[[str], ModelCard], tmp_path: Path
+) -> None:
     """Otherwise the mask would not match the image."""
-    small = _result(1, (2 * HEIGHT, 4 * WIDTH))
-    large = replace(small, result=to_source(_mask(small), small.geometry, 255))
+    small = _result("segmentation")
+    large = replace(small, result=to_source(small.result, GEOMETRY, 255))
     for name, frame in (("small", small), ("large", large)):
-        OverlaySink(tmp_path / name, card).write(frame)
+        OverlaySink(tmp_path / name, card_of("segmentation")).write(frame)
     one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
     assert one == other
 
 
-def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(card: ModelCard, tmp_path: Path) -> None:
+def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(
+    card_of: Callable[[str], ModelCard], tmp_path: Path
+) -> None:
     """A viewer needs both to show them together."""
-    answered = _result(3, (2 * HEIGHT, 3 * WIDTH))
-    sink = BagSink(tmp_path, card)
+    answered = _result("segmentation")
+    sink = BagSink(tmp_path, card_of("segmentation"))
     sink.write(answered)
     sink.close()
-    source = open_source(str(tmp_path / "masks_bag"), topics=("/cam/left/masks",))
-    (frame,) = source.frames()
-    source.close()
+    with closing(open_source(str(tmp_path / "masks_bag"), topics=("/cam/left/masks",))) as source:
+        (frame,) = source.frames()
     assert isinstance(frame, Frame)
-    np.testing.assert_array_equal(frame.pixels, to_source(_mask(answered), answered.geometry, 255))
+    np.testing.assert_array_equal(frame.pixels, to_source(answered.result, GEOMETRY, 255))
     assert (frame.stamp_ns, frame.source_ns) == (answered.stamp_ns, answered.source_ns)
 
 
-class Recorder:
-    """A sink that stores the sequence numbers that it gets."""
-
-    def __init__(self, *, in_order: bool, fail_at: int = -1, error: Exception | None = None) -> None:
-        self.in_order = in_order
-        self.got: list[int] = []
-        self.is_closed = False
-        self._fail_at = fail_at
-        self._error = error
-
-    def write(self, frame: FrameResult) -> None:
-        """See Sink."""
-        if self._error and frame.sequence == self._fail_at:
-            raise self._error
-        self.got.append(frame.sequence)
-
-    def close(self) -> None:
-        """See Sink."""
-        self.is_closed = True
+def test_lines_are_complete_during_the_run(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+    """A killed run leaves no partial line, and other programs can follow the file."""
+    sink = JsonLinesSink(tmp_path, card_of("detection"))
+    for sequence in range(3):
+        sink.write(_result("detection", sequence))
+        assert len(_lines(tmp_path)) == sequence + 1
+    sink.close()
 
 
-def _record(sequence: int) -> FrameRecord:
-    frame = _result(sequence)
-    record = FrameRecord(
-        id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
-        source_ns=0, read_ns=0, times={Stage.DUE: 0},
-    )  # fmt: skip
-    record.image, record.geometry = frame.image, frame.geometry
-    return record
+@pytest.mark.parametrize(
+    ("sink", "name", "problem"),
+    [
+        (PngSink, "masks", "Not a directory"),
+        (OverlaySink, "overlays", "File exists"),
+        (JsonLinesSink, RESULTS_NAME, "Is a directory"),
+    ],
+)
+def test_a_write_error_says_what_to_do(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, sink: Callable[..., Sink], name: str, problem: str
+) -> None:
+    """Something else has the name of a file or folder."""
+    in_the_way = tmp_path / name
+    in_the_way.mkdir() if name == RESULTS_NAME else in_the_way.touch()
+    with pytest.raises(SinkError, match=f"{problem}: choose another --out"):
+        sink(tmp_path, card_of("segmentation")).write(_result("segmentation"))
 
 
-def _fed(feed: SinkFeed, sequences: list[int]) -> None:
-    thread = threading.Thread(target=feed.run)
-    thread.start()
-    for sequence in sequences:
-        feed.put(_record(sequence), ANSWER, _result(sequence).result)
-    feed.end()
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
+def test_a_full_disk_is_an_error(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+    """An incomplete line counts as one, too."""
+    sink = JsonLinesSink(tmp_path, card_of("detection"))
+    with disk_of(100), pytest.raises(SinkError, match="make room or choose another --out"):
+        sink.write(_result("detection"))
+    sink.close()
 
 
-def test_frames_are_put_in_order(card: ModelCard) -> None:
-    """Several workers answer in any order; a video must not jump back."""
-    sink = Recorder(in_order=True)
-    _fed(SinkFeed([sink], card), [3, 0, 2, 1, 7, 4, 6, 5])
-    assert sink.got == list(range(8))
-    assert sink.is_closed
+def test_a_sink_that_cannot_be_opened_closes_the_others(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run does not begin, so nothing else would close them."""
+    monkeypatch.setitem(SINKS, "npz", SinkEntry("edge.sinks.none:Sink", "edge"))
+    with pytest.raises(ImportError):
+        open_sinks(EdgeConfig(vehicle="car", model="tiny", sinks=("jsonl", "npz")), tmp_path, card_of("tensors"))
+    assert (tmp_path / RESULTS_NAME).exists()
+    assert [file for file in psutil.Process().open_files() if Path(file.path).parent == tmp_path] == []
 
 
-def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order(card: ModelCard) -> None:
-    """Every answered frame has its PNG file."""
-    video, images = Recorder(in_order=True), Recorder(in_order=False)
-    feed = SinkFeed([video, images], card)
-    _fed(feed, [*range(1, 40), 0])
-    assert video.got == list(range(1, 40))
-    assert sorted(images.got) == list(range(40))
-    assert feed.too_late == 1
+def test_tensors_are_written_unchanged(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+    """Any tensor name works, and the file needs no pickle."""
+    NpzSink(tmp_path, card_of("tensors")).write(_result("tensors"))
+    with np.load(tmp_path / "tensors" / "cam_left_image_raw" / "000005.npz") as kept:
+        assert sorted(kept) == ["count", "file"]
+        assert (kept["file"].dtype, kept["count"].dtype) == (np.float16, np.int64)
+        np.testing.assert_array_equal(kept["file"], np.arange(6).reshape(2, 3))
 
 
-def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
-    """A program that follows `results.jsonl` sees each frame as soon as it is answered."""
-    written = [threading.Event() for _ in range(3)]
-
-    class Follower(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            written[frame.sequence].set()
-
-    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
-    thread = threading.Thread(target=feed.run)
-    thread.start()
-    for sequence in (2, 0, 1):
-        feed.put(_record(sequence), ANSWER, _result(sequence).result)
-        assert written[sequence].wait(WAIT_S)
-    feed.end()
-    thread.join(WAIT_S)
-    assert feed.too_late == 0
-
-
-def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
-    """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    feed = SinkFeed([Recorder(in_order=False)], card)
-    more = threading.Event()
-    for sequence in range(64):
-        feed.put(_record(sequence), ANSWER, _result(sequence).result)
-
-    def put_more() -> None:
-        feed.put(_record(64), ANSWER, _result(64).result)
-        more.set()
-
-    waiting = threading.Thread(target=put_more)
-    waiting.start()
-    assert not more.wait(0.2)
-    writing = threading.Thread(target=feed.run)
-    writing.start()
-    assert more.wait(WAIT_S)
-    feed.end()
-    writing.join(WAIT_S)
-    assert feed.written == 65
+@pytest.mark.parametrize("task", ["classification", "detection", "tensors"])
+def test_images_with_text_are_wide_enough_to_read(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
+) -> None:
+    """A small model input would be covered by the text."""
+    sinks = _open(tmp_path, card_of(task), "overlay", "png", "video")
+    for sink in sinks:
+        sink.write(_result(task))
+        sink.close()
+    overlay: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000004.jpg"))
+    png: Any = cv2.imread(str(tmp_path / "pictures" / "cam_left_image_raw" / "000005.png"))
+    (video_frame,) = open_source(str(tmp_path / "overlay_cam_left_image_raw.webm")).frames()
+    assert overlay.shape == png.shape == (360, 480, 3)
+    assert video_frame.pixels.shape == (360, 960, 3)  # type: ignore[union-attr]
+    for image in (overlay, png):
+        share = (abs(image.astype(int) - 128) > 20).any(axis=-1).mean()
+        assert 0.005 < share < 0.5
 
 
-class Gated(Recorder):
-    """A sink that writes a frame only when the test allows it."""
-
-    def __init__(self) -> None:
-        super().__init__(in_order=False)
-        self.may_write = threading.Semaphore(0)
-        self.ready = threading.Semaphore(0)  # Released once per frame and at the end, after the previous write.
-
-    def write(self, frame: FrameResult) -> None:
-        """See Sink."""
-        self.ready.release()
-        assert self.may_write.acquire(timeout=WAIT_S)
-        super().write(frame)
-
-    def close(self) -> None:
-        """See Sink."""
-        super().close()
-        self.ready.release()
+@pytest.mark.parametrize("task", ["segmentation", "classification", "detection"])
+@pytest.mark.parametrize("sink", [PngSink, OverlaySink])
+def test_images_of_untrained_models_are_marked(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, sink: Callable[..., Sink], task: str
+) -> None:
+    """An image may be passed on without its run; only class ids stay unchanged."""
+    for trained in (True, False):
+        sink(tmp_path / str(trained), replace(card_of(task), trained=trained)).write(_result(task))
+    for path in (path for path in (tmp_path / "True").rglob("*.*") if path.is_file()):
+        is_marked = path.read_bytes() != (tmp_path / "False" / path.relative_to(tmp_path / "True")).read_bytes()
+        assert is_marked is (path.parents[1].name != "masks")
 
 
-class Stepped(threading.Thread):
-    """The thread of a feed whose sink writes one frame per call of `join`, `writes` times."""
-
-    def __init__(self, feed: SinkFeed, sink: Gated, writes: int) -> None:
-        super().__init__(target=feed.run)
-        self.sink, self.writes = sink, writes
-
-    def join(self, timeout: float | None = None) -> None:
-        """Simulates `timeout` seconds in which the sink writes one frame, or none."""
-        if self.writes:
-            self.writes -= 1
-            self.sink.may_write.release()
-            assert self.sink.ready.acquire(timeout=timeout)
-        elif self.sink.is_closed:
-            super().join(timeout)
+def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+    """The messages are standard ROS detections with names and scores."""
+    sink = BagSink(tmp_path, card_of("detection"))
+    sink.write(_result("detection"))
+    sink.close()
+    with Bag(tmp_path / "detections_bag") as bag:
+        (message,) = bag.messages()
+        assert isinstance(message, Message)
+        boxes = read_boxes(message)
+    assert message.channel.topic == "/cam/left/detections"
+    assert [box.name for box in boxes] == ["Fußgänger", "class-7"]
+    corners = [[box.x, box.y, box.x + box.width, box.y + box.height] for box in boxes]
+    np.testing.assert_array_equal(corners, BOXES)
 
 
-@pytest.mark.parametrize("writes", [2, 5], ids=["stalled", "slow"])
-def test_the_wait_for_sinks_lasts_as_long_as_they_make_progress(card: ModelCard, writes: int) -> None:
-    """A slow disk gets the time it needs; a disk that hangs does not block the end of the run."""
-    sink = Gated()
-    feed = SinkFeed([sink], card)
-    for sequence in range(5):
-        feed.put(_record(sequence), ANSWER, _result(sequence).result)
-    feed.end()
-    thread = Stepped(feed, sink, writes)
-    thread.start()
-    assert sink.ready.acquire(timeout=WAIT_S)
-    feed.wait_until_written(thread, WAIT_S)
-    assert (len(sink.got), thread.is_alive()) == (writes, writes < 5)
-    sink.may_write.release(5)
-    threading.Thread.join(thread, WAIT_S)
-    assert len(sink.got) == 5
+@pytest.mark.parametrize("task", TASKS)
+def test_every_sink_supports_the_tasks_that_the_table_lists(
+    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
+) -> None:
+    """The default sinks of each task are among them."""
+    card = card_of(task)
+    check_sinks(task_named(task).sinks, card)
+    for name, entry in SINKS.items():
+        if entry.holds(task_named(task)):
+            folder = tmp_path / name
+            folder.mkdir()
+            (sink,) = _open(folder, card, name)
+            sink.write(_result(task))
+            sink.close()
+            assert any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_no_frame_is_too_late_for_sinks_without_order(card: ModelCard) -> None:
-    """Otherwise a run without video and bag would report missing frames."""
-    feed = SinkFeed([Recorder(in_order=False)], card)
-    _fed(feed, [*range(1, 40), 0])
-    assert feed.too_late == 0
-
-
-def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
-    """The run and the other sinks continue."""
-    failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
-    healthy = Recorder(in_order=True)
-    feed = SinkFeed([failing, healthy], card)
-    _fed(feed, list(range(30)))
-    assert failing.got == [0, 1]
-    assert healthy.got == list(range(30))
-    assert [str(fault) for fault in feed.faults] == ["disk full"]
-    assert failing.is_closed
-    assert healthy.is_closed
-
-
-def test_an_exception_in_a_sink_does_not_block_the_receiver(card: ModelCard) -> None:
-    """The thread of the feed ends with the exception, and `put` stops waiting."""
-    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], card)
-    raised: list[type[BaseException]] = []
-
-    def run() -> None:
-        try:
-            feed.run()
-        except ZeroDivisionError as error:
-            raised.append(type(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    putting = threading.Thread(target=_put_many, args=(feed,))
-    putting.start()
-    putting.join(WAIT_S)
-    assert not putting.is_alive()
-    thread.join(WAIT_S)
-    assert raised == [ZeroDivisionError]
-
-
-def _put_many(feed: SinkFeed) -> None:
-    for sequence in range(200):
-        feed.put(_record(sequence), ANSWER, _result(sequence).result)
-    feed.end()
-
-
-def test_without_sinks_no_result_is_queued(card: ModelCard) -> None:
-    """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = SinkFeed([], card).put
-    for sequence in range(200):
-        put(_record(sequence), ANSWER, _result(sequence).result)
-
-
-def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCard) -> None:
-    """A mask of the cropped input does not match the whole frame."""
-    got: list[FrameResult] = []
-
-    class Keeper(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            got.append(frame)
-
-    feed = SinkFeed([Keeper(in_order=True)], card)
-    record = _record(0)
-    frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
-    record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(record, ANSWER, _result(0).result)
-    feed.end()
-    feed.run()
-    np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))
-    assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")
+def test_a_sink_that_does_not_support_the_task_is_refused(card_of: Callable[[str], ModelCard]) -> None:
+    """The message names the sinks that do."""
+    with pytest.raises(SinkError, match="sink npz holds tensors, model tiny answers segmentation: use png, video"):
+        check_sinks(("png", "npz"), card_of("segmentation"))
+    with pytest.raises(SinkError, match="sink bag holds segmentation or detection, model tiny answers classification"):
+        check_sinks(("bag",), card_of("classification"))

@@ -10,9 +10,8 @@ from cloud.models.model import Model
 from edge.sources.source import SourceError
 from edge.sources.table import SOURCES, SourceEntry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.imaging.opencv import cv2
 from tests.pipeline.conftest import model, models  # noqa: F401  Fixtures.
-from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, play, worker
+from tests.pipeline.rig import HEIGHT, WIDTH, check_masks, noise, play, worker
 
 FRAMES = 5
 PERIOD_NS = 10**8
@@ -57,13 +56,10 @@ def test_a_new_source_is_recognised_and_played(
 ) -> None:
     """Its row in the table says which files it opens, and each mask is that of its image."""
     monkeypatch.setitem(SOURCES, "array", SourceEntry(f"{__name__}:ArraySource", "edge", suffixes=(".npy",)))
-    images = [noise(index, (HEIGHT, WIDTH, 3)) for index in range(FRAMES)]
+    images = [noise(index, (HEIGHT, WIDTH, 3))[..., ::-1] for index in range(FRAMES)]
     np.save(tmp_path / "drive.npy", np.stack(images))
     out = tmp_path / "car-array"
     with worker(embedded_url, model):
         code, printed = play(tmp_path / "drive.npy", embedded_url, out, closed_loop=True, codec="raw")
     assert code == 0, printed
-    masks = sorted((out / "masks" / "array").iterdir())
-    assert len(masks) == FRAMES
-    for path, image in zip(masks, images, strict=True):
-        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), direct(model, image))
+    check_masks(out, model, FRAMES)

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cloud.models.model import Model
@@ -18,14 +17,13 @@ from edge.transports.transport import OnUndelivered
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.image_codecs import ImageLimits
-from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, Stamp
 from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
-from tests.pipeline.rig import HEIGHT, WIDTH, check, count_outcomes, direct, noise, play
+from tests.pipeline.rig import HEIGHT, WIDTH, check, check_masks, count_outcomes, direct, play
 
 FRAMES = 5
 MODELS: dict[str, Model] = {}  # The models of this process.
@@ -118,6 +116,4 @@ def test_a_new_transport_carries_the_frames_of_a_run(
     rows = list(read_rows(out))
     check(rows)
     assert count_outcomes(rows) == {("answered", ""): FRAMES}
-    for index, path in enumerate(sorted((out / "masks").rglob("*.png"))):
-        mask = direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1])
-        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), mask)
+    check_masks(out, model, FRAMES)

@@ -1,11 +1,13 @@
 """Parts of the end-to-end tests: workers, vehicles, and the consistency check of latency logs."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from io import StringIO
 from itertools import pairwise
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from cloud.frontends.mqtt import worker_will
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
@@ -99,6 +103,18 @@ def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
         yield node
 
 
+@contextmanager
+def null_workers(url: str, model: str, count: int, think_ms: float) -> Iterator[list[NullWorkerProcess]]:
+    """Starts worker processes; stopped ones are continued at the end, so that they can exit."""
+    with ExitStack() as stack:
+        started = []
+        for number in range(count):
+            settings = NullWorkerSettings(f"w{number}-{model}", model, HEIGHT, WIDTH, think_ms)
+            started.append(stack.enter_context(NullWorkerProcess(url, settings)))
+            stack.callback(os.kill, started[-1].pid, signal.SIGCONT)
+        yield started
+
+
 class Vehicle:
     """A vehicle node and its log."""
 
@@ -163,6 +179,15 @@ def check(rows: Sequence[Mapping[str, str]]) -> None:
         assert min(ms["uplink_ms"], ms["downlink_ms"]) >= -ms["clock_error_ms"]
         assert int(row["bytes_up"]) > 0 < int(row["bytes_down"])
         assert (row["attempts"] in ("1", "2"), row["batch_size"]) == (True, "1")
+
+
+def check_masks(out: Path, model: Model, count: int) -> None:
+    """Checks that each mask of a run over noise images is exactly that of a direct call."""
+    paths = sorted((out / "masks").rglob("*.png"))
+    assert len(paths) == count
+    for index, path in enumerate(paths):
+        mask = direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1])
+        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), mask)
 
 
 def count_outcomes(rows: Rows) -> Counter[tuple[str, str]]:

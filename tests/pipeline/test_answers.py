@@ -14,7 +14,6 @@ from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge.sources.opening import open_source
 from rosbag_tools.writer import BagWriter
-from shared.imaging import geometry
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.runlog.latency_log import Outcome, read_rows
@@ -25,6 +24,7 @@ from tests.pipeline.rig import (
     WIDTH,
     Vehicle,
     check,
+    check_masks,
     connect,
     count_outcomes,
     direct,
@@ -54,14 +54,7 @@ def test_three_hundred_frames_get_exactly_the_models_masks(
     assert manifest["outcomes"] == dict.fromkeys(Outcome, 0) | {"answered": 300}
     assert manifest["model"]["sha256"] == model.card.sha256
     assert not manifest["ignored_answers"]
-    masks = sorted((out / "masks").rglob("*.png"))
-    assert len(masks) == 300
-    seen: set[int] = set()
-    for index, path in enumerate(masks):
-        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-        np.testing.assert_array_equal(mask, direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1]))
-        seen |= set(np.unique(mask))
-    assert len(seen) > 2
+    check_masks(out, model, 300)
     assert "300 answered frames" in printed
     assert "300 frames read" in printed
     assert "inferred" in printed
@@ -95,21 +88,6 @@ def test_a_bayer_bag_of_two_cameras_keeps_the_cameras_apart(mosquitto_url: str, 
         path = out / "masks" / row["camera"].strip("/").replace("/", "_") / f"{int(row['frame_index']):06d}.png"
         mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
         np.testing.assert_array_equal(mask, direct(model, rgb))
-
-
-def test_masks_of_the_frames_size_match_the_frame(model: Model, tmp_path: Path, mosquitto_url: str) -> None:
-    """Pixels that the model did not see are 255."""
-    folder, out = tmp_path / "wide", tmp_path / "car-wide"
-    folder.mkdir()
-    bgr = noise(3, (2 * HEIGHT, 3 * WIDTH, 3))
-    cv2.imwrite(str(folder / "0.png"), bgr)
-    with worker(mosquitto_url, model):
-        assert play(folder, mosquitto_url, out, closed_loop=True, codec="raw", mask_size="frame")[0] == 0
-    mask: Any = cv2.imread(str(out / "masks" / "wide" / "000000.png"), cv2.IMREAD_UNCHANGED)
-    plan = geometry.plan(model.card.resize, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    seen = direct(model, geometry.apply(np.ascontiguousarray(bgr[..., ::-1]), plan))
-    np.testing.assert_array_equal(mask, geometry.to_source(seen, plan, 255))
-    assert (mask == 255).any()
 
 
 def test_video_and_bag_have_one_frame_per_mask(
@@ -173,20 +151,6 @@ def _let_write_when_answered(vehicle: Vehicle, sink: SlowSink, count: int) -> No
     while vehicle.answered() < count:
         pause.wait(0.01)
     sink.may_write.set()
-
-
-def test_a_run_works_over_the_embedded_broker(
-    embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """It speaks MQTT 3.1.1, which has no message properties, so the payload must be sufficient."""
-    out = tmp_path / "car-embedded"
-    with worker(embedded_url, model) as node:
-        code, printed = play(pictures(30), embedded_url, out, closed_loop=True, codec="jpeg", sinks=())
-        assert node.counts == {"answered": 30}
-    assert code == 0, printed
-    rows = list(read_rows(out))
-    check(rows)
-    assert count_outcomes(rows) == {("answered", ""): 30}
 
 
 def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embedded_url: str, model: Model) -> None:

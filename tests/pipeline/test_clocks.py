@@ -57,19 +57,14 @@ def test_workers_of_one_group_have_separate_clock_offsets(
             assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
 
 
-def test_clocks_are_probed_over_a_broker_of_mqtt_3(
-    embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+@pytest.mark.parametrize("kind", ["mqtt 3", "memory"])
+def test_clocks_are_probed_over_every_bus(
+    kind: str, embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Probes need neither message properties nor shared subscriptions."""
-    with worker(embedded_url, model):
-        rows = _play_until_probed(connect(embedded_url), pictures(20), tmp_path / "car-embedded")
-    assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)
-
-
-def test_clocks_are_probed_over_the_in_memory_bus(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """Both nodes share a clock, so the true offset is zero."""
-    with memory_bus() as bus, serving(lambda _: bus, model):
-        rows = _play_until_probed(bus, pictures(20), tmp_path / "car-memory")
+    """Probes need neither message properties nor shared subscriptions; here both nodes share a clock."""
+    with memory_bus() as memory:
+        serves = worker(embedded_url, model) if kind == "mqtt 3" else serving(lambda _: memory, model)
+        with serves:
+            bus = connect(embedded_url) if kind == "mqtt 3" else memory
+            rows = _play_until_probed(bus, pictures(20), tmp_path / "car")
     assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)

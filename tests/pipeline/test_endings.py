@@ -93,7 +93,7 @@ def test_every_frame_has_a_row_after_a_broker_restart(
 
 
 def test_the_log_of_a_killed_vehicle_can_be_repaired(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`report --repair`, or the next run, closes the open frames once."""
     out = tmp_path / "car-killed"
@@ -112,7 +112,7 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
             return infer(images)
 
         go_on = threading.Event()
-        model.infer = hold  # type: ignore[method-assign]
+        monkeypatch.setattr(model, "infer", hold)
         try:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             with process:
@@ -120,7 +120,6 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
                 process.kill()
         finally:
             go_on.set()
-            model.infer = infer  # type: ignore[method-assign]
     assert read_manifest(out)["state"] == "running"
     answered = len(list(read_rows(out)))
     shown = skylane("report", str(out), "--repair")
@@ -141,7 +140,13 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_vehicle_that_is_stopped_completes_its_log(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, number: signal.Signals
+    *,
+    mosquitto_url: str,
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Most runs end by Ctrl-C or a closed SSH session; the counts in the manifest must be right."""
     out = tmp_path / f"car-{number.name}"
@@ -155,11 +160,8 @@ def test_a_vehicle_that_is_stopped_completes_its_log(
 
     infer = model.infer
     with worker(mosquitto_url, model) as node:
-        model.infer = infer_and_ask  # type: ignore[method-assign]
-        try:
-            code, printed = play(pictures(20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
-        finally:
-            model.infer = infer  # type: ignore[method-assign]
+        monkeypatch.setattr(model, "infer", infer_and_ask)
+        code, printed = play(pictures(20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
     assert code == 0, printed
     rows = list(read_rows(out))
     check(rows)

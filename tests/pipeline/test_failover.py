@@ -3,8 +3,8 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,21 +18,9 @@ from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.mqtt.transport import MqttTransport
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import write_manifest
-from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes, null_workers
 
 WORKERS = 3
-
-
-@contextmanager
-def workers(url: str, model: str, think_ms: float) -> Iterator[list[NullWorkerProcess]]:
-    """Starts three worker processes; stopped ones are continued at the end, so that they can exit."""
-    settings = [NullWorkerSettings(f"w{n}-{model}", model, HEIGHT, WIDTH, think_ms) for n in range(WORKERS)]
-    with ExitStack() as stack:
-        made = []
-        for each in settings:
-            made.append(stack.enter_context(NullWorkerProcess(url, each)))
-            stack.callback(os.kill, made[-1].pid, signal.SIGCONT)
-        yield made
 
 
 def played(
@@ -81,7 +69,7 @@ def test_no_frame_is_lost_when_one_of_several_workers_fails(
     """The broker does not redeliver the frames that the worker held; the vehicle sends them again."""
     model = f"instant-{uuid4().hex[:6]}"
     source = pictures(40)
-    with workers(mosquitto_url, model, think_ms=40) as processes:
+    with null_workers(mosquitto_url, model, WORKERS, think_ms=40) as processes:
         vehicles = [
             Vehicle(connect(mosquitto_url), source, tmp_path / f"car-{n}-{model}", model=model, window=3, loop=True)
             for n in range(2)
@@ -101,7 +89,7 @@ def test_late_answers_of_a_resumed_worker_are_duplicates(
 ) -> None:
     """The worker answers all frames that it held; each frame uses only the first answer."""
     model = f"instant-{uuid4().hex[:6]}"
-    with workers(mosquitto_url, model, think_ms=30) as processes:
+    with null_workers(mosquitto_url, model, WORKERS, think_ms=30) as processes:
         frozen = processes[0].pid
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(40), tmp_path / f"car-{model}", model=model, window=3, loop=True
@@ -130,7 +118,7 @@ def test_without_retries_the_frames_of_a_dead_worker_are_lost(
 ) -> None:
     """Every frame still has its row."""
     model = f"instant-{uuid4().hex[:6]}"
-    with workers(mosquitto_url, model, think_ms=100) as processes:
+    with null_workers(mosquitto_url, model, WORKERS, think_ms=100) as processes:
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retry=False,
             answer_timeout_s=2.0, loop=True,
@@ -147,7 +135,7 @@ def test_the_log_of_a_run_with_retries_is_consistent(
 ) -> None:
     """The sums hold for frames that were sent twice, and the journal has a line per attempt."""
     model = f"instant-{uuid4().hex[:6]}"
-    with workers(mosquitto_url, model, think_ms=60) as processes:
+    with null_workers(mosquitto_url, model, WORKERS, think_ms=60) as processes:
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, loop=True
         )

@@ -68,17 +68,8 @@ def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) ->
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with instant(mosquitto_url, worker=name, model=name) as first:
-        command = [
-            sys.executable,
-            "-m",
-            "bench.load.null_worker",
-            "--broker",
-            mosquitto_url,
-            "--worker",
-            name,
-            "--model",
-            name,
-        ]
+        flags = ["--broker", mosquitto_url, "--worker", name, "--model", name]
+        command = [sys.executable, "-m", "bench.load.null_worker", *flags]
         second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert second.returncode == 1
         assert f"worker '{name}' is already running (session {first.session}" in second.stderr

@@ -2,30 +2,16 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from edge.pacing.arrivals import Arrivals
 from shared.runlog.latency_log import Outcome
-from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes
+from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers
 
 WINDOW = 2
-
-
-@contextmanager
-def _workers(url: str, model: str, think_ms: float = 5.0) -> Iterator[list[int]]:
-    """Starts two worker processes and yields their ids; stopped ones are continued at the end, so that they can exit."""
-    with ExitStack() as stack:
-        pids = []
-        for number in range(2):
-            settings = NullWorkerSettings(f"w{number}-{model}", model, HEIGHT, WIDTH, think_ms)
-            pids.append(stack.enter_context(NullWorkerProcess(url, settings)).pid)
-            stack.callback(os.kill, pids[-1], signal.SIGCONT)
-        yield pids
 
 
 def _vehicle(url: str, source: Path, out: Path, **settings: Any) -> Vehicle:
@@ -40,15 +26,15 @@ def test_dead_workers_are_detected_while_the_window_is_full(
 ) -> None:
     """The frames that they held fill the window until they time out; `window` would be the wrong reason for new frames."""
     model = f"instant-{uuid4().hex[:6]}"
-    with _workers(mosquitto_url, model, think_ms=100.0) as pids:
+    with null_workers(mosquitto_url, model, 2, think_ms=100.0) as workers:
         vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model)
         killed: list[int] = []
 
         def tick() -> None:
             counts = vehicle.counts()
             if not killed and vehicle.answered() >= 10 and counts.in_flight == WINDOW:
-                for pid in pids:
-                    os.kill(pid, signal.SIGKILL)
+                for each in workers:
+                    os.kill(each.pid, signal.SIGKILL)
                 killed.append(vehicle.answered())
             if killed and ("dropped", "no_worker") in count_outcomes(vehicle.rows()):
                 vehicle.stop()
@@ -64,7 +50,7 @@ def test_hanging_workers_get_no_frames_until_they_continue(
 ) -> None:
     """The broker lists them as online for 22 more seconds; a worker that continues gets frames again at once."""
     model = f"instant-{uuid4().hex[:6]}"
-    with _workers(mosquitto_url, model) as pids:
+    with null_workers(mosquitto_url, model, 2, think_ms=5.0) as workers:
         vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, unresponsive_after_s=0.5)
         stopped: list[int] = []
         resumed: list[int] = []
@@ -72,12 +58,12 @@ def test_hanging_workers_get_no_frames_until_they_continue(
 
         def tick() -> None:
             if not stopped and vehicle.answered() >= 10:
-                for pid in pids:
-                    os.kill(pid, signal.SIGSTOP)
+                for each in workers:
+                    os.kill(each.pid, signal.SIGSTOP)
                 stopped.append(vehicle.answered())
             elif stopped and not resumed and ("dropped", "no_worker") in count_outcomes(vehicle.rows()):
-                for pid in pids:
-                    os.kill(pid, signal.SIGCONT)
+                for each in workers:
+                    os.kill(each.pid, signal.SIGCONT)
                 resumed.append(vehicle.answered())
                 online.append(len(vehicle.online()))
             elif resumed and vehicle.answered() >= resumed[0] + 20:

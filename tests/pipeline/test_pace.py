@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +32,6 @@ def test_a_slow_worker_gets_the_newest_frame(
     assert count - 1 in answered
     assert len(answered) <= 2
     assert set(count_outcomes(rows)) == {("answered", ""), ("dropped", "window")}
-
-
-def test_an_open_loop_keeps_the_times_of_the_source(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """Due times come from the schedule, not from the pipeline."""
-    with memory_bus() as bus, serving(lambda _: bus, model):
-        rows = Vehicle(bus, pictures(10), tmp_path / "car", closed_loop=False, rate=20.0, window=8).play()
-    due = [int(row["t_due_ns"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))]
-    assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 9
-
-
-def test_a_loop_continues_index_and_time(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """The second round must not overwrite the masks of the first."""
-    with memory_bus() as bus, serving(lambda _: bus, model):
-        rows = Vehicle(bus, pictures(10), tmp_path / "car", loop=True, frames=25).play()
-    rows.sort(key=lambda row: int(row["sequence"]))
-    assert count_outcomes(rows) == {("answered", ""): 25}
-    assert [int(row["frame_index"]) for row in rows] == list(range(25))
-    assert all(int(a["source_ns"]) < int(b["source_ns"]) for a, b in pairwise(rows))
 
 
 def test_a_part_of_a_source_can_be_played(

@@ -9,8 +9,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,7 +19,15 @@ from edge.run import run
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.gateway_worker import gateway_worker
-from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, check, count_outcomes, direct, memory_bus, noise, serving
+from tests.pipeline.rig import (
+    WAIT_S,
+    Rows,
+    check,
+    check_masks,
+    count_outcomes,
+    memory_bus,
+    serving,
+)
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
 
@@ -69,11 +75,7 @@ def test_every_transport_returns_exactly_the_models_masks(
     assert code == 0
     assert count_outcomes(rows) == {("answered", ""): 20}
     assert {row["clock_error_ms"] != "" for row in rows} == {True}
-    masks = sorted((out / "masks").rglob("*.png"))
-    assert len(masks) == 20
-    for index, path in enumerate(masks):
-        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-        np.testing.assert_array_equal(mask, direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1]))
+    check_masks(out, model, 20)
 
 
 class Killer(threading.Thread):

@@ -62,7 +62,13 @@ def test_the_monotonic_clock_ignores_a_real_step(wall: WallClock) -> None:
 
 
 def test_a_step_changes_no_duration_of_a_run(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, wall: WallClock
+    *,
+    mosquitto_url: str,
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    wall: WallClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A vehicle may set its clock at its first GPS fix: no latency may jump or become negative."""
     out = tmp_path / "car-stepped"
@@ -79,18 +85,9 @@ def test_a_step_changes_no_duration_of_a_run(
                 wall.step(steps.pop(0)[1])
             return infer(images)
 
-        model.infer = infer_and_step  # type: ignore[method-assign]
-        try:
-            done = subprocess.run(
-                command,
-                env={**os.environ, **wall.environment},
-                capture_output=True,
-                text=True,
-                timeout=WAIT_S,
-                check=False,
-            )
-        finally:
-            model.infer = infer  # type: ignore[method-assign]
+        monkeypatch.setattr(model, "infer", infer_and_step)
+        environment = {**os.environ, **wall.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert not steps, "the clock was stepped twice"
     rows = list(read_rows(out))

@@ -7,42 +7,33 @@ from typing import Any
 
 import pytest
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_stats import WorkerStats
-from edge.sender import InFlightWindow, Sender
-from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.clock import Exchange
+from shared.imaging.frames import Frame
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
-from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.messages.topics import FRAMES, RETRIES, WORKER_STATUS
+from shared.messages.node_status import NodeState
+from shared.messages.topics import FRAMES, RETRIES
 from shared.mqtt.bus import Delivery, MemoryBus
-from shared.runlog.latency_log import JOURNAL_NAME, LogWriter, read_rows
+from shared.runlog.latency_log import JOURNAL_NAME
 from shared.stages import CLOUD_STAGES, Stage, Stamp
+from tests.edge.vehicle import WAIT_S, Vehicle
 
 Make = Callable[..., Any]
 MS = 1_000_000
-WAIT_S = 60.0
 
 
-class Vehicle:
-    """Ledger, transport, sender and retrier on an in-memory bus; the test plays the workers."""
+class RetryingVehicle(Vehicle):
+    """A vehicle with a retrier."""
 
     def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard) -> None:
-        self.folder, self.card, self.bus = folder, card, bus
-        self.log = LogWriter(folder)
-        self.stats, self.clocks, self.stop = WorkerStats(), WorkerClocks(), threading.Event()
-        window = InFlightWindow(4, self.stop)
-        settings = LedgerSettings("car", "s1", "tiny", deadline_ms=60_000.0)
-        self.ledger = Ledger(self.log, settings, stats=self.stats, on_closed=window.release)
-        self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
-        self.sender = Sender(self.transport, self.ledger, window, node="edge/car/s1", keep_messages=True)
+        super().__init__(bus, folder, card, window=4, deadline_ms=60_000.0, keep_messages=True)
+        self.clocks = WorkerClocks()
         policy = RetryPolicy(self.stats, window=4)
         self.retrier = Retrier(self.transport, self.ledger, policy, self.stats, self.clocks)
         self.delivered: list[Delivery] = []
@@ -54,23 +45,9 @@ class Vehicle:
         self.delivered.append(delivery)
         self.arrived.release()
 
-    def announce(self, worker: str, state: NodeState = NodeState.ONLINE, session: str = "s9") -> None:
-        """Publishes the status of a worker."""
-        status = NodeStatus(state, session, 4, (self.card,) if state is NodeState.ONLINE else ())
-        self.bus.publish(WORKER_STATUS.of(worker=worker), pack_status(status), qos=1, retained=True)
-        self.settle()
-
-    def settle(self) -> None:
-        """Waits until the bus has delivered all messages."""
-        done = threading.Event()
-        self.bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
-        assert done.wait(WAIT_S)
-
-    def send(self, frame: Any) -> FrameRecord:
-        """Sends a frame and returns its record."""
-        record = self.ledger.begin(frame, clock.now_ns())
-        record.times[Stage.TAKEN] = clock.now_ns()
-        self.sender.send(record, prepare(frame, record, Preparation(self.card, codec="raw")))
+    def send(self, frame: Frame) -> FrameRecord:
+        """Sends a frame, waits until it has arrived, and returns its record."""
+        record = super().send(frame)
         assert self.arrived.acquire(timeout=WAIT_S)
         return record
 
@@ -101,23 +78,19 @@ class Vehicle:
             record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
             self.ledger.finish(record, message, 9)
 
-    def rows(self) -> list[dict[str, str]]:
-        """Returns the rows so far."""
-        return list(read_rows(self.folder))
-
 
 @pytest.fixture
-def vehicle(tmp_path: Path, card: ModelCard) -> Iterator[Vehicle]:
+def vehicle(tmp_path: Path, card: ModelCard) -> Iterator[RetryingVehicle]:
     """Returns a vehicle that knows two workers, a and b."""
     with MemoryBus() as bus:
-        made = Vehicle(bus, tmp_path / "run", card)
+        made = RetryingVehicle(bus, tmp_path / "run", card)
         with made.log:
             for worker in ("a", "b"):
                 made.announce(worker)
             yield made
 
 
-def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: RetryingVehicle, frame: Make, answer: Make) -> None:
     """The second attempt has the same id and data, its own send time, and the remaining time budget."""
     record = vehicle.send(frame(7))
     first = vehicle.delivered[0]
@@ -141,7 +114,7 @@ def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: Vehicle, frame: Ma
     assert record.message is None
 
 
-def test_the_second_answer_is_a_duplicate(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_the_second_answer_is_a_duplicate(vehicle: RetryingVehicle, frame: Make, answer: Make) -> None:
     """A frame has at most one result; an answer to the first attempt makes later retries more cautious."""
     record = vehicle.send(frame())
     again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
@@ -154,7 +127,9 @@ def test_the_second_answer_is_a_duplicate(vehicle: Vehicle, frame: Make, answer:
     assert vehicle.stats.silence_multiplier == 2
 
 
-def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(
+    vehicle: RetryingVehicle, frame: Make, answer: Make
+) -> None:
     """Duplicates imply that the other answer was accepted."""
     record = vehicle.send(frame())
     again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
@@ -164,7 +139,9 @@ def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: Vehicle,
     assert vehicle.ledger.counts().ignored_answers == {"late_or_repeated": 1}
 
 
-def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_an_undelivered_first_attempt_does_not_end_the_second(
+    vehicle: RetryingVehicle, frame: Make, answer: Make
+) -> None:
     """The broker may report it late, after a reconnect, when a worker already has the second attempt."""
     record = vehicle.send(frame())
     again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
@@ -173,7 +150,7 @@ def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: Vehicle, 
     assert [row["outcome"] for row in vehicle.rows()] == ["answered"]
 
 
-def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: RetryingVehicle, frame: Make, answer: Make) -> None:
     """Otherwise the latency log would contain a wrong network time."""
     record = vehicle.send(frame())
     again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
@@ -184,7 +161,7 @@ def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: Vehicle, frame
 
 
 def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(
-    vehicle: Vehicle, frame: Make, answer: Make
+    vehicle: RetryingVehicle, frame: Make, answer: Make
 ) -> None:
     """A retry at an overloaded worker must not discard the answer to the first attempt."""
     record = vehicle.send(frame())
@@ -197,7 +174,7 @@ def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(
 
 @pytest.mark.parametrize("is_refused_again", [True, False])
 def test_a_refusal_is_the_outcome_if_nothing_else_arrives(
-    vehicle: Vehicle, frame: Make, answer: Make, *, is_refused_again: bool
+    vehicle: RetryingVehicle, frame: Make, answer: Make, *, is_refused_again: bool
 ) -> None:
     """The row contains the worker's reason instead of a timeout."""
     record = vehicle.send(frame())
@@ -214,7 +191,7 @@ def test_a_refusal_is_the_outcome_if_nothing_else_arrives(
     assert (row["outcome"], row["reason"], row["attempts"]) == ("overloaded", "full", "2")
 
 
-def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: Vehicle, frame: Make) -> None:
+def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: RetryingVehicle, frame: Make) -> None:
     """There is no other worker, and no last will was received."""
     vehicle.announce("a", NodeState.STOPPING)
     vehicle.send(frame())
@@ -222,7 +199,7 @@ def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: Vehicle
     assert RETRIES.names_in(again.topic) == {"worker": "b", "model": "tiny", "vehicle": "car", "camera": "left"}
 
 
-def test_a_worker_that_drains_causes_no_retries(vehicle: Vehicle, frame: Make) -> None:
+def test_a_worker_that_drains_causes_no_retries(vehicle: RetryingVehicle, frame: Make) -> None:
     """A worker that is stopped by a rolling update answers its frames before it ends."""
     vehicle.send(frame())
     for state in (NodeState.STOPPING, NodeState.OFFLINE):
@@ -230,7 +207,7 @@ def test_a_worker_that_drains_causes_no_retries(vehicle: Vehicle, frame: Make) -
     assert vehicle.transport.workers.last_failure_ns() == 0
 
 
-def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: Vehicle, frame: Make) -> None:
+def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: RetryingVehicle, frame: Make) -> None:
     """While the vehicle is offline its answers have no subscriber, and a restarted broker has lost the frame."""
     vehicle.send(frame())
 
@@ -242,7 +219,7 @@ def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: Vehicle, fra
 
 
 @pytest.mark.parametrize("sign", ["answer", "echo", "earlier answer"])
-def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: Vehicle, frame: Make, sign: str) -> None:
+def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: RetryingVehicle, frame: Make, sign: str) -> None:
     """A worker that hangs is still online for the broker."""
     for worker in ("c", "d"):
         vehicle.announce(worker)
@@ -259,7 +236,7 @@ def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: Vehicle, frame
     assert again.topic.startswith("skylane/v1/retries/c/")
 
 
-def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: Vehicle, frame: Make) -> None:
+def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: RetryingVehicle, frame: Make) -> None:
     """The broker needs 22 seconds to notice; the retry goes to another worker before that."""
     now_ns = clock.now_ns()
     for worker, ago_s in (("a", 2), ("b", 0)):
@@ -271,7 +248,7 @@ def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: Vehicle, frame: 
     assert again.topic.startswith("skylane/v1/retries/b/")
 
 
-def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: Vehicle, frame: Make) -> None:
+def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: RetryingVehicle, frame: Make) -> None:
     """The cause may be the link, or a pause of this process."""
     at_ns = clock.now_ns() - 5000 * MS
     for worker in ("a", "b"):
@@ -282,7 +259,7 @@ def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: Vehicle, f
     assert len(vehicle.delivered) == 1
 
 
-def test_a_frame_that_has_ended_is_not_sent_again(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_a_frame_that_has_ended_is_not_sent_again(vehicle: RetryingVehicle, frame: Make, answer: Make) -> None:
     """Its answer may arrive while the retry is being decided."""
     record = vehicle.send(frame())
     kept = record.message
@@ -292,7 +269,7 @@ def test_a_frame_that_has_ended_is_not_sent_again(vehicle: Vehicle, frame: Make,
     assert vehicle.ledger.counts().retried == 0
 
 
-def test_answers_are_counted_by_origin(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+def test_answers_are_counted_by_origin(vehicle: RetryingVehicle, frame: Make, answer: Make) -> None:
     """Workers of one group may run different versions."""
     for version in ("1", "2", "2"):
         record = vehicle.send(frame())

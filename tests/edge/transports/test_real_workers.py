@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -18,13 +17,11 @@ from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.broker.certificate_authority import CertificateAuthority
-from shared.imaging import mask_codecs
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
-from shared.stages import Stage, Stamp
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
 from tests.support.gateway import GatewayWorker, open_gateway
-from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
+from tests.support.tiny_model import frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
@@ -53,29 +50,6 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage
         return None
     assert reply is not None
     return reply.read()
-
-
-@every_transport
-def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> None:
-    """The reply has everything that a row of the latency log needs."""
-    with open_gateway(model()) as worker:
-        transport = reach(name, address_of(worker, name))
-        assert transport.wait_for_card(WAIT_S).name == "tiny"
-        assert transport.workers.online() == [("w", "s9")]
-        for sequence in range(1, 5):
-            sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), options=RequestOptions("zstd"))
-            reply, answer = answer_to(transport, message)
-            assert answer.status is Status.ANSWERED, answer.reason
-            assert answer.id == message.id
-            mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
-            np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
-            assert (answer.codec, answer.worker, answer.batch_size) == ("zstd", "w", 1)
-            assert answer.stamps[0] == sent
-            assert {stamp.node for stamp in answer.stamps[1:]} == {"cloud/w/s9"}
-            assert reply.returned_ns > sent.at_ns
-            assert 0 < len(answer.data) < reply.size
-            assert transport.pack(message).size > len(message.data)
 
 
 @every_transport

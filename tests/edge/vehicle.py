@@ -1,0 +1,58 @@
+"""Parts of a vehicle on an in-memory bus; the test plays the workers."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from edge.pipeline import Preparation, prepare
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.worker_stats import WorkerStats
+from edge.sender import InFlightWindow, Sender
+from edge.transports.mqtt.transport import MqttTransport
+from shared import clock
+from shared.imaging.frames import Frame
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.messages.topics import WORKER_STATUS
+from shared.mqtt.bus import MemoryBus
+from shared.runlog.latency_log import LogWriter, read_rows
+from shared.stages import Stage
+
+WAIT_S = 60.0
+
+
+class Vehicle:
+    """A sender with its ledger, window and transport."""
+
+    def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard, **options: Any) -> None:
+        """`options`: those of the sender, `window` and `deadline_ms`."""
+        self.folder, self.card, self.bus = folder, card, bus
+        self.stop, self.stats, self.log = threading.Event(), WorkerStats(), LogWriter(folder)
+        self.window = InFlightWindow(options.pop("window", 2), self.stop)
+        settings = LedgerSettings("car", "s1", "tiny", deadline_ms=options.pop("deadline_ms", None))
+        self.ledger = Ledger(self.log, settings, stats=self.stats, on_closed=self.window.release)
+        self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        self.sender = Sender(self.transport, self.ledger, self.window, node="edge/car/s1", **options)
+
+    def announce(self, worker: str = "w", state: NodeState = NodeState.ONLINE, session: str = "s9") -> None:
+        """Publishes the status of a worker, and waits until it has arrived."""
+        status = NodeStatus(state, session, 4, (self.card,) if state is NodeState.ONLINE else ())
+        self.bus.publish(WORKER_STATUS.of(worker=worker), pack_status(status), qos=1, retained=True)
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until the bus has delivered all messages."""
+        done = threading.Event()
+        self.bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
+        assert done.wait(WAIT_S)
+
+    def send(self, frame: Frame) -> FrameRecord:
+        """Prepares and sends a frame."""
+        record = self.ledger.begin(frame, clock.now_ns())
+        record.times[Stage.TAKEN] = clock.now_ns()
+        self.sender.send(record, prepare(frame, record, Preparation(self.card, codec="raw")))
+        return record
+
+    def rows(self) -> list[dict[str, str]]:
+        """Returns the rows so far."""
+        return list(read_rows(self.folder))
