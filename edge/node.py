@@ -20,6 +20,7 @@ from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Sink
 from edge.sources.source import FrameSource
+from edge.transport_events import TransportEvents
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
@@ -73,10 +74,12 @@ class EdgeNode:
         log: LogWriter,
         sinks: Sequence[Sink],
         settings: RunSettings,
+        *,
+        events: TransportEvents | None = None,
     ) -> None:
         self._stopped = threading.Event()  # Set when no more frames are sent.
         self._finished = threading.Event()  # Set when no more replies are processed.
-        self._end_reason: SkylaneError | None = None
+        self._events = events or TransportEvents()
         self._threads = ThreadGroup(self._on_thread_failure)
         self._settings = settings
         self._transport = transport
@@ -99,9 +102,7 @@ class EdgeNode:
         )
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
-        self._pacer = Pacer(
-            self._read_ahead, self._queue, self._ledger, config, self._stopped, is_live=settings.is_live
-        )
+        self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live)
         liveness = LivenessMonitor(
             stats,
             self.clocks,
@@ -128,7 +129,7 @@ class EdgeNode:
     @property
     def faults(self) -> Sequence[SkylaneError]:
         """Errors that did not abort the run: why the source or the run ended early, and failures of sinks."""
-        early = [fault for fault in (self._read_ahead.fault, self._end_reason) if fault]
+        early = [fault for fault in (self._read_ahead.fault, self._events.end_reason) if fault]
         return early + self._feed.faults
 
     @property
@@ -142,15 +143,6 @@ class EdgeNode:
         dropped = self._transport.replies.dropped
         return replace(counts, ignored_answers={**counts.ignored_answers, "too_many": dropped}) if dropped else counts
 
-    def fault(self, error: BaseException) -> None:
-        """Aborts the run because a callback of the transport raised an exception."""
-        self._threads.fault(error)
-
-    def end(self, reason: SkylaneError) -> None:
-        """Ends the run early but in order: sends no more frames, and waits for those in flight. Thread-safe."""
-        self._end_reason = reason
-        self.stop()
-
     def stop(self) -> None:
         """Sends no more frames; the run waits for a while for those in flight. May be called from a signal handler."""
         self._stopped.set()
@@ -160,6 +152,10 @@ class EdgeNode:
 
         def tick() -> None:
             on_tick()
+            if self._events.faults:
+                raise self._events.faults[0]
+            if self._events.end_reason is not None:
+                self.stop()
             self._health.update(is_online=self._transport.is_connected)
 
         sending = self._threads.start("pipeline", self._pipeline.run)

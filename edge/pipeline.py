@@ -30,47 +30,40 @@ class Preparation:
     version: str | None = None  # Version of the model; None: the worker's current one.
 
 
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """Takes due frames from the queue, prepares them and hands them to the sender, one at a time."""
 
-    def __init__(
-        self,
-        frame_queue: FrameQueue,
-        window: InFlightWindow,
-        sender: Sender,
-        ledger: Ledger,
-        preparation: Preparation,
-    ) -> None:
-        self._queue = frame_queue
-        self._window = window
-        self._sender = sender
-        self._ledger = ledger
-        self._preparation = preparation
+    queue: FrameQueue
+    window: InFlightWindow
+    sender: Sender
+    ledger: Ledger
+    preparation: Preparation
 
     def run(self) -> None:
         """Works until the queue is closed and empty; the body of a thread."""
         # Without a responsive worker, frames are dropped at once: they need no room in the window.
-        while self._window.wait_for_room(unless=self._sender.no_worker_alive):
-            taken = self._queue.take()
+        while self.window.wait_for_room(unless=self.sender.no_worker_alive):
+            taken = self.queue.take()
             if taken is None:
                 return
             self._send(*taken)
 
     def _send(self, record: FrameRecord, frame: Frame) -> None:
         record.times[Stage.TAKEN] = clock.now_ns()
-        refusal = self._sender.refusal(record)
+        refusal = self.sender.refusal(record)
         if refusal:
-            self._ledger.drop(record, refusal)
+            self.ledger.drop(record, refusal)
             return
-        if not self._window.wait_for_room():  # A worker returned while the window was full.
-            self._ledger.drop(record, "stopped")
+        if not self.window.wait_for_room():  # A worker returned while the window was full.
+            self.ledger.drop(record, "stopped")
             return
         try:
-            message = prepare(frame, record, self._preparation)
+            message = prepare(frame, record, self.preparation)
         except SkylaneError as error:
-            self._ledger.drop(record, f"undecodable: {error}")
+            self.ledger.drop(record, f"undecodable: {error}")
             return
-        self._sender.send(record, message)
+        self.sender.send(record, message)
 
 
 def prepare(frame: Frame, record: FrameRecord, preparation: Preparation) -> FrameMessage:

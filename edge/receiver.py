@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from edge.reliability.ledger import FrameRecord, Ledger
@@ -20,47 +21,44 @@ from shared.tasks.task import task_named
 OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
 
 
+@dataclass(frozen=True, slots=True)
 class Receiver:
     """Processes replies one at a time, and closes frames whose reply is overdue."""
 
-    def __init__(
-        self, transport: Transport, ledger: Ledger, on_result: OnResult, stop: threading.Event, task: str
-    ) -> None:
-        """`on_result` is called with every answered frame; the result must be one of `task`."""
-        self._transport = transport
-        self._ledger = ledger
-        self._on_result = on_result
-        self._task = task
-        self._stop = stop
+    transport: Transport
+    ledger: Ledger
+    on_result: OnResult  # Called with every answered frame.
+    stop: threading.Event
+    task: str  # Task of the model; results of other tasks are failures.
 
     def run(self) -> None:
         """Receives until stopped; the body of a thread."""
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             try:
-                reply = self._transport.replies.get(timeout=0.1)
+                reply = self.transport.replies.get(timeout=0.1)
             except queue.Empty:
                 reply = None
             if reply:
                 self._process(reply)
             # While replies are queued, frames time out by the arrival time of the last one processed: slow sinks
             # must not turn a reply that has arrived into a loss.
-            self._ledger.close_timed_out(reply.returned_ns if reply else clock.now_ns())
+            self.ledger.close_timed_out(reply.returned_ns if reply else clock.now_ns())
 
     def _process(self, reply: RawReply) -> None:
         try:
             message = reply.read()
         except MessageError:
-            self._ledger.ignore("unreadable")
+            self.ledger.ignore("unreadable")
             return
-        record = self._ledger.accept(message)
+        record = self.ledger.accept(message)
         if record is None:
             return
         record.times[Stage.RETURNED] = reply.returned_ns
-        result, fault = decode_result(message, record, self._task)
+        result, fault = decode_result(message, record, self.task)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
-        outcome = self._ledger.finish(record, message, reply.size, fault)
+        outcome = self.ledger.finish(record, message, reply.size, fault)
         if result is not None and outcome is Outcome.ANSWERED:
-            self._on_result(record, message, result)
+            self.on_result(record, message, result)
 
 
 def decode_result(message: ResultMessage, record: FrameRecord, task: str) -> tuple[Any, str]:

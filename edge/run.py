@@ -87,8 +87,7 @@ def run(
         reserve_space(folder)
         sinks = open_sinks(config, folder, card)
         settings = RunSettings(config, session, card, is_live(source_name))
-        node = EdgeNode(source, transport, log, sinks, settings)
-        events.attach(node)
+        node = EdgeNode(source, transport, log, sinks, settings, events=events)
         on_ready()
         begin()
         _LOG.info(

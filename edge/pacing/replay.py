@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from edge.config import EdgeConfig
@@ -76,6 +76,7 @@ class ReadAhead:
             time_shift += last.source_ns - first.source_ns + period
 
 
+@dataclass(frozen=True, slots=True)
 class Pacer:
     """Puts each frame into the queue when it is due.
 
@@ -86,39 +87,28 @@ class Pacer:
     as latency of the frame.
     """
 
-    def __init__(
-        self,
-        frames: Iterable[Frame | UnreadableFrame],
-        frame_queue: FrameQueue,
-        ledger: Ledger,
-        config: EdgeConfig,
-        stop: threading.Event,
-        *,
-        is_live: bool = False,
-    ) -> None:
-        """`is_live`: the source is a camera."""
-        self._frames = frames
-        self._queue = frame_queue
-        self._ledger = ledger
-        self._config = config
-        self._is_live = is_live
-        self._stop = stop
+    frames: Iterable[Frame | UnreadableFrame]
+    queue: FrameQueue
+    ledger: Ledger
+    config: EdgeConfig
+    stop: threading.Event
+    is_live: bool = False  # Whether the source is a camera.
 
     def run(self) -> None:
         """Paces until the source ends or until stopped; the body of a thread."""
         try:
-            if self._config.delay_s:
-                self._stop.wait(self._config.delay_s)
-            if self._is_live:
+            if self.config.delay_s:
+                self.stop.wait(self.config.delay_s)
+            if self.is_live:
                 self._run_live()
-            elif not self._config.closed_loop:
+            elif not self.config.closed_loop:
                 self._run_open_loop()
-            elif self._config.burst > 1:
+            elif self.config.burst > 1:
                 self._run_bursts()
             else:
                 self._run_closed_loop()
         finally:
-            self._queue.close()
+            self.queue.close()
 
     def _run_open_loop(self) -> None:
         start_ns = 0
@@ -130,29 +120,29 @@ class Pacer:
 
     def _schedule(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
         """Yields each frame and its due time in nanoseconds after the first one."""
-        config = self._config
+        config = self.config
         match config.arrivals:
             case Arrivals.SOURCE:
                 first_ns = None
-                for frame in self._frames:
+                for frame in self.frames:
                     first_ns = frame.source_ns if first_ns is None else first_ns
                     yield frame, round((frame.source_ns - first_ns) / config.rate)
             case Arrivals.UNIFORM:
-                yield from zip(self._frames, uniform_ns(config.arrival_rate_hz or 1.0), strict=False)
+                yield from zip(self.frames, uniform_ns(config.arrival_rate_hz or 1.0), strict=False)
             case Arrivals.POISSON:
-                yield from zip(self._frames, poisson_ns(config.arrival_rate_hz or 1.0, config.seed or 0), strict=False)
+                yield from zip(self.frames, poisson_ns(config.arrival_rate_hz or 1.0, config.seed or 0), strict=False)
 
     def _run_closed_loop(self) -> None:
-        for frame in self._frames:
+        for frame in self.frames:
             if not self._is_wanted(frame):
                 return
             self._offer(frame, clock.now_ns())
 
     def _run_bursts(self) -> None:
-        frames = iter(self._frames)
-        size = self._config.burst
+        frames = iter(self.frames)
+        size = self.config.burst
         # Up to the read-ahead limit, a burst is read before it is due: reading is no part of its latency.
-        while burst := list(islice(frames, min(size, self._config.read_ahead_queue_size))):
+        while burst := list(islice(frames, min(size, self.config.read_ahead_queue_size))):
             if not self._wait_until_all_closed():
                 return
             due_ns = clock.now_ns()
@@ -162,32 +152,32 @@ class Pacer:
                 self._offer(frame, due_ns)
 
     def _run_live(self) -> None:
-        for frame in self._frames:
+        for frame in self.frames:
             self._offer(frame, frame.source_ns)
 
     def _offer(self, frame: Frame | UnreadableFrame, due_ns: int) -> None:
-        record = self._ledger.begin(frame, due_ns)
+        record = self.ledger.begin(frame, due_ns)
         if isinstance(frame, UnreadableFrame):
-            self._ledger.drop(record, f"undecodable: {frame.reason}")
+            self.ledger.drop(record, f"undecodable: {frame.reason}")
             return
-        replaced = self._queue.put(record, frame)
+        replaced = self.queue.put(record, frame)
         if replaced:
-            self._ledger.drop(replaced, "window")
+            self.ledger.drop(replaced, "window")
 
     def _wait_until(self, due_ns: int) -> bool:
         """Waits until a time; returns False when stopped."""
         while (wait_ns := due_ns - clock.now_ns()) > 0:
-            if self._stop.wait(min(wait_ns / 1e9, _LONGEST_WAIT_S)):
+            if self.stop.wait(min(wait_ns / 1e9, _LONGEST_WAIT_S)):
                 return False
         return True
 
     def _is_wanted(self, frame: Frame | UnreadableFrame) -> bool:
         """Waits until the pipeline can take a frame, unless it is unreadable; returns False when stopped."""
-        return isinstance(frame, UnreadableFrame) or self._queue.wait_until_wanted(self._stop)
+        return isinstance(frame, UnreadableFrame) or self.queue.wait_until_wanted(self.stop)
 
     def _wait_until_all_closed(self) -> bool:
         """Waits until every frame that was due has its row; returns False when stopped."""
-        while not self._ledger.wait_until_all_closed(_STOP_POLL_S):
-            if self._stop.is_set():
+        while not self.ledger.wait_until_all_closed(_STOP_POLL_S):
+            if self.stop.is_set():
                 return False
         return True

@@ -43,16 +43,14 @@ class CameraSource:
             if not self._capture.grab():
                 return
             grabbed_ns = clock.now_ns()
-            is_decoded, pixels = self._retrieve()
+            pixels: Any
+            is_decoded, pixels = self._capture.retrieve()
             read_ns = clock.now_ns() - grabbed_ns
             if is_decoded:
                 yield Frame(pixels, Layout.BGR8, self._name, index, grabbed_ns, grabbed_ns, read_ns)
             else:
                 yield UnreadableFrame(self._name, index, grabbed_ns, grabbed_ns, read_ns, "grabbed but not decoded")
             index += 1
-
-    def _retrieve(self) -> tuple[bool, Any]:
-        return self._capture.retrieve()
 
     def close(self) -> None:
         """See FrameSource."""

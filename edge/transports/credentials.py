@@ -7,25 +7,13 @@ from pathlib import Path
 
 from shared.errors import SkylaneError
 from shared.network import env_names
-from shared.network.endpoint import Endpoint, EndpointError
+from shared.network.endpoint import Endpoint
 
 TOKEN_VARIABLE = env_names.WORKER
 
 
 class WorkerAddressError(SkylaneError):
-    """A worker's address, certificate authority or token cannot be used."""
-
-
-def worker_address(text: str) -> Endpoint:
-    """Parses the HOST:PORT of a worker's endpoint.
-
-    Raises:
-        WorkerAddressError: the text has another form.
-    """
-    try:
-        return Endpoint.parse(text)
-    except EndpointError as error:
-        raise WorkerAddressError(f"worker address {error}") from error
+    """A worker's certificate authority or token cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

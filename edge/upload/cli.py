@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge.run_summary import NOTHING_ANSWERED
-from edge.transports.credentials import worker_address
 from edge.upload.client import UploadClient, UploadSettings
 from edge.upload.dispatcher import Dispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
@@ -22,6 +21,7 @@ from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import EXISTING_FILE, ValidatedText, check_version, key_option, override, renamed_option
 from shared.logs import configure_logging, get_logger, log_options
+from shared.network.endpoint import Endpoint
 from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
@@ -30,12 +30,8 @@ _option = partial(key_option, UploadSettings)
 
 
 def _addresses(text: str) -> list[str]:
-    """Parses the addresses of workers, separated by commas.
-
-    Raises:
-        SkylaneError: one of them is not HOST:PORT.
-    """
-    return [str(worker_address(each)) for each in text.split(",")]
+    """Parses the addresses of workers, separated by commas."""
+    return [str(Endpoint.parse(each)) for each in text.split(",")]
 
 
 class UnwritableError(SkylaneError):

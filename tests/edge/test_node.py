@@ -1,8 +1,6 @@
 """The vehicle node."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,11 +63,13 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
         yield made
 
 
-def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> EdgeNode:
+def _node(
+    bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless, events: TransportEvents | None = None
+) -> EdgeNode:
     transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     assert transport.wait_for_card(WAIT_S) == card
     config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
-    return EdgeNode(source, transport, log, [], RunSettings(config, "s1", card))
+    return EdgeNode(source, transport, log, [], RunSettings(config, "s1", card), events=events)
 
 
 def _no_threads_left() -> bool:
@@ -103,10 +103,11 @@ def test_an_unexpected_exception_ends_the_run_with_all_rows_written(
 
 def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
     """It is raised again by `run`."""
+    events = TransportEvents()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless())
+        node = _node(bus, log, card, Endless(), events)
         with pytest.raises(KeyError, match="lost"):
-            node.run(lambda: node.fault(KeyError("lost")))
+            node.run(lambda: events.fault(KeyError("lost")))
     assert node.counts().read == node.counts().closed
     assert _no_threads_left()
 
@@ -179,58 +180,16 @@ def test_the_manifest_describes_the_run_without_secrets(card: ModelCard) -> None
     assert "secret" not in json.dumps(ended)
 
 
-def test_a_vehicle_loads_no_tensorflow(tmp_path: Path) -> None:
-    """Sources, sinks and transports need neither TensorFlow nor the cloud package."""
-    program = """
-import sys
-import edge.cli
-from edge.sinks.table import SINKS
-from edge.sources.table import SOURCES
-from edge.transports.table import TRANSPORTS
-from shared.registry import load
-for table in (SINKS, SOURCES, TRANSPORTS):
-    for name in table:
-        load("part", table, name)
-from pathlib import Path
-from rosbag_tools.writer import BagWriter
-import numpy as np
-with BagWriter(Path(sys.argv[1]) / "drive.bag") as bag:
-    bag.write_image("/left", np.zeros((4, 4), np.uint8), "mono8", 1, 1, "camera")
-source = load("source", SOURCES, "bag")(Path(sys.argv[1]) / "drive.bag")
-assert len(list(source.frames())) == 1
-found = {name.partition(".")[0] for name in sys.modules}
-print(sorted(found & {"tensorflow", "keras", "cloud", "modelling", "bench", "amqtt"}))
-"""
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """Another process uses the vehicle's name: every frame has its row, and the reason is reported."""
-    with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless())
-        counts = node.run(lambda: node.end(SkylaneError("car runs already")))
-    assert [str(fault) for fault in node.faults] == ["car runs already"]
-    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
-    assert _no_threads_left()
-
-
-def test_events_before_the_node_exists_are_delivered_later(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """The transport may fail while the vehicle still waits for a worker."""
+    """Another process uses the vehicle's name, perhaps since before the node existed: every frame has its row."""
     events = TransportEvents()
     events.check()
     events.give_up(SkylaneError("car runs already"))
     with pytest.raises(SkylaneError, match="car runs already"):
         events.check()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless())
-        events.attach(node)
-        events.check()
-        node.run(lambda: None)
-        assert [str(fault) for fault in node.faults] == ["car runs already"]
-    with LogWriter(tmp_path / "other") as log:
-        node = _node(bus, log, card, Endless())
-        events.attach(node)
-        with pytest.raises(KeyError, match="lost"):
-            node.run(lambda: events.fault(KeyError("lost")))
+        node = _node(bus, log, card, Endless(), events)
+        counts = node.run(lambda: None)
+    assert [str(fault) for fault in node.faults] == ["car runs already"]
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
+    assert _no_threads_left()

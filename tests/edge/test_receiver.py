@@ -16,7 +16,6 @@ from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from edge.transports.messages import RawReply
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
-from shared.imaging import mask_codecs
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import pack_result, unpack_result
 from shared.mqtt.bus import MemoryBus
@@ -115,15 +114,6 @@ def test_an_invalid_mask_is_a_failure(
     assert row["outcome"] == "failed"
     assert row["reason"].startswith(reason)
     assert not station.masks
-
-
-def test_a_mask_of_the_frames_size_is_accepted(station: Station, frame: Make, send: Make, answer: Make) -> None:
-    """The configuration may request this size."""
-    record = _sent(station, frame, send, (30, 40))
-    data = mask_codecs.encode(np.zeros((30, 40), np.uint8), "rle")
-    (row,) = station.receive(pack_result(answer(record, shape=(30, 40), data=data, codec="rle")))
-    assert row["outcome"] == "answered"
-    assert station.masks[0][1].shape == (30, 40)
 
 
 def test_a_reply_that_waits_for_a_slow_sink_is_not_lost(

@@ -17,7 +17,7 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.credentials import WorkerCredentials, worker_address
+from edge.transports.credentials import WorkerCredentials
 from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
 from shared import clock
@@ -71,10 +71,10 @@ def grpc_transport(adapter: GrpcAdapter, config: EdgeConfig, session: str, event
     """Opens a transport that calls the workers at `config.worker_addresses` over gRPC.
 
     Raises:
-        WorkerAddressError: an address, the certificate authority or the token cannot be used.
+        WorkerAddressError: the certificate authority or the token cannot be used.
     """
     credentials = WorkerCredentials.read(config.worker_tls_ca)
-    addresses = [worker_address(address) for address in config.worker_addresses]
+    addresses = [Endpoint.parse(address) for address in config.worker_addresses]
     channels = {str(each): GrpcChannel(each, adapter, credentials, config.vehicle) for each in addresses}
     return RpcTransport(adapter, channels, config, session, events.fault)
 

@@ -20,7 +20,7 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.credentials import WorkerCredentials, worker_address
+from edge.transports.credentials import WorkerCredentials
 from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_error
 from edge.transports.messages import EncodedRequest
 from edge.transports.rpc_transport import RpcTransport
@@ -58,10 +58,10 @@ def http_transport(adapter: HttpAdapter, config: EdgeConfig, session: str, event
     """Opens a transport that calls the workers at `config.worker_addresses` over HTTP.
 
     Raises:
-        WorkerAddressError: an address, the certificate authority or the token cannot be used.
+        WorkerAddressError: the certificate authority or the token cannot be used.
     """
     credentials = WorkerCredentials.read(config.worker_tls_ca)
-    addresses = [worker_address(address) for address in config.worker_addresses]
+    addresses = [Endpoint.parse(address) for address in config.worker_addresses]
     max_calls = 2 * config.window  # A retry runs at the same time as its first attempt.
     channels = {
         str(each): HttpChannel(each, adapter, credentials, config.vehicle, max_calls=max_calls) for each in addresses
