@@ -24,7 +24,7 @@ from bench.report.chapters.run import (
     throughput,
     timeline,
 )
-from bench.report.chapters.study import bursts, cells, overhead, utilization
+from bench.report.chapters.study import accuracy, bursts, cells, overhead, utilization
 from bench.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
 from bench.report.content import Chapter, Picture, ReportContent
 from bench.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns
@@ -158,6 +158,7 @@ def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
     if len(study.capacity):
         chapters.append(cells.capacity(study))
     optional = (
+        accuracy.chapter(study),
         overhead.chapter(study),
         bursts.chapter(study),
         utilization.chapter(study),

@@ -19,9 +19,10 @@ from bench.study.plan.scenarios import SCENARIOS
 from bench.study.plan.study_plan import StudyPlan, cells, model_names, read_plan
 from bench.study.plan.variants import ModelVariants
 from bench.study.results import provenance
+from bench.study.results.accuracy import accuracy_table, check_accuracy
 from bench.study.results.folder import StudyFolder
 from bench.study.results.tables import write_frames, write_runs
-from cloud.models.repository import default_root
+from cloud.models.repository import Repository, default_root
 from shared.errors import SkylaneError
 from shared.package_data import shipped
 from shared.runlog.run_manifest import read_manifest, write_manifest
@@ -90,6 +91,8 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
         if resumed_seed is None:
             console.print(f"use --seed {seed} for this order", highlight=False)
     variants.check(run.cell.setup for run in runner.pending)
+    if plan.accuracy:
+        check_accuracy(plan, (cell.model for cell in cells(plan)), Repository(root))
     if dry_run:
         return
     size = f"{len(cells(plan))} cells, {plan.repetitions} repetitions, random order with seed {seed}"
@@ -125,10 +128,12 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
         saved = runner.results()
         results = [result for _, result in saved]
         write_manifest(folder.root, provenance.final_manifest(read_manifest(folder.root), results, state))
-        write_runs(folder, results)
+        runs = write_runs(folder, results)
         write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in saved))
     counts = provenance.state_counts(results)
     console.print(f"{counts[DONE]} runs done, {counts[SKIPPED]} skipped, {counts[FAILED]} failed", highlight=False)
+    if plan.accuracy:
+        console.print(accuracy_table(runs))
     _report(plan, folder, console)
     return 1 if counts[FAILED] else 0
 

@@ -22,6 +22,7 @@ _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_NUMBERS: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", "answered",
+    "mean_iou", "pixel_accuracy", "masks_compared", "bytes_per_frame",
 )  # fmt: skip
 _MAX_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")

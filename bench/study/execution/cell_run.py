@@ -1,13 +1,14 @@
 """Runs a cell once and computes its row in the table of runs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.study.execution.capacity import CapacityStep, judge_step, search_capacity
 from bench.study.execution.session import RESOURCES, Session
 from bench.study.plan.cell import StudyCell
+from bench.study.plan.sample_drives import source_of
 from bench.study.plan.scenarios import (
     SCENARIOS,
     CapacitySettings,
@@ -17,6 +18,7 @@ from bench.study.plan.scenarios import (
     frame_counts,
 )
 from bench.study.plan.study_plan import StudyPlan
+from bench.study.results.accuracy import compare_masks
 from bench.study.results.measurement import RunMeasurement, measure, resource_usage, run_metrics, run_provenance
 from bench.study.results.validity import judge
 
@@ -79,6 +81,8 @@ def run_cell(
         load = VehicleLoad(frames + warm_up, warm_up, vehicles, seed, settings)
         session.play(cell, load, folder / name)
         run = measure(folder / name, vehicles, warm_up, every_frame=measures_every_frame(cell))
+        if plan.accuracy:
+            run = replace(run, accuracy=compare_masks(folder / name, source_of(plan, cell), session.class_names))
         return RunPart(name, vehicles, warm_up), run
 
     row = {"state": DONE, "broker": session.broker, "seed": seed}

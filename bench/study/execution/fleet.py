@@ -38,7 +38,7 @@ class Fleet(AbstractContextManager["Fleet"]):
                 name = f"vehicle-{number}"
                 self._logs[name] = folder / f"{name}.log"
                 command = [sys.executable, "-P", "-m", "skylane", "edge", "play", str(source), *flags[number - 1]]
-                command += ["--vehicle", name, "--out", str(folder / name), "--no-sinks", "--wait-for-go"]
+                command += ["--vehicle", name, "--out", str(folder / name), "--wait-for-go"]
                 with self._logs[name].open("wb") as log:
                     self._processes[name] = subprocess.Popen(
                         command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT

@@ -14,11 +14,14 @@ from bench.load.worker_process import Worker, engine_flags
 from bench.study.execution.fleet import Fleet, RunError
 from bench.study.plan.axes import NamedLink, codec_and_quality
 from bench.study.plan.cell import StudyCell, WorkerSetup
-from bench.study.plan.sample_drives import footage
+from bench.study.plan.sample_drives import source_of
 from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
 from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.plan.variants import ModelVariants
+from bench.study.results.accuracy import MASK_SINK
+from cloud.models.repository import Repository
 from shared.broker.broker import Broker
+from shared.messages.model_card import ModelCard
 from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"
@@ -39,6 +42,10 @@ class Session(Protocol):
     @property
     def broker(self) -> str:
         """Name and version of the broker."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the model's classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class ProcessSession:
         workers: Sequence[Worker],
         ports: Sequence[WorkerPorts],
         *,
-        model: str,
+        card: ModelCard,
         logs: Path,
     ) -> None:
         """`ports` has the gateway ports of each worker; it is empty if the workers use only the broker."""
@@ -83,17 +90,22 @@ class ProcessSession:
         self._broker = broker
         self._workers = workers
         self._ports = ports
-        self._model = model
+        self._card = card
 
     @property
     def broker(self) -> str:
         """See Session."""
         return f"{self._broker.kind.value} {self._broker.version}"
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """See Session."""
+        return self._card.labels.names
+
     def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
-        source = footage(scenario.footage, cell.resolution, self._plan.drive_frames)
+        source = source_of(self._plan, cell)
         folder.mkdir(parents=True, exist_ok=True)
         nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
         with ExitStack() as stack:
@@ -105,7 +117,9 @@ class ProcessSession:
                 addresses = [(link.host, link.port)]
             codec, jpeg_quality = codec_and_quality(cell.codec)
             flags = _transport_flags(cell.transport, addresses)
-            flags += ["--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
+            flags += ["--model", self._card.name, "--codec", codec, "--loop", "--frames", str(load.frames)]
+            flags += ["--resize-at", cell.resize_at or scenario.resize_at]
+            flags += ["--sink", MASK_SINK] if self._plan.accuracy else ["--no-sinks"]
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))
@@ -182,4 +196,5 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
             )
             for number in range(setup.workers)
         ]
-        yield ProcessSession(plan, broker, workers, ports, model=variant.name, logs=logs)
+        card = Repository(variant.root).card(variant.name)
+        yield ProcessSession(plan, broker, workers, ports, card=card, logs=logs)

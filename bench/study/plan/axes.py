@@ -18,6 +18,7 @@ T = TypeVar("T")
 CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
 OWN_FORMAT = "own"  # The model's format, or the engine's first format if the engine cannot read the model's.
 PRECISIONS = tuple(each.value for each in Precision)
+NODES = ("edge", "cloud")
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
 _DEVICE = re.compile(r"cpu|gpu(:[0-9]{1,3})?")
@@ -97,6 +98,7 @@ DeviceName = Annotated[str, AfterValidator(_device)]
 TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", ALL_TRANSPORTS))]
 CodecName = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
+NodeName = Annotated[str, AfterValidator(must_be_one_of("node", NODES))]
 BatchSize = Annotated[int, Field(ge=1, le=256)]
 ScenarioName = Annotated[str, AfterValidator(must_be_one_of("scenario", SCENARIOS))]
 VehicleCount = Annotated[int, Field(ge=1, le=256)]
@@ -118,6 +120,7 @@ class Axes(Section):
     transport: OneOrMore[TransportName] = (MQTT,)
     codec: OneOrMore[CodecName] = ("jpeg",)
     resolution: OneOrMore[Resolution] = ("1936x1216",)
+    resize_at: OneOrMore[NodeName | None] = (None,)  # None: edge, except in the scenario mixed_sizes.
     batch: OneOrMore[BatchSize] = (1,)
     scenario: OneOrMore[ScenarioName] = ("single_stream",)
     vehicles: OneOrMore[VehicleCount] = (1,)
@@ -137,6 +140,7 @@ class Combination(Section):
     transport: OptionalValues[TransportName] = None
     codec: OptionalValues[CodecName] = None
     resolution: OptionalValues[Resolution] = None
+    resize_at: OptionalValues[NodeName] = None
     batch: OptionalValues[BatchSize] = None
     scenario: OptionalValues[ScenarioName] = None
     vehicles: OptionalValues[VehicleCount] = None
@@ -163,6 +167,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "transport": ", ".join(ALL_TRANSPORTS),
         "codec": f"{', '.join(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
         "resolution": "WIDTHxHEIGHT of the camera, both even, from 32 to 9998",
+        "resize_at": ", ".join(NODES),
         "batch": "1 to 256: maximum number of frames per batch",
         "scenario": ", ".join(SCENARIOS),
         "vehicles": "1 to 256",

@@ -37,6 +37,7 @@ class StudyCell:
     transport: str
     codec: str
     resolution: str
+    resize_at: str | None
     batch: int
     scenario: str
     vehicles: int
@@ -65,6 +66,8 @@ def cell_name(values: dict[str, Any], varied: Sequence[str]) -> str:
 
 
 def _label(axis: str, value: Any) -> str:
+    if value is None:
+        return f"default-{axis}"
     if axis in _PLURAL:
         return f"{value}-{_PLURAL[axis]}{'' if value == 1 else 's'}"
     if axis == "batch":

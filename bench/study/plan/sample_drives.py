@@ -1,4 +1,4 @@
-"""Creates the footage of a study, a synthetic drive, once for each resolution under `runs/bags`."""
+"""The source that the vehicles of a cell play: a bag, or a synthetic drive created once for each resolution."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import numpy as np
 
 from bench.harness.environment import SEED, sample_bag
 from bench.study.plan.axes import width_and_height
-from bench.study.plan.scenarios import Footage
+from bench.study.plan.cell import StudyCell
+from bench.study.plan.scenarios import SCENARIOS, Footage
+from bench.study.plan.study_plan import StudyPlan
 from rosbag_tools.drive.scene import Drive
 from shared.imaging.image_files import write_png
 from shared.imaging.opencv import cv2
@@ -14,6 +16,11 @@ from shared.imaging.opencv import cv2
 # Relative width and height of images with mixed sizes: full, smaller, half, wide and tall.
 _SIZES = ((1.0, 1.0), (0.75, 0.75), (0.5, 0.5), (1.0, 0.625), (0.5, 1.0))
 _STEP_S = 0.5  # Time in the drive between two images of mixed sizes.
+
+
+def source_of(plan: StudyPlan, cell: StudyCell) -> Path:
+    """Returns the source that the vehicles of a cell play; a synthetic drive is created under `runs/bags`."""
+    return plan.bag or footage(SCENARIOS[cell.scenario].footage, cell.resolution, plan.drive_frames)
 
 
 def footage(kind: Footage, resolution: str, frames: int) -> Path:

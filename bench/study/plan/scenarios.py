@@ -114,10 +114,6 @@ def _closed(_: VehicleLoad) -> tuple[str, ...]:
     return ("--closed-loop", "--window", "1")
 
 
-def _resized_in_the_cloud(load: VehicleLoad) -> tuple[str, ...]:
-    return (*_closed(load), "--resize-at", "cloud")
-
-
 def _bursts(load: VehicleLoad) -> tuple[str, ...]:
     assert isinstance(load.settings, MultiStreamRules)
     size = load.settings.samples_per_query
@@ -150,6 +146,7 @@ class StudyScenario:
     metric: str
     flags: Flags  # Returns the flags of `skylane edge play`.
     footage: Footage = Footage.DRIVE
+    resize_at: str = "edge"  # Unless the axis sets it.
     is_cold: bool = False  # Every run needs newly started workers.
     warms_up: bool = True  # Warm-up frames precede the measured ones.
 
@@ -166,7 +163,7 @@ SCENARIOS = {
     "same_image": StudyScenario("the same image repeated, after warm-up", "total_mean_ms", _closed, Footage.ONE),
     "different_images": StudyScenario("different images of the same size, after warm-up", "total_mean_ms", _closed),
     "mixed_sizes": StudyScenario(
-        "images of several sizes, resized by the worker", "total_mean_ms", _resized_in_the_cloud, Footage.MIXED
+        "images of several sizes, resized by the worker", "total_mean_ms", _closed, Footage.MIXED, "cloud"
     ),
     "single_stream": StudyScenario("MLPerf: each frame after the reply to the previous one", "total_p90_ms", _closed),
     "multi_stream": StudyScenario(

@@ -10,12 +10,13 @@ from pydantic import Field, model_validator
 from bench.load.gateway_deployment import MQTT
 from bench.study.plan.axes import AXES, NAME, Axes, Combination
 from bench.study.plan.cell import StudyCell, cell_name
-from bench.study.plan.scenarios import DAY_S, RunLength, ScenarioSettings
+from bench.study.plan.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
 from cloud.models.repository import Repository
 from modelling.recipes import RECIPES
 from shared.config import ConfigError, Section, read_yaml
 from shared.errors import suggestion
 
+OF_THE_BAG = "bag"  # The resolution of the cells if a bag is given.
 MAX_CELLS = 10_000  # A study with more cells would never finish; the file is probably wrong.
 
 
@@ -40,7 +41,9 @@ class StudyPlan(Section):
     warm_up_frames: int = Field(default=5, ge=0, le=100_000)  # Frames of each vehicle before the measured ones.
     cool_down_s: float = Field(default=1.0, ge=0, le=DAY_S)  # Pause between runs.
     run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # Timeout of a run.
+    bag: Path | None = None  # What the vehicles play; None: the synthetic drive.
     drive_frames: int = Field(default=40, ge=2, le=100_000)  # Frames of the synthetic drive; longer runs repeat it.
+    accuracy: bool = False  # Whether the returned masks are compared with the true labels.
     scenarios: ScenarioSettings = ScenarioSettings()
     report: ReportSettings = ReportSettings()
 
@@ -108,7 +111,9 @@ def cells(plan: StudyPlan) -> tuple[StudyCell, ...]:
     for values in combinations:
         if values["scenario"] == "capacity":
             values["vehicles"] = 1  # The scenario itself searches for the number of vehicles.
-    _check(combinations)
+    _check(combinations, plan)
+    if plan.bag is not None:
+        combinations = [values | {"resolution": OF_THE_BAG} for values in combinations]
     varied = [axis for axis in AXES if len({values[axis] for values in combinations}) > 1]
     named = {cell_name(values, varied): values for values in combinations}
     distinct = {tuple(values.items()) for values in combinations}
@@ -121,8 +126,15 @@ def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     return [dict(zip(AXES, values, strict=True)) for values in product(*axes.values())]
 
 
-def _check(combinations: Sequence[Mapping[str, Any]]) -> None:
+def _check(combinations: Sequence[Mapping[str, Any]], plan: StudyPlan) -> None:
     for values in combinations:
+        footage = SCENARIOS[values["scenario"]].footage
+        if plan.bag is not None and footage is not Footage.DRIVE:
+            raise ValueError(f"bag: scenario {values['scenario']} plays images of its own: remove one of the two")
+        if plan.bag is not None and values["resolution"] != Axes().resolution[0]:
+            raise ValueError(f"bag: its frames have a resolution of their own: remove {values['resolution']}")
+        if plan.accuracy and footage is Footage.MIXED:
+            raise ValueError(f"accuracy: the images of scenario {values['scenario']} have no true labels: remove it")
         if values["workers"] > 1 and values["transport"] != MQTT and values["link"].has_effect:
             raise ValueError(
                 f"link {values['link'].name} with {values['workers']} workers and transport {values['transport']}: a link "

@@ -1,7 +1,7 @@
 """Measures a run: divides its frames into phases and computes its metrics for the table of runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class RunMeasurement:
     manifest: Mapping[str, Any]  # The manifest of the first vehicle.
     began_ns: int
     ended_ns: int
+    accuracy: Mapping[str, Any] = field(default_factory=dict)  # Columns of the table of runs; empty if not asked for.
 
     @property
     def seconds(self) -> float:
@@ -129,6 +130,8 @@ def run_metrics(run: RunMeasurement, settings: RunLength) -> dict[str, Any]:
         "crossing_p50_ms": _percentile(answered["crossing_ms"], 50),
         "bytes_up": int(answered["bytes_up"].sum()),
         "bytes_down": int(answered["bytes_down"].sum()),
+        "bytes_per_frame": _mean((answered["bytes_up"] + answered["bytes_down"]).astype("float64")),
+        **run.accuracy,
     }
 
 

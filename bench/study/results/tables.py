@@ -40,6 +40,8 @@ RUN_COLUMNS = {
     "metric_value": _REAL,
     **dict.fromkeys(USAGE_COLUMNS, _REAL),
     **dict.fromkeys(("bytes_up", "bytes_down"), _INTEGER),
+    **dict.fromkeys(("bytes_per_frame", "mean_iou", "pixel_accuracy"), _REAL),
+    "masks_compared": _INTEGER,
     **dict.fromkeys(("model_sha256", "source_sha256", "commit", "processor"), _TEXT),
     "cores": _INTEGER,
     **dict.fromkeys(("system", "broker"), _TEXT),

@@ -16,7 +16,10 @@ import psutil
 import pytest
 import yaml
 
+from bench.harness.environment import sample_bag
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.repository import Repository
+from modelling.evaluation.segmentation import evaluate_segmentation
 from shared.hashing import tree_sha256
 
 ROOT = Path(__file__).parents[3]
@@ -138,3 +141,36 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(
     assert (manifest["planned"], manifest["done"], manifest["failed"]) == (6, 4, 2)
     assert manifest["axes"]["codec"] == ["jpeg-90", "raw"]
     assert (root / "report.html").stat().st_size > 0
+
+
+@pytest.mark.mosquitto
+def test_the_accuracy_of_a_run_is_that_of_the_model_on_the_same_frames(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks of uncompressed frames equal the model's own; two vehicles and a repeated drive do not change the value."""
+    document = {
+        "name": "accuracy",
+        "accuracy": True,
+        "axes": {"model": "tiny", "scenario": "different_images", "codec": ["raw", "jpeg-5"], "resolution": "192x128"},
+        "include": [{"codec": "raw", "vehicles": 2, "resize_at": "cloud"}],
+        "repetitions": 1,
+        "frames": 5,
+        "warm_up_frames": 1,
+        "cool_down_s": 0,
+        "drive_frames": 3,
+    }
+    file = tmp_path / "accuracy.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code, output, errors = _run_to_end(file, models)
+    assert code == 0, output + errors
+    monkeypatch.chdir(tmp_path)
+    model = Repository(models).load("tiny")
+    expected = evaluate_segmentation(model, sample_bag(3, width=192, height=128)).mean_iou
+    runs = pd.read_csv("study/runs.csv").set_index("cell")
+    assert runs.loc["raw.default-resize_at.1-vehicle", "mean_iou"] == pytest.approx(expected)
+    assert runs.loc["raw.cloud.2-vehicles", "mean_iou"] == pytest.approx(expected)
+    assert runs.loc["jpeg-5.default-resize_at.1-vehicle", "mean_iou"] != pytest.approx(expected)
+    assert runs["masks_compared"].tolist() == pytest.approx(6 * runs["vehicles"])
+    assert f"{expected:.4f}" in output
+    assert not [*Path("study").rglob("*.mcap")]
+    assert 'id="accuracy"' in Path("study/report.html").read_text(encoding="utf-8")

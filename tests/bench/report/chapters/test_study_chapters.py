@@ -11,7 +11,7 @@ from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.chapters.study import bursts, overhead, utilization
+from bench.report.chapters.study import accuracy, bursts, overhead, utilization
 from bench.report.chapters.study import cells as study_chapters
 from bench.report.content import Chapter, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInput
@@ -230,3 +230,24 @@ def test_latency_is_shown_against_load_and_bytes(tmp_path: Path) -> None:
         assert len(p50["x"]) == len(p95["x"]) == 3
         assert all(low <= high for low, high in zip(p50["y"], p95["y"], strict=True))
     assert charts["cells_load"].traces[0]["x"] == pytest.approx([6.8, 6.7, 6.6])
+
+
+def test_accuracy_is_shown_against_bytes_and_latency_of_studies_that_measured_it(tmp_path: Path) -> None:
+    """The charts have one mark per cell, the table the spread of its runs; other studies have no such chapter."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    assert accuracy.chapter(load_study(folder)) is None
+    measured = {
+        "mean_iou": [0.7, 0.8, 0.9, 0.5, np.nan, np.nan],
+        "pixel_accuracy": 0.9,
+        "masks_compared": 12,
+        "bytes_per_frame": [1000.0] * 3 + [9000.0] * 3,
+        "total_p50_ms": 80.0,
+    }
+    pd.read_csv(folder / "runs.csv").assign(**measured).to_csv(folder / "runs.csv", index=False)
+    first, second = _rows(folder, accuracy.chapter)
+    assert (first["cell"], first["runs"], first["masks"]) == ("jpeg", 3, 12)
+    assert (first["mean IoU"], first["± mean IoU"]) == pytest.approx((0.8, 0.1))
+    assert (second["runs"], second["bytes per frame"]) == (1, 9000)
+    charts = {chart.name: chart.traces[0] for chart in _report(folder).charts()}
+    assert charts["accuracy_bytes"]["x"] == [1.0, 9.0]
+    assert charts["accuracy_latency"]["y"] == pytest.approx([0.8, 0.5])

@@ -24,6 +24,7 @@ def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Pat
         "transport": "mqtt",
         "codec": "jpeg",
         "resolution": "1936x1216",
+        "resize_at": None,
         "batch": 1,
         "scenario": "single_stream",
         "vehicles": 1,
@@ -104,6 +105,13 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
         ({"exclude": [{}]}, "exclude.0 names no axis: give at least one, or remove it"),
         ({"scenarios": {"server": {"rate": 1}}}, "scenarios.server.rate: unknown key: did you mean rate_hz"),
         ({"scenarios": {"cold_start": {"rate_hz": 1}}}, "scenarios.cold_start.rate_hz: unknown key"),
+        ({"axes": {"resize_at": "vehicle"}}, "axes.resize_at.0: no node 'vehicle': there are edge, cloud"),
+        (
+            {"accuracy": True, "axes": {"scenario": "mixed_sizes"}},
+            "accuracy: the images of scenario mixed_sizes have no",
+        ),
+        ({"bag": "b", "axes": {"scenario": "same_image"}}, "bag: scenario same_image plays images of its own"),
+        ({"bag": "b", "axes": {"resolution": "64x64"}}, "bag: its frames have a resolution of their own: remove 64x64"),
         ({"axes": {"vehicles": list(range(1, 201)), "workers": list(range(1, 33)), "batch": [1, 2]}}, "12800 cells"),
     ],
 )
