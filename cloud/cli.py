@@ -353,19 +353,20 @@ def _loader(settings: CloudConfig) -> ModelLoader:
         max_batch=settings.max_batch,
         warm_up_runs=settings.warm_up_runs,
         engine=settings.engine,
-        isolated=settings.isolate,
-        limits=IsolationLimits(
+        isolation=IsolationLimits(
             settings.isolate_hang_s,
             settings.isolate_start_s,
             None if settings.isolate_memory_mb is None else settings.isolate_memory_mb << 20,
-        ),
+        )
+        if settings.isolate
+        else None,
     )
 
 
 def _loaded(loader: ModelLoader, wanted: Sequence[str]) -> list[Model]:
     """Loads all named models, or without names all models of the repository that can be loaded."""
     if wanted:
-        return [loader.load(name) for name in wanted]
+        return [loader.load(loader.find(name)) for name in wanted]
     root = loader.repository.root
     names = loader.repository.names()
     if not names:
@@ -373,7 +374,7 @@ def _loaded(loader: ModelLoader, wanted: Sequence[str]) -> list[Model]:
     models = []
     for name in names:
         with suppress(Exception):  # The loader has logged the error; the other models are served.
-            models.append(loader.load(name))
+            models.append(loader.load(loader.find(name)))
     if not models:
         reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
         raise NothingServedError(f"no model of repository {root} can be served: {reasons}")

@@ -70,7 +70,7 @@ def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool,
     from modelling import engine_comparison  # noqa: PLC0415  Its imports are slow, and `list` needs none.
     from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415
 
-    repository.folder(name)  # Raises for an unknown model before a drive is rendered.
+    repository.find(name)  # Raises for an unknown model before a drive is rendered.
     with frame_progress() as progress:
         task = progress.add_task("rendering a drive", total=settings["frames"])
         if bag is None:

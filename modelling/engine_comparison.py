@@ -131,12 +131,12 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
     Raises:
         SkylaneError: the model does not exist, its reference cannot run, or the bag has no frame.
     """
-    own = EngineCombination(reference(repository, plan.model, plan.version), 0, 1)
+    own = EngineCombination(reference(repository, repository.find(plan.model, plan.version)), 0, 1)
     requested = _variants(repository, plan)
     variants = [own, *(variant for variant in requested if variant != own)]
     steps = len(variants) + plan.rounds + _WARM_UP_ROUNDS
     with ExitStack() as opened:
-        reference_model = opened.enter_context(_load(repository, own, plan))
+        reference_model = opened.enter_context(_load(own, plan))
         frames = _frames(plan, reference_model.card)
         loaded = _LoadedVariants({own: reference_model})
         loaded.refused += [
@@ -147,7 +147,7 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
         for number, variant in enumerate(variants):
             on_step(number, steps, f"labels of {variant.describe(plan.model)}")
             try:
-                _load_variant(repository, plan, variant, own, frames, loaded, opened)
+                _load_variant(plan, variant, own, frames, loaded, opened)
             except SkylaneError as error:
                 if variant == own:
                     raise
@@ -183,21 +183,18 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
 
 
 def _variants(repository: Repository, plan: ModelBenchPlan) -> list[EngineCombination]:
-    found = candidates(repository, plan.model, plan.version)
+    found = candidates(repository, repository.find(plan.model, plan.version))
     chosen = [each for each in found if not plan.engines or each.engine in plan.engines]
     return [
         EngineCombination(each, threads, batch) for each in chosen for threads in plan.threads for batch in plan.batches
     ]
 
 
-def _load(repository: Repository, variant: EngineCombination, plan: ModelBenchPlan) -> Model:
-    candidate = variant.candidate
-    where = Placement(device=plan.device, intra_threads=variant.threads, precision=candidate.precision)
-    return repository.load(candidate.model, where, variant.batch, version=candidate.version, engine=candidate.engine)
+def _load(variant: EngineCombination, plan: ModelBenchPlan) -> Model:
+    return variant.candidate.open(Placement(device=plan.device, intra_threads=variant.threads), variant.batch)
 
 
 def _load_variant(  # noqa: PLR0917 - one call.
-    repository: Repository,
     plan: ModelBenchPlan,
     variant: EngineCombination,
     own: EngineCombination,
@@ -207,7 +204,7 @@ def _load_variant(  # noqa: PLR0917 - one call.
 ) -> None:
     """Loads a variant, checks that it is comparable with the reference, and measures its accuracy."""
     truth = loaded.models[own]
-    model = truth if variant == own else opened.enter_context(_load(repository, variant, plan))
+    model = truth if variant == own else opened.enter_context(_load(variant, plan))
     if model.input_shape != truth.input_shape:
         raise SkylaneError("its input has another size")
     if model.max_batch_size < variant.batch:
@@ -257,9 +254,9 @@ def _row_json(row: VariantResult, name: str) -> dict[str, Any]:
     candidate = row.variant.candidate
     return {
         "what": candidate.label(name),
-        "model": candidate.model,
-        "version": candidate.version,
-        "sha256": candidate.sha256,
+        "model": candidate.stored.name,
+        "version": candidate.stored.version,
+        "sha256": candidate.stored.manifest.sha256,
         "engine": candidate.engine,
         "precision": candidate.precision,
         "threads": row.variant.threads,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.bench_cli import bench, verify
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
@@ -227,7 +228,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
     rgb = read_image_file(image)
-    with repository.load(name, Placement(device=device)) as loaded:
+    with ModelLoader(repository, Placement(device=device)).open(name) as loaded:
         result = image_run.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {result.inference_ms:.1f} ms warm")
     Console().print(result_table(result.result, result.card))
@@ -261,7 +262,7 @@ def evaluate(
     from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
     from modelling.evaluation.segmentation import EvaluationSettings  # noqa: PLC0415
 
-    with repository.load(name, Placement(device=device)) as loaded, frame_progress() as progress:
+    with ModelLoader(repository, Placement(device=device)).open(name) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])
 
         def on_frame(done: int, total: int | None) -> None:

@@ -82,7 +82,8 @@ def _shares(mask: Any, card: ModelCard) -> list[list[str]]:
 
 def _row(repository: Repository, name: str) -> dict[str, Any]:
     try:
-        manifest, card = repository.manifest(name), repository.card(name)
+        stored = repository.find(name)
+        manifest, card = stored.manifest, stored.card()
     except SkylaneError as error:
         return {"name": name, "file": str(error)}
     row = {
@@ -98,7 +99,7 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
     if manifest.remote is not None:
         return row | {"file": f"at {manifest.remote.address}"}
     try:
-        path = repository.file(name)
+        path = stored.file()
     except SkylaneError as error:
         return row | {"file": str(error)}
     return row | {"MB": round(megabytes(path), 1), "file": "ok"}

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from cloud.engines.placement import Placement
 from cloud.engines.table import AUTO
 from cloud.models.agreement import agreement
-from cloud.models.engine_benchmark import reference
+from cloud.models.engine_benchmark import Candidate, reference
 from cloud.models.model import NOT_DETERMINISTIC, Model
+from cloud.models.opening import open_model
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 from shared.config import ConfigError
@@ -60,36 +61,35 @@ def _versions(repository: Repository, name: str) -> tuple[str, ...]:
 def _verify(repository: Repository, name: str, version: str, placement: Placement) -> Verification:
     state = Verification(name, version)
     try:
-        manifest = repository.manifest(name, None if version == "?" else version)
+        stored = repository.find(name, None if version == "?" else version)
         state = replace(state, checks=("manifest",))
-        repository.file(name, version)
+        stored.file()
         state = replace(state, checks=(*state.checks, "hash"))
-        engine = None if manifest.engine != AUTO else reference(repository, name, version).engine
-        with repository.load(name, placement, version=version, engine=engine) as model:
+        truth = reference(repository, stored)
+        engine = truth.engine if stored.manifest.engine == AUTO else stored.manifest.engine
+        with open_model(stored, engine, placement) as model:
             model.warm_up(1)  # Raises if the outputs do not match the manifest.
             state = replace(state, engine=f"{model.engine_name} {model.precision}", checks=(*state.checks, "tensors"))
-            return _compare(repository, model, state, placement)
+            return _compare(model, truth, state, placement)
     except SkylaneError as error:
         return replace(state, failure=str(error))
 
 
-def _compare(repository: Repository, model: Model, state: Verification, placement: Placement) -> Verification:
+def _compare(model: Model, candidate: Candidate, state: Verification, placement: Placement) -> Verification:
     images = warmup_images(model.card.height, model.card.width, _IMAGES)
     first = model.infer(images)
     if agreement(model.manifest, first, model.infer(images)) < _MIN_STABILITY:
         return replace(state, failure=NOT_DETERMINISTIC)
     state = replace(state, checks=(*state.checks, "steady"))
-    candidate = reference(repository, state.name, state.version)
     source = model.manifest.converted_from
-    if source is not None and candidate.model == state.name:
+    if source is not None and candidate.stored.name == state.name:
         problem = f"the repository lacks the model it was converted from ({source.model}, {source.sha256[:12]}…)"
         return replace(state, failure=problem)
-    if (candidate.model, f"{candidate.engine} {candidate.precision}") == (state.name, state.engine):
+    if (candidate.stored.name, f"{candidate.engine} {candidate.precision}") == (state.name, state.engine):
         return state  # The model is its own reference.
-    where = replace(placement, precision=candidate.precision)
-    with repository.load(candidate.model, where, version=candidate.version, engine=candidate.engine) as truth:
+    with candidate.open(placement) as truth:
         if truth.input_shape != model.input_shape:
-            return replace(state, failure=f"takes images of another size than {candidate.model}")
+            return replace(state, failure=f"takes images of another size than {candidate.stored.name}")
         share = agreement(model.manifest, truth.infer(images), first)
     floor = model.manifest.agreement_floor
     if share < floor:

@@ -28,10 +28,10 @@ class Stopwatch:
     """Measures prediction and post-processing as the original did: by the time at which calls return."""
 
     def __init__(self, models: Path, model: str) -> None:
-        repository = Repository(models)
-        manifest, card = repository.manifest(model), repository.card(model)
+        stored = Repository(models).find(model)
+        manifest, card = stored.manifest, stored.card()
         (head,) = manifest.heads.values()
-        graph = read_graph(repository.file(model))
+        graph = read_graph(stored.file())
         wrapped = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(graph, name=""), [])
         self._predict = wrapped.prune(manifest.input.tensor, head.tensor)
         self._palette = palette_of(card.labels)

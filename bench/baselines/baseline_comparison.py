@@ -33,6 +33,7 @@ from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_s
 from bench.load.gateway_deployment import GatewayDeployment
 from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
 from bench.load.worker_process import engine_flags
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.imaging.opencv import cv2
@@ -73,7 +74,7 @@ def measure(plan: BaselinePlan, on_step: OnStep) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         on_step("starting the worker and the baselines")
-        model = stack.enter_context(Repository(plan.models).load(plan.model))
+        model = stack.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
         deployment = stack.enter_context(
             GatewayDeployment(
                 models=plan.models,
@@ -162,7 +163,7 @@ def _equal_share(
 
 def _compare_first_system(plan: BaselinePlan, first: MqttBaseline, folder: Path) -> dict[str, float]:
     """Compares the images that the first system returns with the masks of the same call on the same JPEG images."""
-    card = Repository(plan.models).card(plan.model)
+    card = Repository(plan.models).find(plan.model).card()
     run = open_variant(VARIANTS["Session.run"], plan.models, plan.model)
     shares = []
     for frame in range(plan.compared_masks):

@@ -23,6 +23,7 @@ from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, mod
 from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.errors import DeviceError
 from cloud.engines.placement import Placement, Precision
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation
@@ -161,7 +162,7 @@ def _start(stack: ExitStack, plan: EnginePlan, variant: EngineVariant, folder: P
         if name not in Repository(plan.models).names():
             models = _quantise(plan, folder, name)
     placement = Placement(device="cpu", precision=variant.precision)
-    model = stack.enter_context(Repository(models).load(name, placement, engine=variant.engine))
+    model = stack.enter_context(ModelLoader(Repository(models), placement, engine=variant.engine).open(name))
     broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
     flags = engine_flags(engine=variant.engine, precision=variant.precision)
     stack.enter_context(Worker(broker.url, models=models, model=name, device="cpu", flags=flags))
@@ -176,8 +177,10 @@ def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
 
     repository = Repository(folder / "models")
     repository.root.mkdir()
-    shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
-    frames = calibration_frames.synthetic_frames(repository.card(plan.model), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES)
+    shutil.copytree(Repository(plan.models).find(plan.model).folder, repository.root / plan.model)
+    frames = calibration_frames.synthetic_frames(
+        repository.find(plan.model).card(), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES
+    )
     quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=int8_name)
     return repository.root
 

@@ -151,7 +151,7 @@ class VariantProcess(AbstractContextManager["VariantProcess"]):
 
 def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
     """Compares all variants with the engine, a few at a time; returns the JSON output."""
-    card = Repository(plan.models).card(plan.model)
+    card = Repository(plan.models).find(plan.model).card()
     names = [name for name in plan.variants or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
     failed: dict[str, str] = {}

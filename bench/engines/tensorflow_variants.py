@@ -11,6 +11,7 @@ import numpy as np
 from cloud.engines.engine import ClassIds, Images
 from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import OutputKind
+from cloud.models.opening import open_model
 from cloud.models.repository import Repository
 from shared.errors import SkylaneError
 from shared.runtime import huge_pages
@@ -80,16 +81,16 @@ def open_variant(variant: GraphVariant, models: Path, model: str) -> Run:
 
     Raises:
         GraphError: the model is not a frozen graph from uint8 pixels to class ids.
-        SkylaneError: as `Repository.file`.
+        SkylaneError: as `StoredModel.file`.
     """
-    repository = Repository(models)
-    manifest, path = repository.manifest(model), repository.file(model)
+    stored = Repository(models).find(model)
+    manifest, path = stored.manifest, stored.file()
     heads = tuple(manifest.heads.values())
     plain = manifest.format == "frozen_graph" and manifest.input.dtype == "uint8" and not manifest.input.constants
     if not plain or len(heads) != 1 or heads[0].kind is not OutputKind.CLASS_IDS:
         raise GraphError(f"model {model} is not a frozen graph from uint8 pixels to class ids: choose another --model")
     if variant.method == "engine":
-        return repository.load(model, Placement(precision=variant.precision), engine="tensorflow").predict
+        return open_model(stored, "tensorflow", Placement(precision=variant.precision)).predict
     # Imported late: the parent process does not need TensorFlow, and a child sets its environment first.
     graph = import_module("cloud.engines.tensorflow.graphdef").read_graph(path)
     run: Run = _METHODS[variant.method](variant, graph, manifest.input.tensor, heads[0].tensor)

@@ -28,6 +28,7 @@ from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, 
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
 from bench.load.worker_process import engine_flags
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.terminal_table import Table
@@ -79,7 +80,9 @@ def measure(plan: GatewayPlan, on_step: OnStep) -> dict[str, Any]:
     """Runs the rounds; returns the JSON output."""
     with ExitStack() as stack:
         placement = Placement(device="cpu", instances=plan.instances)
-        model = stack.enter_context(Repository(plan.models).load(plan.model, placement, engine=plan.engine))
+        model = stack.enter_context(
+            ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model)
+        )
         on_step("starting a worker with all endpoints")
         flags = engine_flags(engine=plan.engine, instances=plan.instances)
         deployment = stack.enter_context(

@@ -26,6 +26,7 @@ from bench.load.playback import (
     play,
 )
 from bench.load.worker_process import Worker
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
@@ -63,7 +64,7 @@ def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
     """Runs the rounds; returns the JSON output."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, plan.quality, plan.frames)
     with ExitStack() as stack:
-        model = stack.enter_context(Repository(plan.models).load(plan.model))
+        model = stack.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         candidates = {}
         for name, flags in {_REMOTE: (), **({_ISOLATED: ("--isolate",)} if plan.isolate else {})}.items():

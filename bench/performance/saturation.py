@@ -20,6 +20,7 @@ from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
 from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
 from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.placement import Placement, Precision
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome
@@ -77,7 +78,7 @@ def measure(plan: SaturationPlan, on_step: OnStep) -> dict[str, Any]:
     )
     rounds = []
     with (
-        Repository(plan.models).load(plan.model, placement, engine=plan.engine) as model,
+        ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model) as model,
         Broker.start(kind="mosquitto") as broker,
         Worker(
             broker.url,

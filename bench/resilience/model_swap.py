@@ -91,7 +91,7 @@ def measure(plan: SwapPlan, on_step: OnStep) -> dict[str, Any]:
 
 def _copy_as_two_versions(plan: SwapPlan, root: Path) -> None:
     """Creates a repository in which the model has two versions with the same file, so that only the swap is measured."""
-    folder = Repository(plan.models).folder(plan.model)
+    folder = Repository(plan.models).find(plan.model).folder
     for version in _VERSIONS:
         shutil.copytree(folder, root / plan.model / version)
 

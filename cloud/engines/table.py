@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from shared.errors import SkylaneError, UnknownNameError
+
 
 class EngineEntry(NamedTuple):
     """The import path of an engine ("module:attribute"), the pip extra of its library, and the formats it reads."""
@@ -38,3 +40,20 @@ def formats() -> tuple[str, ...]:
 def readers(form: str) -> tuple[str, ...]:
     """Returns the engines that read a format; the first one is its default."""
     return tuple(name for name, entry in ENGINES.items() if form in entry.formats)
+
+
+def engine_for(form: str, engine: str | None) -> str:
+    """Returns the requested engine, by default that of the format.
+
+    Raises:
+        UnknownNameError: the engine does not exist.
+        SkylaneError: it does not read the format; the message lists engines that do.
+    """
+    engines = readers(form)
+    if engine is None:
+        return engines[0]
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    if engine not in engines:
+        raise SkylaneError(f"engine {engine!r} does not read {form}: use {', '.join(engines)}, or convert the model")
+    return engine

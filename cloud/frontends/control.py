@@ -174,7 +174,7 @@ class Control:
         if loader is None:
             self._served_models.find(request.model, request.version)  # Raises an error with the served models.
             raise ModelSwapError("this worker has no repository")
-        return self._reply(request, card=loader.repository.card(request.model, request.version))
+        return self._reply(request, card=loader.repository.find(request.model, request.version).card())
 
     def _change(self, request: ControlRequest) -> ControlReply:
         """Loads or unloads a model."""
@@ -208,7 +208,7 @@ class Control:
                     continue
                 loading = self._loading in ((name, version), (name, "")) and version in (versions[-1], self._loading[1])
                 try:
-                    card = repository.card(name, version)
+                    card = repository.find(name, version).card()
                 except SkylaneError as error:
                     yield ModelEntry(name, version, ModelState.BROKEN, detail=str(error))
                     continue

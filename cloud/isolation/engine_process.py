@@ -25,10 +25,10 @@ from cloud.engines.table import EngineEntry
 from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory
 from cloud.models.manifest import Manifest
-from cloud.models.tuning import TuningMemory
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
+from shared.runtime import malloc
 
 _ALIGNMENT = 64  # Bytes, for vector instructions.
 _OOM_SCORE = "500"  # Of 1000: when memory runs out, the kernel kills this process instead of the worker.
@@ -98,13 +98,15 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
     """Infers until the channel is closed; an unexpected exception is reported and ends the process."""
     images: SharedMemory | None = None
     results: SharedMemory | None = None
-    tuning_memory = TuningMemory()
+    tuned_sizes: set[int] = set()
     while True:
         message, sent = channel.receive()
         images = _replaced(sent, images)
         try:
             outputs = engine.infer(images.array(np.uint8, message["shape"]))
-            tuning_memory.inferred(message["shape"][0])
+            if message["shape"][0] not in tuned_sizes:
+                tuned_sizes.add(message["shape"][0])
+                malloc.trim()
             heads, size = _layout(outputs)
             is_new = results is None or results.size < size
             results = _replaced(SharedMemory.of_size(size) if is_new else None, results)

@@ -1,17 +1,32 @@
 """The cache of engine choices on this host: `engines.json` in the user's cache folder."""
 
 import fcntl
-import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 CACHE_VARIABLE = "SKYLANE_CACHE"  # Environment variable with the path of another folder.
-_FORMAT_VERSION = 1  # Files of other versions are replaced.
 _MAX_CHOICES = 200  # The newest ones are kept.
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """The result of a comparison of engines."""
+
+    chosen: str  # The text of the selected candidate.
+    speed: float  # Relative to the reference, by the medians of the rounds.
+    agreement: float  # Share of labels that equal the reference, 0 to 1.
+    refused: tuple[str, ...]  # Candidates that were not suitable, with the reason.
+    measured: str  # Date, such as 2026-11-21.
+
+
+class _Document(msgspec.Struct):
+    choices: dict[str, Measurement]
+    form: Literal[2] = 2  # Files of other versions are replaced.
 
 
 def cache_file() -> Path:
@@ -23,22 +38,20 @@ def cache_file() -> Path:
     return Path(root) / "skylane" / "engines.json"
 
 
-def load(key: str) -> Mapping[str, Any] | None:
-    """Returns the stored choice, or None if it is missing or the file is unreadable."""
-    found = _choices().get(key)
-    return found if isinstance(found, dict) else None
+def load(key: str) -> Measurement | None:
+    """Returns the stored measurement, or None if it is missing or the file is unreadable."""
+    return _stored().get(key)
 
 
-def store(key: str, choice: Mapping[str, Any]) -> None:
-    """Stores a choice. Errors are ignored, because the next start can repeat the measurement."""
+def store(key: str, measurement: Measurement) -> None:
+    """Stores a measurement. Errors are ignored, because the next start can repeat it."""
     path = cache_file()
-    held = {**_choices(), key: dict(choice)}
-    kept = dict(list(held.items())[-_MAX_CHOICES:])
+    kept = dict(list({**_stored(), key: measurement}.items())[-_MAX_CHOICES:])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Several workers may write at the same time; replacing the file keeps it complete.
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".engines-", delete=False) as draft:
-            json.dump({"form": _FORMAT_VERSION, "choices": kept}, draft, indent=1)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".engines-", delete=False) as draft:
+            draft.write(msgspec.json.format(msgspec.json.encode(_Document(kept)), indent=1))
         Path(draft.name).replace(path)
     except OSError:
         return
@@ -59,12 +72,8 @@ def measurement_lock() -> Iterator[None]:
         yield
 
 
-def _choices() -> dict[str, Any]:
+def _stored() -> dict[str, Measurement]:
     try:
-        document = json.loads(cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return msgspec.json.decode(cache_file().read_bytes(), type=_Document).choices
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors.
         return {}
-    if not isinstance(document, dict) or document.get("form") != _FORMAT_VERSION:
-        return {}
-    choices = document.get("choices")
-    return choices if isinstance(choices, dict) else {}

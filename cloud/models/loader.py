@@ -1,12 +1,17 @@
 """Opens and warms up models of the repository, at the start of a worker and while it serves."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from cloud.engines.placement import Placement
+from cloud.engines.table import AUTO
 from cloud.isolation.engine import IsolationLimits
+from cloud.models.engine_selection import select_engine
 from cloud.models.model import Model
-from cloud.models.repository import Repository
+from cloud.models.opening import open_model
+from cloud.models.repository import Repository, StoredModel
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
@@ -25,36 +30,44 @@ class ModelLoader:
     max_batch: int | None = None  # None: from each manifest.
     warm_up_runs: int | None = None  # None: from each manifest.
     engine: str | None = None  # None: from each manifest.
-    isolated: bool = False  # True if each engine runs in a separate process.
-    limits: IsolationLimits = IsolationLimits()  # noqa: RUF009 - frozen. Of isolated engines.
+    isolation: IsolationLimits | None = None  # Limits if each engine runs in a separate process; None: in this one.
     problems: dict[tuple[str, str | None], str] = field(default_factory=dict)  # Last error by name and given version.
 
-    def load(self, name: str, version: str | None = None) -> Model:
-        """Opens and warms up a model, by default its highest version.
+    def find(self, name: str, version: str | None = None) -> StoredModel:
+        """Returns a model of the repository, see `Repository.find`; an error is logged."""
+        with self._logged(name, version):
+            return self.repository.find(name, version)
+
+    def open(self, name: str, version: str | None = None) -> Model:
+        """Opens a model of the repository without warm-up.
+
+        The engine `auto` is the fastest one, see `cloud.models.engine_selection`; it may run a converted model under
+        the requested name.
+
+        Raises:
+            SkylaneError: see `Repository.find`, `open_model` and `select_engine`.
+        """
+        return self._open(self.repository.find(name, version))
+
+    def load(self, stored: StoredModel) -> Model:
+        """Opens and warms up a model.
 
         Raises:
             InstancesError: its engine cannot run the requested number of concurrent batches.
             InferenceError: the warm-up failed.
             ThreadsExhaustedError: the system allows too few threads.
-            SkylaneError: see `Repository.load`.
+            SkylaneError: see `open`.
         """
-        log = _LOG.bind(model=name, **({"version": version} if version else {}))
+        log = _LOG.bind(model=stored.name, version=stored.version)
         log.info("loading model")
         start_s = perf_counter()
-        try:
-            model = self._open(name, version)
-        except Exception as error:
-            is_known = isinstance(error, SkylaneError)
-            reason = self.problems[name, version] = str(error) if is_known else f"{type(error).__name__}: {error}"
-            log.error("model refused", reason=reason, exc_info=not is_known)  # noqa: TRY400  See exc_info.
-            raise
+        with self._logged(stored.name, stored.version):
+            model = self._warmed_up(stored)
+        self.problems.pop((stored.name, None), None)
         card = model.card
-        for requested in (None, card.version):
-            self.problems.pop((name, requested), None)
         measured = {"cold_ms": card.cold_ms, "warm_ms": card.warm_ms}
         log.info(
             "model loaded",
-            version=card.version,
             engine=card.engine,
             precision=str(card.precision),
             device=model.device,
@@ -66,18 +79,21 @@ class ModelLoader:
             log.warning("model warning", warning=warning)
         return model
 
-    def _open(self, name: str, version: str | None) -> Model:
+    def _open(self, stored: StoredModel) -> Model:
+        engine = self.engine or stored.manifest.engine
+        if engine != AUTO:
+            return open_model(stored, engine, self.placement, self.max_batch, self.isolation)
+        choice = select_engine(self.repository, stored, self.placement)
+        chosen = choice.candidate
+        placement = replace(self.placement, precision=chosen.precision)
+        model = open_model(chosen.stored, chosen.engine, placement, self.max_batch, self.isolation)
+        model.set_identity(stored.name, stored.version, str(choice))
+        return model
+
+    def _warmed_up(self, stored: StoredModel) -> Model:
         try:
             check_threads_available(engine_threads(self.placement))
-            model = self.repository.load(
-                name,
-                self.placement,
-                self.max_batch,
-                version=version,
-                engine=self.engine,
-                isolated=self.isolated,
-                limits=self.limits,
-            )
+            model = self._open(stored)
             try:
                 if self.placement.instances is not None:
                     model.instances = self.placement.instances
@@ -90,6 +106,19 @@ class ModelLoader:
                 raise
             raise ThreadsExhaustedError from error
         return model
+
+    @contextmanager
+    def _logged(self, name: str, version: str | None) -> Iterator[None]:
+        """Logs an error and stores it in `problems`; removes the last one if there is none."""
+        try:
+            yield
+        except Exception as error:
+            is_known = isinstance(error, SkylaneError)
+            reason = self.problems[name, version] = str(error) if is_known else f"{type(error).__name__}: {error}"
+            log = _LOG.bind(model=name, **({"version": version} if version else {}))
+            log.error("model refused", reason=reason, exc_info=not is_known)  # noqa: TRY400  See exc_info.
+            raise
+        self.problems.pop((name, version), None)
 
 
 def engine_threads(placement: Placement) -> int:

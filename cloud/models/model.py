@@ -12,7 +12,6 @@ from cloud.engines.engine import ClassIds, Engine, Images, Outputs
 from cloud.engines.placement import Precision
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
-from cloud.models.tuning import TuningMemory
 from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
@@ -55,7 +54,7 @@ class Model:
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._output_types: Mapping[str, OutputType] = {}
-        self._tuning_memory = TuningMemory()
+        self._tuned_sizes: set[int] = set()
         malloc.trim()
 
     def set_identity(self, name: str, version: str, note: str) -> None:
@@ -200,7 +199,9 @@ class Model:
 
     def _run(self, batch: Images) -> Outputs:
         outputs = self._engine.infer(batch)
-        self._tuning_memory.inferred(len(batch))
+        if len(batch) not in self._tuned_sizes:  # An engine tunes itself for a new size and needs much memory for that.
+            self._tuned_sizes.add(len(batch))
+            malloc.trim()
         return outputs
 
     def _timed(self, size: int, runs: int) -> list[float]:

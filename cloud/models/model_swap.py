@@ -6,6 +6,7 @@ from typing import Protocol
 
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
+from cloud.models.repository import StoredModel
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
@@ -76,8 +77,13 @@ class ModelSwap:
             SkylaneError: the model cannot be loaded; the served models are unchanged.
         """
         start_ns = perf_counter_ns()
+        if self.loader is None:
+            raise ModelSwapError("this worker has no repository: it serves only the models it was started with")
+        stored = self.loader.find(name, version)
         previous = self._served_models.get(name, None)
-        served = self._already_served(name, version) or self._open(name, version)
+        served = self._served_models.get(name, stored.version)
+        if served is None or served.card.sha256 != stored.manifest.sha256:
+            served = self._open(self.loader, stored)
         is_new = name not in self._served_models.names
         replaced = self._served_models.set_current(served, keep=keep)
         if is_new:
@@ -117,20 +123,11 @@ class ModelSwap:
         for frontend in self._frontends:
             frontend.announce()
 
-    def _already_served(self, name: str, version: str | None) -> ServedModel | None:
-        if self.loader is None:
-            return None
-        card = self.loader.repository.card(name, version)
-        served = self._served_models.get(name, card.version)
-        return served if served is not None and served.card.sha256 == card.sha256 else None
-
-    def _open(self, name: str, version: str | None) -> ServedModel:
-        if self.loader is None:
-            raise ModelSwapError("this worker has no repository: it serves only the models it was started with")
-        cards = (*self._served_models.cards(), self.loader.repository.card(name, version))
+    def _open(self, loader: ModelLoader, stored: StoredModel) -> ServedModel:
+        cards = (*self._served_models.cards(), stored.card())
         for frontend in self._frontends:
             frontend.check_cards(cards)
-        model = self.loader.load(name, version)
+        model = loader.load(stored)
         if self._is_stopping():
             model.close()
             raise ModelSwapError("the worker is stopping")

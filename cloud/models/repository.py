@@ -1,17 +1,14 @@
-"""The model repository: finds, checks and loads models by name. Each model is a folder with a `model.yaml`."""
+"""The model repository: finds and checks models by name. Each model is a folder with a `model.yaml`."""
 
 import os
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud.engines.engine import Engine
-from cloud.engines.placement import Placement
-from cloud.engines.table import AUTO, ENGINES, formats, readers
-from cloud.isolation.engine import IsolatedEngine, IsolationLimits
-from cloud.models.manifest import MANIFEST_NAME, BatchingSection, Manifest
-from cloud.models.model import Model
-from shared import registry
+from cloud.engines.table import AUTO, engine_for, formats
+from cloud.models.manifest import MANIFEST_NAME, Manifest
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
@@ -29,8 +26,96 @@ class RepositoryError(SkylaneError):
     """The repository or a model file in it is missing or invalid."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A version of a model in the repository, with its validated manifest."""
+
+    name: str
+    folder: Path
+    root: Path  # The folder of the repository, which contains the label file too.
+    manifest: Manifest = field(compare=False, repr=False)
+
+    @property
+    def version(self) -> str:
+        """The version."""
+        return self.manifest.version
+
+    def labels(self) -> Labels:
+        """Returns the labels, from the manifest or from the label file.
+
+        Raises:
+            LabelsError: they are repeated or too many for a mask, or the file is unreadable.
+            ConfigError: the file is outside the repository.
+        """
+        manifest = self.manifest
+        if manifest.labels_file is None:
+            names = tuple(label.name for label in manifest.labels)
+            return labels_of(manifest.task, Labels(names, tuple(label.colour for label in manifest.labels)))
+        path = self.folder / manifest.labels_file
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            problem = f"{manifest.labels_file!r} is outside the repository"
+            raise ConfigError(self.folder / MANIFEST_NAME, problem, "labels_file")
+        return labels_of(manifest.task, read_labels(path))
+
+    def card(self) -> ModelCard:
+        """Returns the card, which vehicles receive.
+
+        Raises:
+            SkylaneError: see `labels`.
+        """
+        manifest = self.manifest
+        return ModelCard(
+            name=self.name,
+            version=manifest.version,
+            sha256=manifest.sha256,
+            task=manifest.task,
+            height=manifest.input.height,
+            width=manifest.input.width,
+            layout=manifest.input.layout,
+            resize=manifest.input.resize,
+            labels=self.labels(),
+            trained=manifest.trained,
+            outputs=tuple(manifest.heads) if not task_named(manifest.task).heads else (),
+        )
+
+    def file(self) -> Path:
+        """Returns the path of the model file after checking its hash; for a remote model, the manifest.
+
+        Raises:
+            RepositoryError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
+        """
+        path = self.folder / self.manifest.file
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
+        if not path.exists():
+            raise RepositoryError(
+                f"{path} is missing: build it with `skylane model build {self.name}`, or copy it there"
+            )
+        self.check_hash(path)
+        return path
+
+    def check_hash(self, path: Path) -> None:
+        """Compares the hash of the model file `path` with the manifest's.
+
+        Raises:
+            RepositoryError: the file is unreadable, or has another hash.
+        """
+        manifest = self.manifest
+        if manifest.remote is not None:
+            return  # Its engine checks the hash.
+        try:
+            found = tree_sha256(path)
+        except OSError as error:
+            raise RepositoryError(f"{path} cannot be read ({error.strerror})") from error
+        if found != manifest.sha256:
+            raise RepositoryError(
+                f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
+                "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`"
+            )
+
+
 class Repository:
-    """The models in a folder. No model is loaded and no engine imported before `load`.
+    """The models in a folder.
 
     The user's default repository also includes the models in the package; a user's model hides one with the same name.
     """
@@ -85,160 +170,60 @@ class Repository:
             return (self._manifest(root / name / MANIFEST_NAME).version,)
         return tuple(folder.name for folder in _version_folders(root / name))
 
-    def folder(self, name: str, version: str | None = None) -> Path:
-        """Returns the folder of a version, by default the highest one.
+    def find(self, name: str, version: str | None = None) -> StoredModel:
+        """Returns a version of a model, by default the highest one.
 
         Raises:
             UnknownNameError: the model or version does not exist; the message suggests similar names.
+            ConfigError: the manifest is invalid; the message has the file, the key and a remedy.
+            RepositoryError: the folder is a link that leads outside the repository.
         """
         versions = self.versions(name)
         if version is not None and version not in versions:
             raise UnknownNameError(f"version of model {name}", version, versions)
         root = self.root_of(name)
         folder = root / name
-        folder = folder if (folder / MANIFEST_NAME).is_file() else folder / (version or versions[-1])
+        has_versions = not (folder / MANIFEST_NAME).is_file()
+        if has_versions:
+            folder /= version or versions[-1]
         _check_inside(folder, root)
-        return folder
-
-    def manifest(self, name: str, version: str | None = None) -> Manifest:
-        """Returns the validated manifest of a version, by default the highest one.
-
-        Raises:
-            UnknownNameError: the model or version does not exist.
-            ConfigError: the manifest is invalid; the message has the file, the key and a remedy.
-        """
-        folder = self.folder(name, version)
         path = folder / MANIFEST_NAME
         manifest = self._manifest(path)
-        if folder.name != name:
-            manifest = manifest.model_copy(update={"version": folder.name})  # The name of the folder is the version.
+        if has_versions:
+            manifest = manifest.model_copy(update={"version": folder.name})
         if manifest.name is not None and manifest.name != name:
             raise ConfigError(path, f"is {manifest.name!r}, but the folder is {name!r}: rename one", "name")
         if manifest.format not in formats():
-            raise ConfigError(
-                path, f"unknown format {manifest.format!r}{suggestion(manifest.format, formats())}", "format"
-            )
-        if manifest.engine not in (None, AUTO):
+            problem = f"unknown format {manifest.format!r}{suggestion(manifest.format, formats())}"
+            raise ConfigError(path, problem, "format")
+        if manifest.engine != AUTO:
             try:
-                engine_of(manifest.format, manifest.engine)
+                engine_for(manifest.format, manifest.engine)
             except SkylaneError as error:
                 raise ConfigError(path, str(error), "engine") from error
-        return manifest
+        return StoredModel(name, folder, root, manifest)
 
-    def labels(self, name: str, manifest: Manifest, version: str | None = None) -> Labels:
-        """Returns the labels of a model, from its manifest or from its label file.
+    def source(self, stored: StoredModel) -> StoredModel | None:
+        """Returns the model from which `stored` was converted; None if the repository has no such file."""
+        source = stored.manifest.converted_from
+        if source is None or source.model not in self.names():
+            return None
+        return next((each for each in self._valid(source.model) if each.manifest.sha256 == source.sha256), None)
 
-        Raises:
-            LabelsError: they are repeated or too many for a mask, or the file is unreadable.
-            ConfigError: the file is outside the repository.
-        """
-        if manifest.labels_file is None:
-            names = tuple(label.name for label in manifest.labels)
-            return labels_of(manifest.task, Labels(names, tuple(label.colour for label in manifest.labels)))
-        folder = self.folder(name, version)
-        path = folder / manifest.labels_file
-        if not path.resolve().is_relative_to(self.root_of(name).resolve()):
-            problem = f"{manifest.labels_file!r} is outside the repository"
-            raise ConfigError(folder / MANIFEST_NAME, problem, "labels_file")
-        return labels_of(manifest.task, read_labels(path))
+    def conversions(self, stored: StoredModel) -> Iterator[StoredModel]:
+        """Yields all versions of other models that were converted from the file of `stored`."""
+        for name in self.names():
+            for each in self._valid(name) if name != stored.name else ():
+                source = each.manifest.converted_from
+                if source is not None and (source.model, source.sha256) == (stored.name, stored.manifest.sha256):
+                    yield each
 
-    def card(self, name: str, version: str | None = None) -> ModelCard:
-        """Returns the card of a model, which vehicles receive.
-
-        Raises:
-            SkylaneError: see `manifest` and `labels`.
-        """
-        manifest = self.manifest(name, version)
-        return ModelCard(
-            name=name,
-            version=manifest.version,
-            sha256=manifest.sha256,
-            task=manifest.task,
-            height=manifest.input.height,
-            width=manifest.input.width,
-            layout=manifest.input.layout,
-            resize=manifest.input.resize,
-            labels=self.labels(name, manifest, version),
-            trained=manifest.trained,
-            outputs=tuple(manifest.heads) if not task_named(manifest.task).heads else (),
-        )
-
-    def file(self, name: str, version: str | None = None) -> Path:
-        """Returns the path of the model file after checking its hash; for a remote model, the manifest.
-
-        Raises:
-            RepositoryError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
-        """
-        manifest = self.manifest(name, version)
-        folder = self.folder(name, version)
-        path = folder / manifest.file
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
-        if not path.exists():
-            raise RepositoryError(f"{path} is missing: build it with `skylane model build {name}`, or copy it there")
-        _check_hash(path, manifest)
-        return path
-
-    def load(
-        self,
-        name: str,
-        placement: Placement = Placement(),  # noqa: B008 - frozen.
-        max_batch: int | None = None,
-        *,
-        version: str | None = None,
-        engine: str | None = None,
-        isolated: bool = False,
-        limits: IsolationLimits = IsolationLimits(),  # noqa: B008 - frozen.
-    ) -> Model:
-        """Checks the file of a model and opens it on a device, without warm-up.
-
-        Args:
-            name: The model.
-            placement: The device and its settings.
-            max_batch: The largest batch, instead of the manifest's.
-            version: The version, by default the highest one.
-            engine: The engine, instead of the manifest's. `auto` selects the fastest one, see
-                `cloud.models.engine_selection`, and may load a converted model under this name.
-            isolated: Whether the engine runs in a separate process; ignored for remote models.
-            limits: Limits of that process.
-
-        Raises:
-            MissingExtraError: the library of the engine is not installed.
-            EngineError: the file cannot be run as the manifest describes.
-            DeviceError: the device does not exist.
-            SkylaneError: see `file` and `card`.
-        """
-        manifest, card, path = self.manifest(name, version), self.card(name, version), self.file(name, version)
-        if max_batch is not None:
-            manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
-        if (engine or manifest.engine) == AUTO:
-            from cloud.models.engine_selection import select_engine  # noqa: PLC0415  That module calls this method.
-
-            choice = select_engine(self, name, version, placement)
-            model = self.load(
-                choice.model,
-                replace(placement, precision=choice.precision),
-                max_batch,
-                version=choice.version,
-                engine=choice.engine,
-                isolated=isolated,
-                limits=limits,
-            )
-            model.set_identity(card.name, card.version, str(choice))
-            return model
-        manifest = manifest.with_labels(card.labels)  # The warm-up checks the classes against the labels.
-        chosen = engine_of(manifest.format, engine or manifest.engine)
-        opened: Engine
-        if isolated and manifest.remote is None:
-            opened = IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits)
-        else:
-            opened = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
-        try:
-            _check_hash(path, manifest)  # The file may have been replaced while it was being opened.
-        except RepositoryError:
-            opened.close()
-            raise
-        return Model(manifest, card, opened)
+    def _valid(self, name: str) -> Iterator[StoredModel]:
+        """Yields the versions of a model with valid manifests; `skylane model verify` reports the others."""
+        with suppress(SkylaneError):  # The version of a model with a single version is in its manifest.
+            for version in self.versions(name):
+                with suppress(SkylaneError):
+                    yield self.find(name, version)
 
     def _manifest(self, path: Path) -> Manifest:
         """Reads a manifest, or returns the cached one if the file is unchanged; 1000 labels take half a second to parse."""
@@ -264,40 +249,9 @@ class Repository:
         )
 
 
-def engine_of(form: str, engine: str | None) -> str:
-    """Returns the requested engine, by default that of the format.
-
-    Raises:
-        UnknownNameError: the engine does not exist.
-        RepositoryError: it does not read the format; the message lists engines that do.
-    """
-    if engine is None:
-        return readers(form)[0]
-    if engine not in ENGINES:
-        raise UnknownNameError("engine", engine, ENGINES)
-    if form not in ENGINES[engine].formats:
-        others = ", ".join(readers(form))
-        raise RepositoryError(f"engine {engine!r} does not read {form}: use {others}, or convert the model")
-    return engine
-
-
 def _check_inside(folder: Path, root: Path) -> None:
     if not folder.resolve().is_relative_to(root.resolve()):
         raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
-
-
-def _check_hash(path: Path, manifest: Manifest) -> None:
-    if manifest.remote is not None:
-        return  # Its engine checks the hash.
-    try:
-        found = tree_sha256(path)
-    except OSError as error:
-        raise RepositoryError(f"{path} cannot be read ({error.strerror})") from error
-    if found != manifest.sha256:
-        raise RepositoryError(
-            f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
-            "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`"
-        )
 
 
 def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:

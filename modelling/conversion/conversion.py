@@ -11,10 +11,10 @@ import numpy as np
 
 from cloud.engines.engine import Images
 from cloud.engines.placement import Placement, Precision
-from cloud.engines.table import readers
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
-from cloud.models.repository import Repository
+from cloud.models.opening import open_model
+from cloud.models.repository import Repository, StoredModel
 from modelling.conversion.derived_manifest import (
     IMAGES,
     derived_manifest,
@@ -23,7 +23,7 @@ from modelling.conversion.derived_manifest import (
     write_manifest,
 )
 from modelling.conversion.targets import TARGETS, ConversionError, check_target
-from shared.errors import MissingExtraError, SkylaneError
+from shared.errors import MissingExtraError
 from shared.hashing import tree_sha256
 
 
@@ -79,12 +79,13 @@ def convert(
         MissingExtraError: a library is not installed.
         SkylaneError: the model cannot be read or run.
     """
-    manifest, path = repository.manifest(name), repository.file(name)
+    stored = repository.find(name)
+    manifest, path = stored.manifest, stored.file()
     check_target(manifest, name, target, precision)
     final = repository.root / new_name
     if final.exists() and (not replace or new_name == name):
         raise ConversionError(target, f"{final} exists already: choose another --name, or give --force to replace it")
-    labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
+    labels = stored.labels() if manifest.labels or manifest.labels_file else None
     variant = target if precision is Precision.FP32 else f"{target}, {precision}"
     try:
         repository.root.mkdir(parents=True, exist_ok=True)
@@ -109,8 +110,8 @@ def convert(
             converted = derived_manifest(manifest, labels, changes)
             write_manifest(converted, folder)
             on_step(f"{new_name} against {name}")
-            reference = _reference(repository, name, manifest)
-            share = _mean_agreement(repository, reference, draft, new_name, frames)
+            reference = repository.source(stored) or stored
+            share = _mean_agreement(reference, draft.find(new_name), frames)
             converted = converted.model_copy(update={"agreement": share})
             write_manifest(converted, folder)
             if final.exists():
@@ -119,7 +120,7 @@ def convert(
     except OSError as error:
         raise ConversionError(target, f"{error.filename or final}: {error.strerror}") from error
     before, after = megabytes(path), megabytes(final / converted.file)
-    return ConvertedModel(final, converted, reference, len(frames), before, after)
+    return ConvertedModel(final, converted, reference.name, len(frames), before, after)
 
 
 def _write_file(path: Path, manifest: Manifest, target: str, file: Path, precision: Precision) -> dict[str, Any]:
@@ -172,20 +173,9 @@ def _write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool)
     return end_to_end_sections(manifest, IMAGES, heads, batch_size=graph.model_batch_size(model))
 
 
-def _reference(repository: Repository, name: str, manifest: Manifest) -> str:
-    """Returns the model to compare with: the source of `name` if the repository still has it, else `name` itself."""
-    source = manifest.converted_from
-    try:
-        is_there = source is not None and repository.manifest(source.model).sha256 == source.sha256
-    except SkylaneError:
-        is_there = False
-    return source.model if source is not None and is_there else name
-
-
-def _mean_agreement(repository: Repository, reference: str, draft: Repository, new_name: str, frames: Images) -> float:
-    cpu = Placement(device="cpu")
-    default_engine = readers(repository.manifest(reference).format)[0]  # Not `auto`, which depends on the host.
-    with repository.load(reference, cpu, engine=default_engine) as one, draft.load(new_name, cpu) as other:
+def _mean_agreement(reference: StoredModel, converted: StoredModel, frames: Images) -> float:
+    cpu = Placement(device="cpu")  # On the default engines, because `auto` depends on the host.
+    with open_model(reference, None, cpu) as one, open_model(converted, None, cpu) as other:
         shares = [
             agreement(one.manifest, one.infer(frame[np.newaxis]), other.infer(frame[np.newaxis])) for frame in frames
         ]

@@ -50,7 +50,7 @@ def convert_model(
 ) -> None:
     """Convert MODEL to another format as a new model, and report the share of labels that stay the same."""
     convert = import_module("modelling.conversion.conversion").convert  # Its imports are slow; `list` needs none.
-    card = repository.card(name)
+    card = repository.find(name).card()
     suffix = target.replace("_", "-") if precision == Precision.FP32 else f"{target.replace('_', '-')}-{precision}"
     with Console(stderr=True).status(f"{name} to {target}") as status:
         converted = convert(

@@ -17,6 +17,7 @@ from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, opti
 from cloud.engines.openvino.runtime import core, ov
 from cloud.engines.placement import Placement, Precision
 from cloud.models.agreement import agreement
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
@@ -73,7 +74,8 @@ def quantise(
     folder = repository.root / new_name
     if folder.exists() and not replace:
         raise QuantisationError(f"{folder} exists already: choose another --name, or give --force to replace it")
-    manifest, path = repository.manifest(name), repository.file(name)
+    stored = repository.find(name)
+    manifest, path = stored.manifest, stored.file()
     if manifest.remote is not None:
         raise QuantisationError(f"{name} is on another server, {manifest.remote.address}: quantise it there")
     if manifest.precision is not Precision.FP32:
@@ -89,7 +91,7 @@ def quantise(
     rmtree(folder, ignore_errors=True)
     (folder / _FILE).mkdir(parents=True)
     ov.save_model(model, folder / _FILE / IR_NAME, compress_to_fp16=precision is Precision.FP16)
-    labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
+    labels = stored.labels() if manifest.labels or manifest.labels_file else None
     heads = {head: head for head in manifest.heads}
     changes = {
         "name": new_name,
@@ -104,7 +106,7 @@ def quantise(
     quantised = derived_manifest(manifest, labels, changes)
     write_manifest(quantised, folder)
     cpu = Placement(device="cpu")
-    with repository.load(name, cpu) as source, repository.load(new_name, cpu) as loaded:
+    with ModelLoader(repository, cpu).open(name) as source, ModelLoader(repository, cpu).open(new_name) as loaded:
         on_step(f"{new_name} against {name}")
         share, iou_before, iou_after = _compare(source, loaded, frames.holdout)
     write_manifest(quantised.model_copy(update={"agreement": share}), folder)

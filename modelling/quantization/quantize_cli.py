@@ -45,7 +45,7 @@ def quantize(
     # Imported here, because OpenVINO takes seconds to import and `list` does not need it.
     from modelling.quantization import calibration_frames, quantization  # noqa: PLC0415
 
-    card = repository.card(name)
+    card = repository.find(name).card()
     with Console(stderr=True).status("preparing calibration frames") as status:
         calibration = (
             calibration_frames.synthetic_frames(card, frames, _HOLDOUT)

@@ -10,7 +10,10 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 
+from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
+from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
 
@@ -48,6 +51,15 @@ class Workshop:
             images = tf.compat.v1.placeholder(dtype, (batch, HEIGHT, WIDTH, 3), names[0])
             tf.identity(answer(self.scores(prepare(images))), names[1])
         return graph.as_graph_def()
+
+    def open(
+        self,
+        name: str,
+        placement: Placement = Placement(),  # noqa: B008 - frozen.
+        **settings: Any,
+    ) -> Model:
+        """Opens a model; `settings` are those of the loader."""
+        return ModelLoader(self.repository, placement, **settings).open(name)
 
     def add(self, name: str, content: Any, /, **changes: Any) -> Path:
         """Write a model's folder: `content` is a GraphDef, bytes, or what writes a file or folder to a path.

@@ -31,7 +31,7 @@ def test_every_kind_of_output_equals_the_direct_call(
 ) -> None:
     """The labels are the same bit by bit, also with a fixed batch size."""
     workshop.add("m", workshop.graph(answer, batch=batch), output={"kind": kind}, batching={"max_size": 3})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
         assert model.max_batch_size == 3
         assert "baked" not in model.describe()
@@ -46,7 +46,7 @@ def test_a_uint8_model_gets_unchanged_pixels(workshop: Any, pictures: Pictures) 
         lambda scores: tf.argmax(scores, -1), dtype="uint8", prepare=lambda images: tf.cast(images, tf.float32) - 100.0
     )
     workshop.add("m", graph, input={"dtype": "uint8"})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32) - 100.0))
 
@@ -56,7 +56,7 @@ def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pic
     mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
     section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
     workshop.add("m", workshop.graph(lambda scores: scores), input=section, output={"kind": "scores"})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(
         std, np.float32
@@ -67,7 +67,7 @@ def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pic
 def test_equal_scores_give_the_lowest_class(workshop: Any, pictures: Pictures) -> None:
     """This is the rule of NumPy, so that the mask does not depend on the place of the arg max."""
     workshop.add("m", workshop.graph(tf.zeros_like), output={"kind": "scores"})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert not model.predict(pictures).any()
 
 
@@ -75,7 +75,7 @@ def test_a_smaller_mask_is_enlarged_by_nearest_neighbour(workshop: Any, pictures
     """Some networks return masks at a fraction of their input size."""
     graph = workshop.graph(lambda scores: tf.argmax(scores, -1)[:, ::4, ::4])
     workshop.add("m", graph)
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     coarse = workshop.direct(pictures.astype(np.float32))[:, ::4, ::4]
     np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
@@ -91,7 +91,7 @@ def test_unused_placeholders_and_training_operations_are_ignored(workshop: Any, 
         tf.identity(tf.argmax(scores, -1), "ArgMax_3")
         tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(truth, scores), name="loss")
     workshop.add("m", graph.as_graph_def(), input={"tensor": "camera"}, output={"tensor": "ArgMax_3"})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         np.testing.assert_array_equal(model.predict(pictures), workshop.direct(pictures.astype(np.float32)))
 
 
@@ -107,7 +107,7 @@ def _with_switch() -> Any:
 def test_constants_of_the_manifest_are_fed(workshop: Any, pictures: Pictures) -> None:
     """Its keep_prob switches dropout off."""
     workshop.add("m", _with_switch(), input={"constants": {"keep_prob:0": 1.0}})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         np.testing.assert_array_equal(model.predict(pictures), pictures[..., 0] > 100)
 
 
@@ -129,7 +129,7 @@ def test_a_graph_that_contradicts_its_manifest_is_refused(workshop: Any, changes
     """The error is one line, before the first frame."""
     workshop.add("m", _with_switch(), **changes)
     with pytest.raises(EngineError) as caught:
-        workshop.repository.load("m")
+        workshop.open("m")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -139,7 +139,7 @@ def test_scores_for_more_classes_than_labels_are_refused(workshop: Any) -> None:
     labels = [{"name": "road", "colour": [1, 2, 3]}]
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, labels=labels)
     with pytest.raises(EngineError, match="5 scores where the manifest has 1 labels"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph at all", b"\x0a\x05hello" * 9, bytes(range(256)) * 20])
@@ -147,7 +147,7 @@ def test_a_file_of_another_format_is_refused(workshop: Any, content: bytes) -> N
     """The error is one line."""
     workshop.add("m", content)
     with pytest.raises(EngineError, match="is not a TensorFlow GraphDef"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_truncated_graph_is_refused(workshop: Any) -> None:
@@ -156,7 +156,7 @@ def test_a_truncated_graph_is_refused(workshop: Any) -> None:
     for index, length in enumerate(range(0, len(data), len(data) // 40)):
         workshop.add(f"cut-{index}", data[:length])
         with pytest.raises(EngineError):
-            workshop.repository.load(f"cut-{index}")
+            workshop.open(f"cut-{index}")
 
 
 def test_a_constant_with_a_wrong_type_is_refused(workshop: Any) -> None:
@@ -165,7 +165,7 @@ def test_a_constant_with_a_wrong_type_is_refused(workshop: Any) -> None:
     next(node for node in graph.node if node.op == "Const").attr["dtype"].type = tf.int64.as_datatype_enum
     workshop.add("m", graph)
     with pytest.raises(EngineError, match="has contradictory dtypes: the file is damaged"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
@@ -174,7 +174,7 @@ def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
     next(node for node in graph.node if node.op == "ArgMax").op = "OfAnotherWorld"
     workshop.add("m", graph)
     with pytest.raises(EngineError, match=r"cannot load this graph: .*OfAnotherWorld"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
 
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=peeking))
     with pytest.raises(EngineError, match=r"\(ReadFile\) accesses files or calls Python"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_model_that_fails_on_a_batch_serves_the_next_one(workshop: Any, pictures: Pictures) -> None:
@@ -196,7 +196,7 @@ def test_a_model_that_fails_on_a_batch_serves_the_next_one(workshop: Any, pictur
             return tf.identity(images)
 
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=dark_only))
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         with pytest.raises(InferenceError, match=r"^the model failed"):  # The vehicle is told: no path of this host.
             model.predict(np.full_like(pictures, 255))
         assert model.predict(pictures // 2).shape == (3, 8, 12)
@@ -215,7 +215,7 @@ def test_an_unknown_device_is_refused(workshop: Any, device: str, problem: str) 
     """A typing mistake must not select the CPU."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
     with pytest.raises(DeviceError, match=problem):
-        workshop.repository.load("m", Placement(device=device))
+        workshop.open("m", Placement(device=device))
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="this machine has a GPU")
@@ -224,8 +224,8 @@ def test_a_missing_gpu_is_an_error_and_auto_selects_the_cpu(workshop: Any) -> No
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
     for device in ("gpu", "gpu:0", "gpu:3"):
         with pytest.raises(DeviceError, match="sees no GPU on this machine: use cpu"):
-            workshop.repository.load("m", Placement(device=device))
-    with workshop.repository.load("m", Placement(device="auto")) as model:
+            workshop.open("m", Placement(device=device))
+    with workshop.open("m", Placement(device="auto")) as model:
         assert model.device == "cpu"
 
 
@@ -263,7 +263,7 @@ def test_a_saved_model_equals_the_direct_call(workshop: Any, pictures: Pictures,
         output={"tensor": key, "kind": kind},
         batching={"max_size": 2},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     loaded = tf.saved_model.load(str(folder / "saved")).signatures["street"]
     ours = loaded(image=pictures.astype(np.float32), zoom=tf.constant(2.0))["best"].numpy()
@@ -283,7 +283,7 @@ def test_a_signature_without_the_named_keys_is_refused(workshop: Any, changes: d
     manifest = {"input": {"tensor": "image"}, "output": {"tensor": "best"}, "signature": "street"} | changes
     workshop.add("m", _save_street(workshop), format="saved_model", file="saved", **manifest)
     with pytest.raises(EngineError, match=problem):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
@@ -295,10 +295,10 @@ def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
 
     workshop.add("damaged", damaged, format="saved_model", file="saved")
     with pytest.raises(EngineError, match="cannot load this SavedModel"):
-        workshop.repository.load("damaged")
+        workshop.open("damaged")
     workshop.add("folder", Path.mkdir, format="saved_model", file="saved")
     with pytest.raises(EngineError, match="is not a SavedModel"):
-        workshop.repository.load("folder")
+        workshop.open("folder")
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
@@ -318,7 +318,7 @@ def test_a_keras_file_equals_the_model_in_inference_mode(workshop: Any, pictures
         output={"tensor": "scores", "kind": "scores"},
         batching={"max_size": 3},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     np.testing.assert_array_equal(masks, np.argmax(network(pictures.astype(np.float32), training=False), axis=-1))
 
@@ -336,5 +336,5 @@ def test_a_file_of_another_format_is_not_a_keras_model(workshop: Any, suffix: st
     """The error is one line, whatever Keras or HDF5 raise."""
     workshop.add("m", b"nothing of the kind", format="keras", file=f"model.{suffix}")
     with pytest.raises(EngineError, match="cannot load this file") as caught:
-        workshop.repository.load("m")
+        workshop.open("m")
     assert "\n" not in str(caught.value)

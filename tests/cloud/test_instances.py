@@ -71,7 +71,7 @@ def test_the_placement_sets_the_number_of_instances(tmp_path: Path) -> None:
     """The batcher starts one thread for each."""
     name = tiny_models.write(tmp_path, "classification")
     loader = ModelLoader(Repository(tmp_path), Placement(device="cpu", instances=2))
-    with loader.load(name) as loaded:
+    with loader.load(loader.find(name)) as loaded:
         assert loaded.instances == 2
 
 

@@ -16,6 +16,7 @@ _CHILD = """
 import os
 from pathlib import Path
 import numpy as np
+from cloud.models.opening import open_model
 from cloud.models.repository import Repository, default_root
 from shared.runtime import malloc
 def held():
@@ -25,7 +26,7 @@ def left():
     malloc.trim()
     return before - held()
 malloc.retain()
-model = Repository(default_root()).load("road-small")
+model = open_model(Repository(default_root()).find("road-small"))
 opened = left()
 model.infer(np.zeros((1, *model.input_shape), np.uint8))
 tuned = left()

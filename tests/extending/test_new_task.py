@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from edge.config import EdgeConfig
 from edge.run import run
@@ -111,7 +112,7 @@ def test_a_new_task_runs_from_the_camera_to_the_files(
     for index, rgb in enumerate(pictures):
         cv2.imwrite(str(frames / f"{index}.png"), rgb[..., ::-1])
     config = EdgeConfig(broker=embedded_url, vehicle=out.name, model="stereo", out=out, closed_loop=True, codec="raw")
-    with _repository(tmp_path / "models").load("stereo") as model, worker(embedded_url, model):
+    with ModelLoader(_repository(tmp_path / "models")).open("stereo") as model, worker(embedded_url, model):
         assert run(str(frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
     check(list(read_rows(out)))
     lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
 from modelling.export.tensorflow_export import serving_function
@@ -58,8 +59,8 @@ def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
     network.set_weights([weights[f"{layer.name}.{each.name}"] for layer in network.layers for each in layer.weights])
     direct = tf.function(serving_function(network, small.output, small.height, small.width), autograph=False)
     with (
-        repository.load("road-small", Placement(device="cpu")) as frozen,
-        repository.load("road-small-saved-model", Placement(device="cpu")) as saved,
+        ModelLoader(repository, Placement(device="cpu")).open("road-small") as frozen,
+        ModelLoader(repository, Placement(device="cpu")).open("road-small-saved-model") as saved,
     ):
         for seed in range(3):
             batch = images(seed, (1, 64, 104, 3))
@@ -78,8 +79,8 @@ def test_a_model_with_another_name_and_any_batch_size_gives_the_same_labels(
     assert folder == tmp_path / "other"
     batch = np.concatenate([images(seed, (1, 64, 104, 3)) for seed in range(3)])
     with (
-        repository.load("road-small", Placement(device="cpu")) as shipped,
-        Repository(tmp_path).load("other", Placement(device="cpu"), 3) as built,
+        ModelLoader(repository, Placement(device="cpu")).open("road-small") as shipped,
+        ModelLoader(Repository(tmp_path), Placement(device="cpu"), max_batch=3).open("other") as built,
     ):
         assert (built.max_batch_size, built.manifest.format) == (3, form.value)
         expected = shipped.predict(batch)
@@ -95,8 +96,8 @@ def test_a_keras_file_opens_without_custom_layers(labels: Labels, tmp_path: Path
     build(untrained, tmp_path, labels, formats=[Format.KERAS], name="keras-form")
     batch = images(3, (1, 72, 104, 3))
     with (
-        Repository(tmp_path).load(name, Placement(device="cpu")) as own,
-        Repository(tmp_path).load("keras-form", Placement(device="cpu")) as built,
+        ModelLoader(Repository(tmp_path), Placement(device="cpu")).open(name) as own,
+        ModelLoader(Repository(tmp_path), Placement(device="cpu")).open("keras-form") as built,
     ):
         agreement = np.mean(own.predict(batch) == built.predict(batch))
     assert agreement > 0.999  # Another order of sums may resolve near-ties differently.
@@ -136,7 +137,7 @@ def test_an_untrained_model_is_marked_and_reproducible(labels: Labels, tmp_path:
     masks = []
     for root in (tmp_path / "a", tmp_path / "b"):
         build(untrained, root, labels)
-        with Repository(root).load("road-large", Placement(device="cpu")) as model:
+        with ModelLoader(Repository(root), Placement(device="cpu")).open("road-large") as model:
             assert not model.card.trained
             masks.append(model.predict(images(1, (1, 64, 96, 3))))
     first, second = masks
@@ -148,14 +149,14 @@ def test_score_models_have_twenty_classes_of_which_eight_are_unused(labels: Labe
     scored = replace(recipe("street-lite"), height=64, width=128)
     build(scored, tmp_path, labels)
     repository = Repository(tmp_path)
-    manifest = repository.manifest("street-lite")
+    manifest = repository.find("street-lite").manifest
     assert (manifest.heads["mask"].kind, manifest.heads["mask"].tensor) == ("scores", "scores")
     assert manifest.input.dtype == "float32"
     assert manifest.input.scale == pytest.approx(1 / 255)
-    names = repository.card("street-lite").labels.names
+    names = repository.find("street-lite").card().labels.names
     assert names[:12] == labels.names
     assert names[12:] == tuple(f"unused-{number}" for number in range(12, 20))
-    with repository.load("street-lite", Placement(device="cpu")) as model:
+    with ModelLoader(repository, Placement(device="cpu")).open("street-lite") as model:
         assert model.predict(images(2, (1, 64, 128, 3))).shape == (1, 64, 128)
 
 

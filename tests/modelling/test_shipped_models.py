@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
 from modelling.training.dataset import TrainingView, generator, rendered_view
@@ -17,8 +18,8 @@ SEED = 970_001  # Not used for training or validation.
 def test_a_built_in_model_is_small_and_accepts_batches(name: str) -> None:
     """The files are part of the source distribution, and a worker batches the frames of several vehicles."""
     repository = Repository(default_root())
-    assert repository.file(name).stat().st_size < 6_000_000
-    manifest = repository.manifest(name)
+    assert repository.find(name).file().stat().st_size < 6_000_000
+    manifest = repository.find(name).manifest
     assert tuple(label.name for label in manifest.labels) == recipe(name).class_names
     assert (manifest.trained, manifest.batching.max_size) == (True, 8)
 
@@ -29,7 +30,7 @@ def test_the_classifier_recognises_each_weather() -> None:
     size = (weather_recipe.height, weather_recipe.width)
     views = [TrainingView(SEED, weather, 3.0) for weather in WEATHERS]
     images = np.stack([rendered_view(view, *size, generator(view))[1] for view in views])
-    with Repository(default_root()).load("road-weather", Placement(device="cpu")) as model:
+    with ModelLoader(Repository(default_root()), Placement(device="cpu")).open("road-weather") as model:
         scores = model.infer(images)["scores"]
     assert scores.argmax(axis=1).tolist() == list(range(len(WEATHERS)))
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
@@ -39,7 +40,7 @@ def test_the_detectors_best_box_is_on_an_object() -> None:
     """The distance of the centres is below half the size of the true box."""
     view = TrainingView(SEED, "overcast", 3.0)
     frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
-    with Repository(default_root()).load("road-objects", Placement(device="cpu")) as model:
+    with ModelLoader(Repository(default_root()), Placement(device="cpu")).open("road-objects") as model:
         outputs = model.infer(image[np.newaxis])
     boxes, scores = outputs["boxes"][0], outputs["scores"][0]
     assert boxes.shape == (76 * 121, 4)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
@@ -47,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(models: Path) -> Iterator[Model]:
     """Loads the tiny model once; the worker and direct calls share it."""
-    with Repository(models).load("tiny") as loaded:
+    with ModelLoader(Repository(models)).open("tiny") as loaded:
         yield loaded
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from edge.pacing.arrivals import Arrivals, poisson_ns
@@ -194,7 +195,7 @@ def test_frames_of_a_burst_are_inferred_in_batches(
     """The log contains the batch size, and each frame has its own mask."""
     out = tmp_path / "car-batch"
     with (
-        Repository(any_batch).load("tiny", max_batch=4) as batching,
+        ModelLoader(Repository(any_batch), max_batch=4).open("tiny") as batching,
         worker(mosquitto_url, batching, max_wait_ms=10_000.0),
     ):
         code, printed = play(pictures(16), mosquitto_url, out, closed_loop=True, burst=8, window=8, codec="raw")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench.report.document import write_report
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from edge.config import EdgeConfig
@@ -113,7 +114,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 def models(repository: Repository) -> Iterator[dict[str, Model]]:
     """Loads these models; the worker and direct calls share them."""
     with ExitStack() as stack:
-        yield {name: stack.enter_context(repository.load(name)) for name in repository.names()}
+        yield {name: stack.enter_context(ModelLoader(repository).open(name)) for name in repository.names()}
 
 
 @dataclass(frozen=True)

@@ -53,4 +53,4 @@ def test_the_repository_rejects_paths(path: str, tmp_path: Path) -> None:
         (tmp_path / name / "model.yaml").write_text("{}")
     assert repository.names() == ("road-small",)
     with pytest.raises(UnknownNameError, match="no model"):
-        repository.file(path)
+        repository.find(path).file()

@@ -5,18 +5,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from cloud.models.model import Model
+from cloud.models.repository import StoredModel
 from cloud.node import CloudNode, WorkerSettings
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages import topics
 from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.messages.frame import ResultMessage, pack_frame, unpack_result
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.mqtt.bus import Bus, MemoryBus, Properties
-from tests.support.tiny_model import Engine, frame, model
+from tests.support.tiny_model import CARD, Engine, frame, model
 
 WAIT_S = 60.0
 
@@ -42,21 +43,23 @@ class FakeRepository:
         """See Repository."""
         return self.stock[name]
 
-    def card(self, name: str, version: str | None = None) -> ModelCard:
+    def find(self, name: str, version: str | None = None) -> StoredModel:
         """See Repository."""
         if name not in self.stock:
             raise UnknownNameError("model", name, self.stock)
-        return model(name=name, version=version or self.stock[name][-1]).card
+        manifest = model().manifest.with_labels(CARD.labels)
+        manifest = manifest.model_copy(update={"version": version or self.stock[name][-1]})
+        return StoredModel(name, Path(), Path(), manifest)
 
-    def load(self, name: str, version: str | None = None) -> Model:
+    def load(self, stored: StoredModel) -> Model:
         """See ModelLoader."""
-        card = self.card(name, version)
+        name, version = stored.name, stored.version
         self.began.set()
         assert self.gate.wait(WAIT_S)
-        if (name, card.version) in self.broken:
+        if (name, version) in self.broken:
             raise SkylaneError(f"{name} cannot be run")
-        engine = self.engines[name, card.version] = Engine()
-        return model(name=name, version=card.version, engine=engine)
+        engine = self.engines[name, version] = Engine()
+        return model(name=name, version=version, engine=engine)
 
 
 class WorkerRig:
@@ -130,7 +133,7 @@ def open_worker(
 ) -> Iterator[WorkerRig]:
     """A worker `w` that serves these models of the repository, until the block ends; on a bus in memory where none is given."""
     with nullcontext(bus) if bus else _memory_bus() as carrier:
-        models = [repository.load(*key) for key in served]
+        models = [repository.load(repository.find(*key)) for key in served]
         repository.began.clear()
         rig = WorkerRig(
             carrier, repository, models, WorkerSettings(worker="w", session="s9", **settings), with_loader=with_loader

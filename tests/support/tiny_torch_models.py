@@ -20,7 +20,8 @@ def write(repository: Repository, source: str, name: str) -> None:
     torch: Any = import_module("torch")
     task = source.removesuffix("-nan")
     weights = [
-        torch.from_numpy(each) for each in tiny_models.keras.saving.load_model(repository.file(source)).get_weights()
+        torch.from_numpy(each)
+        for each in tiny_models.keras.saving.load_model(repository.find(source).file()).get_weights()
     ]
     network = _network(torch, task, weights, nan_for_black=source != task)
     folder = repository.root / name

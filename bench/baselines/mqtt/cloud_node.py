@@ -29,7 +29,7 @@ class CallbackNode:
     """Replies to an image with an image, in the callback."""
 
     def __init__(self, models: Path, model: str) -> None:
-        self._card: ModelCard = Repository(models).card(model)
+        self._card: ModelCard = Repository(models).find(model).card()
         self._run = open_variant(VARIANTS["Session.run"], models, model)
         self._palette = palette_of(self._card.labels)
         self._times_ms: dict[str, float] = {}

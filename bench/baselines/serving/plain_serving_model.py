@@ -18,8 +18,8 @@ def export_scores_model(models: Path, model: str, folder: Path) -> Path:
     Raises:
         BenchError: the model has no scores.
     """
-    repository = Repository(models)
-    manifest = repository.manifest(model)
+    stored = Repository(models).find(model)
+    manifest = stored.manifest
     if manifest.output is None or manifest.output.kind is not OutputKind.SCORES:
         raise BenchError(f"{model} has no scores of pixels: choose a model that has, such as street-lite")
     served = manifest.model_copy(
@@ -29,7 +29,7 @@ def export_scores_model(models: Path, model: str, folder: Path) -> Path:
             "outputs": {"scores": OutputSection(tensor=manifest.output.tensor, kind=OutputKind.TENSOR)},
         }
     )
-    source = repository.file(model)
+    source = stored.file()
     model_folder = folder / model
     model_folder.mkdir(parents=True)
     copy = shutil.copytree if source.is_dir() else shutil.copyfile

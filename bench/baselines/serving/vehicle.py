@@ -50,7 +50,7 @@ class ServingVehicle:
 def main(way: str, address: str, models: Path, model: str, *, output: str, bag: Path, count: int) -> None:
     """Send one frame per request until the standard input is closed."""
     client = CLIENTS[way](address, model, output)
-    serve(ServingVehicle(client, Repository(models).card(model), read(bag, count)).send)
+    serve(ServingVehicle(client, Repository(models).find(model).card(), read(bag, count)).send)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from bench.load.playback import PlaybackSettings, encoded_frames, model_inputs
 from bench.peers.rig.function import MASK
 from cloud.engines.engine import Images
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.errors import SkylaneError
@@ -58,11 +59,11 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     formats = import_module("cloud.engines.tensorflow.graphdef")
     rewriting = import_module("cloud.engines.tensorflow.graph_rewriting")
     tf = import_module("cloud.engines.tensorflow.runtime").tf
-    repository = Repository(models)
-    manifest = repository.manifest(model)
+    stored = Repository(models).find(model)
+    manifest = stored.manifest
     if len(task_named(manifest.task).heads) != 1:
         raise SkylaneError(f"{model} is a model for {manifest.task}: choose one with a single output, such as a mask")
-    frozen = formats.read_frozen_graph(repository.file(model), manifest)
+    frozen = formats.read_frozen_graph(stored.file(), manifest)
     joined = replace(frozen, graph=rewriting.defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
     whole = graphs.assemble(joined, manifest, 1)
     (head,) = whole.heads.values()
@@ -86,7 +87,7 @@ def jobs(plans: Mapping[str, PlaybackSettings]) -> dict[str, Sequence[Job]]:
         SkylaneError: a source or the model cannot be used.
     """
     ((models, name),) = {(plan.models, plan.model) for plan in plans.values()}
-    with Repository(models).load(name, Placement(device="cpu"), engine="tensorflow") as model:
+    with ModelLoader(Repository(models), Placement(device="cpu"), engine="tensorflow").open(name) as model:
         return {each: _jobs(plan, model) for each, plan in plans.items()}
 
 

@@ -196,5 +196,5 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
             )
             for number in range(setup.workers)
         ]
-        card = Repository(variant.root).card(variant.name)
+        card = Repository(variant.root).find(variant.name).card()
         yield ProcessSession(plan, broker, workers, ports, card=card, logs=logs)

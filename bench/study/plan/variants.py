@@ -69,7 +69,7 @@ class ModelVariants:
         """
         name = setup.model
         self.check((setup,))
-        manifest = self._models.manifest(name)
+        manifest = self._models.find(name).manifest
         form = _format(setup, manifest)
         is_suitable = manifest.format == form and not _needs_quantising(setup, manifest)
         has_weights = name in RECIPES and RECIPES[name].trained
@@ -92,7 +92,7 @@ class ModelVariants:
         if not (self._built / name).exists():
             draft = self._built / f"{name}.part"
             rmtree(draft, ignore_errors=True)
-            copytree(self._models.folder(name), draft)
+            copytree(self._models.find(name).folder, draft)
             draft.rename(self._built / name)
         return ModelVariant(self._built, name)
 

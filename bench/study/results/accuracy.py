@@ -32,7 +32,7 @@ def check_accuracy(plan: StudyPlan, models: Iterable[str], repository: Repositor
         SkylaneError: A model is no segmentation, or the bag has no true labels.
     """
     for model in sorted(set(models)):
-        task = repository.manifest(model).task
+        task = repository.find(model).manifest.task
         if task != "segmentation":
             raise EvaluationError(
                 f"accuracy: true compares masks, and model {model!r} is for {task}: use models for segmentation, or "

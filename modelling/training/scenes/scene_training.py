@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.building import build
 from modelling.frameworks import keras
@@ -96,7 +97,7 @@ def train(
     weights = fold(train_network(recipe, training, folder, settings, report, start=start))
     minutes = (time.monotonic() - began) / 60
     build(recipe, folder / "models", labels, weights)
-    with Repository(folder / "models").load(recipe.name, Placement(device="cpu")) as model:
+    with ModelLoader(Repository(folder / "models"), Placement(device="cpu")).open(recipe.name) as model:
         metrics = validate_model(model, recipe.output, validation)
     document = _document(recipe, replace(settings, steps=steps), minutes, metrics)
     (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

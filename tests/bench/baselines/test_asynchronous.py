@@ -7,6 +7,7 @@ from bench.baselines import asynchronous
 from bench.baselines.asynchronous import Stopwatch
 from bench.baselines.mqtt.palette import Palette, encode_mask
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 from shared.imaging.mask_codecs import Mask
@@ -25,7 +26,7 @@ def test_queued_and_synchronous_execution_compute_the_same_mask(models: Path, mo
     for queued in (False, True):
         times = watch.time({"queued": queued})
         assert set(times) == {"prediction", "postprocessing"}
-    with Repository(models).load("tiny") as model:
+    with ModelLoader(Repository(models)).open("tiny") as model:
         expected = model.predict(warmup_images(64, 96, 1))[0]
     assert [np.array_equal(mask, expected) for mask, _ in masks] == [True, True]
     assert [is_synchronous for _, is_synchronous in masks] == [True, False]

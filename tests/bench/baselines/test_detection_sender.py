@@ -4,13 +4,14 @@ import pytest
 
 from bench.baselines.detection_sender import DetectionSender
 from bench.harness.comparison import BenchError
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from tests.support.gateway import open_gateway
 
 
 def test_files_are_uploaded_one_after_the_other(models: Path, bag: Path) -> None:
     """A baseline that is rejected quickly would look fast."""
-    with Repository(models).load("tiny") as model, open_gateway(model) as doors:
+    with ModelLoader(Repository(models)).open("tiny") as model, open_gateway(model) as doors:
         sender = DetectionSender(doors.http, "tiny", bag, 2)
         for frame in (0, 1, 2):  # The third file is the first again.
             times = sender.send({"frame": frame})

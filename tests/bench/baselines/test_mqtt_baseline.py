@@ -16,6 +16,7 @@ from bench.baselines.mqtt.vehicle import Publisher
 from bench.harness.comparison import BenchError
 from bench.harness.environment import free_port
 from bench.load.playback import PlaybackSettings
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 
@@ -34,7 +35,7 @@ def test_a_frame_is_returned_as_a_coloured_mask(port: int, models: Path, bag: Pa
     node = CallbackNode(models, "tiny")
     client = plain_client.connect(port, plain_client.FRAMES, node.on_image)
     vehicle = Publisher(port, bag, 2)
-    with Repository(models).load("tiny") as model:
+    with ModelLoader(Repository(models)).open("tiny") as model:
         for frame in (0, 1):
             times = vehicle.send({"frame": frame, "keep": str(tmp_path)})
             cloud = node.last_times({})

@@ -18,6 +18,7 @@ import yaml
 
 from bench.harness.environment import sample_bag
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.evaluation.segmentation import evaluate_segmentation
 from shared.hashing import tree_sha256
@@ -164,7 +165,7 @@ def test_the_accuracy_of_a_run_is_that_of_the_model_on_the_same_frames(
     code, output, errors = _run_to_end(file, models)
     assert code == 0, output + errors
     monkeypatch.chdir(tmp_path)
-    model = Repository(models).load("tiny")
+    model = ModelLoader(Repository(models)).open("tiny")
     expected = evaluate_segmentation(model, sample_bag(3, width=192, height=128)).mean_iou
     runs = pd.read_csv("study/runs.csv").set_index("cell")
     assert runs.loc["raw.default-resize_at.1-vehicle", "mean_iou"] == pytest.approx(expected)

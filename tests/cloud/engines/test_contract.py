@@ -16,6 +16,7 @@ from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.placement import Placement
 from cloud.engines.table import ENGINES
 from cloud.models.agreement import agreement
+from cloud.models.loader import ModelLoader
 from cloud.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
 from cloud.models.repository import Repository
 from modelling.conversion.conversion import convert
@@ -69,14 +70,14 @@ class Models:
     def reference(self, task: str, count: int) -> Outputs:
         """Returns TensorFlow's outputs, computed one image at a time."""
         if task not in self._references:
-            with self.repository.load(self.name(task, "keras"), engine="tensorflow") as model:
+            with ModelLoader(self.repository, engine="tensorflow").open(self.name(task, "keras")) as model:
                 outputs = [model.infer(image[np.newaxis]) for image in tiny_models.noise(count)]
             self._references[task] = {head: np.concatenate([each[head] for each in outputs]) for head in outputs[0]}
         return self._references[task]
 
     def with_changed_manifest(self, form: str, folder: Path, change: Callable[[dict[str, Any]], None]) -> Repository:
         """Returns a repository with one model `m`: a segmentation with a changed manifest."""
-        shutil.copytree(self.repository.folder(self.name("segmentation", form)), folder / "m")
+        shutil.copytree(self.repository.find(self.name("segmentation", form)).folder, folder / "m")
         path = folder / "m" / MANIFEST_NAME
         manifest = yaml.safe_load(path.read_text())
         manifest.pop("name", None)
@@ -112,7 +113,7 @@ def test_outputs_equal_those_of_tensorflow(models: Models, case: tuple[str, str]
     engine, form = case
     reference = models.reference(task, 3)
     name, placement = models.name(task, form), Placement(device="cpu", intra_threads=1)
-    with models.repository.load(name, placement, engine=engine) as model:
+    with ModelLoader(models.repository, placement, engine=engine).open(name) as model:
         assert model.engine_name == engine
         assert model.device == (model.manifest.remote.address if model.manifest.remote else "cpu")
         for count in (3, 1):
@@ -131,7 +132,7 @@ def test_outputs_are_not_overwritten_by_the_next_batch(models: Models, case: tup
     """The worker encodes masks while the next batch is inferred."""
     engine, form = case
     first, second = tiny_models.noise(2)[:1], tiny_models.noise(2)[1:]
-    with models.repository.load(models.name("segmentation", form), engine=engine) as model:
+    with ModelLoader(models.repository, engine=engine).open(models.name("segmentation", form)) as model:
         mask = model.predict(first)
         before = mask.copy()
         assert (model.predict(second) != before).any()
@@ -142,7 +143,7 @@ def test_outputs_are_not_overwritten_by_the_next_batch(models: Models, case: tup
 def test_an_engine_can_be_used_in_another_thread_and_closed_twice(models: Models, case: tuple[str, str]) -> None:
     """The worker loads models in one thread and runs them in another."""
     engine, form = case
-    model = models.repository.load(models.name("segmentation", form), engine=engine)
+    model = ModelLoader(models.repository, engine=engine).open(models.name("segmentation", form))
     masks: list[Any] = []
     thread = threading.Thread(target=lambda: masks.append(model.predict(tiny_models.noise(1))))
     thread.start()
@@ -155,7 +156,7 @@ def test_an_engine_can_be_used_in_another_thread_and_closed_twice(models: Models
 def test_nan_in_the_outputs_raises_an_inference_error(models: Models, case: tuple[str, str]) -> None:
     """NaN must not be reported as a score or a box; the next image works again."""
     engine, form = case
-    with models.repository.load(models.name("tensors", form, nan_for_black=True), engine=engine) as model:
+    with ModelLoader(models.repository, engine=engine).open(models.name("tensors", form, nan_for_black=True)) as model:
         shape = (1, tiny_models.HEIGHT, tiny_models.WIDTH, 3)
         with pytest.raises(InferenceError, match=r"^the model returned NaN"):
             model.infer(np.zeros(shape, np.uint8))
@@ -172,7 +173,7 @@ def test_a_wrong_tensor_name_is_reported(models: Models, case: tuple[str, str], 
 
     repository = models.with_changed_manifest(form, tmp_path, rename)
     with pytest.raises(EngineError, match=f"no {end}") as caught:
-        repository.load("m", engine=engine)
+        ModelLoader(repository, engine=engine).open("m")
     assert "\n" not in str(caught.value)
 
 
@@ -186,7 +187,7 @@ def test_a_wrong_image_size_in_the_manifest_is_refused(models: Models, case: tup
         manifest["input"]["height"] += 1
 
     with pytest.raises(EngineError):
-        models.with_changed_manifest(form, tmp_path, enlarge).load("m", engine=engine)
+        ModelLoader(models.with_changed_manifest(form, tmp_path, enlarge), engine=engine).open("m")
 
 
 def test_a_truncated_file_is_refused(models: Models, case: tuple[str, str], tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_truncated_file_is_refused(models: Models, case: tuple[str, str], tmp_
         file.write_bytes(content[: int(len(content) * share)])
         manifest_path.write_text(yaml.safe_dump(manifest | {"sha256": tree_sha256(path)}))
         with pytest.raises(EngineError) as caught:
-            repository.load("m", engine=engine)
+            ModelLoader(repository, engine=engine).open("m")
         assert "\n" not in str(caught.value)
 
 
@@ -216,15 +217,15 @@ def test_an_invalid_device_name_is_refused(models: Models, case: tuple[str, str]
     """A typo must not silently run on the CPU."""
     engine, form = case
     with pytest.raises(DeviceError, match="is not a device: use auto, cpu or gpu:N"):
-        models.repository.load(models.name("segmentation", form), Placement(device="gpu:x"), engine=engine)
+        ModelLoader(models.repository, Placement(device="gpu:x"), engine=engine).open(models.name("segmentation", form))
 
 
 def test_a_missing_gpu_is_refused(models: Models, case: tuple[str, str]) -> None:
     """A measurement on a requested GPU must not silently use the CPU."""
     engine, form = case
     name = models.name("segmentation", form)
-    with models.repository.load(name, engine=engine) as model:
+    with ModelLoader(models.repository, engine=engine).open(name) as model:
         if model.device.startswith("gpu"):
             pytest.skip("this machine has a GPU")
     with pytest.raises(DeviceError, match="sees no GPU on this machine"):
-        models.repository.load(name, Placement(device="gpu"), engine=engine)
+        ModelLoader(models.repository, Placement(device="gpu"), engine=engine).open(name)

@@ -165,7 +165,7 @@ def test_a_worker_without_a_repository_serves_what_it_was_given() -> None:
 def test_without_shared_subscriptions_a_model_of_another_worker_is_not_loaded() -> None:
     """Both workers would reply to every frame."""
     repository = FakeRepository(**TWO)
-    rival = NodeStatus(NodeState.ONLINE, "s8", 1, (repository.card("other"),))
+    rival = NodeStatus(NodeState.ONLINE, "s8", 1, (repository.find("other").card(),))
     with MemoryBus() as bus:
         bus.publish(topics.WORKER_STATUS.of(worker="rival"), pack_status(rival), qos=1, retained=True)
         with open_worker(repository, bus=bus) as rig:

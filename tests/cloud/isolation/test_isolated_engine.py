@@ -18,6 +18,7 @@ from cloud.engines.placement import Placement, Precision
 from cloud.engines.table import ENGINES, EngineEntry
 from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
+from cloud.models.loader import ModelLoader
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
@@ -54,8 +55,10 @@ def test_outputs_equal_those_of_the_engine_itself(
 
     workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     repository = workshop.repository
-    with repository.load("small") as direct:
-        isolated = IsolatedEngine(repository.file("small"), repository.manifest("small"), Placement(device="cpu"))
+    with ModelLoader(repository).open("small") as direct:
+        isolated = IsolatedEngine(
+            repository.find("small").file(), repository.find("small").manifest, Placement(device="cpu")
+        )
         try:
             assert (isolated.name, isolated.device, isolated.precision) == ("tensorflow", "cpu", Precision.FP32)
             assert isolated.batch_size is None

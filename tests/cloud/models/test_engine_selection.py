@@ -11,7 +11,7 @@ from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
-from cloud.models.engine_selection import select_engine
+from cloud.models.engine_selection import EngineChoice, select_engine
 from shared.errors import SkylaneError
 
 
@@ -28,18 +28,30 @@ def _add(workshop: Any, name: str = "m", **changes: Any) -> Any:
 
 
 def _sha256(workshop: Any, name: str) -> str:
-    return str(workshop.repository.manifest(name).sha256)
+    return str(workshop.repository.find(name).manifest.sha256)
+
+
+def _select(workshop: Any, placement: Placement = Placement()) -> EngineChoice:  # noqa: B008 - frozen.
+    return select_engine(workshop.repository, workshop.repository.find("m"), placement)
+
+
+def _candidates(workshop: Any) -> set[str]:
+    return {each.stored.name for each in candidates(workshop.repository, workshop.repository.find("m"))}
+
+
+def _reference(workshop: Any, name: str) -> str:
+    return reference(workshop.repository, workshop.repository.find(name)).stored.name
 
 
 def test_the_choice_is_described_and_cached(workshop: Any, cache: Path) -> None:
     """The model keeps its name, and the next start does not measure."""
     _add(workshop, engine="auto")
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert "engine auto: " in model.describe()
         assert "measured now" in model.describe()
         assert model.card.name == "m"
     assert cache.is_file()
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert "remembered from 20" in model.describe()
 
 
@@ -52,9 +64,9 @@ def test_a_converted_model_below_the_floor_is_refused(workshop: Any) -> None:
         converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
         agreement=1.0,
     )
-    choice = select_engine(workshop.repository, "m")
-    assert choice.model == "m"
-    assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.refused)
+    choice = _select(workshop)
+    assert choice.candidate.stored.name == "m"
+    assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.measurement.refused)
 
 
 def test_a_converted_model_serves_under_the_name_of_its_source(workshop: Any) -> None:
@@ -62,51 +74,50 @@ def test_a_converted_model_serves_under_the_name_of_its_source(workshop: Any) ->
     _add(workshop)
     source = _sha256(workshop, "m")
     _add(workshop, "m-copy", converted_from={"model": "m", "sha256": source})
-    found = candidates(workshop.repository, "m")
-    assert {each.model for each in found} == {"m", "m-copy"}
-    assert reference(workshop.repository, "m-copy").model == "m"
+    assert _candidates(workshop) == {"m", "m-copy"}
+    assert _reference(workshop, "m-copy") == "m"
 
 
 def test_a_model_converted_from_other_weights_is_no_candidate(workshop: Any) -> None:
     """The source has been retrained since."""
     _add(workshop)
     _add(workshop, "m-old", converted_from={"model": "m", "sha256": "0" * 64})
-    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+    assert _candidates(workshop) == {"m"}
 
 
 def test_a_changed_file_is_measured_again(workshop: Any) -> None:
     """The cached choice belongs to the old file."""
     folder = _add(workshop)
-    assert not select_engine(workshop.repository, "m").remembered
-    assert select_engine(workshop.repository, "m").remembered
+    assert not _select(workshop).remembered
+    assert _select(workshop).remembered
     (folder / "model.yaml").unlink()
     (folder / "model.pb").unlink()
     folder.rmdir()
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores + 1.0, -1)))
-    assert not select_engine(workshop.repository, "m").remembered
+    assert not _select(workshop).remembered
 
 
 @pytest.mark.parametrize(
-    "content", ["", "no json", "[]", '{"form": 1}', '{"form": 1, "choices": []}', '{"form": 9, "choices": {}}']
+    "content", ["", "[]", '{"form": 2}', '{"form": 2, "choices": []}', '{"form": 9, "choices": {}}']
 )
 def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path, content: str) -> None:
     """It must not end the start of a worker."""
     cache.write_text(content)
     _add(workshop)
-    assert not select_engine(workshop.repository, "m").remembered
-    assert select_engine(workshop.repository, "m").remembered
+    assert not _select(workshop).remembered
+    assert _select(workshop).remembered
     assert len(json.loads(cache.read_text())["choices"]) == 1
 
 
 def test_a_cached_choice_with_other_fields_is_measured_again(workshop: Any, cache: Path) -> None:
     """An older release may have written it."""
     _add(workshop)
-    select_engine(workshop.repository, "m")
+    _select(workshop)
     document = json.loads(cache.read_text())
     for key in document["choices"]:
-        document["choices"][key] = {"engine": "tensorflow"}
+        document["choices"][key] = {"chosen": "m 1 on tensorflow fp32"}
     cache.write_text(json.dumps(document))
-    assert not select_engine(workshop.repository, "m").remembered
+    assert not _select(workshop).remembered
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -116,27 +127,27 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     cache.write_text("a file where a folder is wanted")
     monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(cache))
     _add(workshop)
-    assert select_engine(workshop.repository, "m").asked == "m"
+    assert _select(workshop).asked.name == "m"
 
 
 def test_an_unsupported_precision_is_an_error(workshop: Any) -> None:
     """No other precision is used instead."""
     _add(workshop)
     with pytest.raises(SkylaneError, match="model m: no engine is suitable"):
-        select_engine(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
+        _select(workshop, Placement(precision=Precision.INT8))
 
 
 def test_a_cached_choice_that_is_not_a_candidate_is_measured_again(workshop: Any, cache: Path) -> None:
     """The cache file may have been edited."""
     _add(workshop)
-    select_engine(workshop.repository, "m")
+    _select(workshop)
     document = json.loads(cache.read_text())
     for key in document["choices"]:
-        document["choices"][key] |= {"engine": "tflite", "speed": "fast"}
+        document["choices"][key] |= {"chosen": "m 1 on tflite fp32"}
     cache.write_text(json.dumps(document))
-    choice = select_engine(workshop.repository, "m")
+    choice = _select(workshop)
     assert not choice.remembered
-    assert choice.engine != "tflite"
+    assert choice.candidate.engine != "tflite"
     str(choice)
 
 
@@ -145,9 +156,9 @@ def test_an_invalid_manifest_of_another_model_is_ignored(workshop: Any) -> None:
     _add(workshop)
     (workshop.root / "broken").mkdir()
     (workshop.root / "broken" / "model.yaml").write_text("format: [")
-    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+    assert _candidates(workshop) == {"m"}
     _add(workshop, "m-copy", converted_from={"model": "broken", "sha256": "0" * 64})
-    assert reference(workshop.repository, "m-copy").model == "m-copy"
+    assert _reference(workshop, "m-copy") == "m-copy"
 
 
 def test_a_converted_model_with_other_outputs_is_refused(workshop: Any) -> None:
@@ -160,9 +171,9 @@ def test_a_converted_model_with_other_outputs_is_refused(workshop: Any) -> None:
         task="classification",
         output={"kind": "logits"},
     )
-    choice = select_engine(workshop.repository, "m")
-    assert choice.model == "m"
-    assert any("of m-other" in reason and "the models are different" in reason for reason in choice.refused)
+    choice = _select(workshop)
+    assert choice.candidate.stored.name == "m"
+    assert any("of m-other" in reason and "the models are different" in reason for reason in choice.measurement.refused)
 
 
 def test_concurrent_starts_measure_once(workshop: Any, cache: Path) -> None:
@@ -170,10 +181,7 @@ def test_concurrent_starts_measure_once(workshop: Any, cache: Path) -> None:
     _add(workshop)
     found: list[bool] = []
     with engine_cache.measurement_lock():
-        others = [
-            threading.Thread(target=lambda: found.append(select_engine(workshop.repository, "m").remembered))
-            for _ in range(2)
-        ]
+        others = [threading.Thread(target=lambda: found.append(_select(workshop).remembered)) for _ in range(2)]
         for each in others:
             each.start()
         assert not cache.exists()

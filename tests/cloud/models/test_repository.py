@@ -32,10 +32,10 @@ def test_an_unknown_model_is_an_error_with_a_suggestion(workshop: Any) -> None:
     """Names are untrusted and must not lead out of the repository."""
     workshop.add("road-small", b"")
     with pytest.raises(UnknownNameError, match="no model 'road-smal': did you mean road-small"):
-        workshop.repository.load("road-smal")
+        workshop.open("road-smal")
     for name in ("../road-small", ".", "", str(workshop.root / "road-small")):
         with pytest.raises(UnknownNameError):
-            workshop.repository.load(name)
+            workshop.open(name)
 
 
 def test_a_card_is_made_from_the_manifest(workshop: Any) -> None:
@@ -49,7 +49,7 @@ def test_a_card_is_made_from_the_manifest(workshop: Any) -> None:
         labels=[{"name": "road", "colour": [1, 2, 3]}],
     )
     (folder / "model.pb").unlink()
-    card = workshop.repository.card("m")
+    card = workshop.repository.find("m").card()
     assert (card.name, card.version, card.trained, card.task) == ("m", "3", False, "segmentation")
     assert (card.height, card.width, card.layout, card.resize) == (8, 12, Layout.BGR8, Resize.LETTERBOX)
     assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
@@ -66,22 +66,22 @@ def test_a_manifest_is_read_again_only_if_it_was_changed(workshop: Any, monkeypa
 
     monkeypatch.setattr("cloud.models.repository.read_yaml", counted)
     repository = Repository(workshop.root)
-    assert [repository.card("m").version for _ in range(3)] == ["3"] * 3
+    assert [repository.find("m").card().version for _ in range(3)] == ["3"] * 3
     assert len(read) == 1
     changed = folder / "changed.yaml"
     changed.write_text((folder / "model.yaml").read_text().replace("version: 3", "version: 4"))
     changed.rename(folder / "model.yaml")
-    assert repository.card("m").version == "4"
+    assert repository.find("m").card().version == "4"
 
 
 def test_a_label_file_must_be_in_the_repository(workshop: Any) -> None:
     """A container mounts only the repository."""
     (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
     workshop.add("m", b"", labels=[], labels_file="../street.yaml")
-    assert workshop.repository.card("m").labels.names == ("road",)
+    assert workshop.repository.find("m").card().labels.names == ("road",)
     workshop.add("outside", b"", labels=[], labels_file="../../street.yaml")
     with pytest.raises(ConfigError, match=r"labels_file: '../../street\.yaml' is outside the repository"):
-        workshop.repository.card("outside")
+        workshop.repository.find("outside").card()
 
 
 @pytest.mark.parametrize("engine", ["tensorflow", "openvino"])
@@ -91,7 +91,7 @@ def test_labels_of_a_file_must_cover_the_classes(workshop: Any, engine: str) -> 
     graph = workshop.graph(lambda scores: scores)
     workshop.add("m", graph, labels=[], labels_file="../street.yaml", output={"kind": "scores"})
     with pytest.raises(SkylaneError, match="gives 5 scores where the manifest has 1 labels"):
-        workshop.repository.load("m", engine=engine)
+        workshop.open("m", engine=engine)
 
 
 def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
     graph = workshop.graph(lambda scores: tf.ones_like(tf.argmax(scores, -1)))
     workshop.add("m", graph, labels=labels)
     with (
-        workshop.repository.load("m") as model,
+        workshop.open("m") as model,
         pytest.raises(OutputError, match="m answers class 1, but names only 1: name all classes in labels"),
     ):
         model.warm_up()
@@ -117,7 +117,7 @@ def test_an_unsupported_tensor_is_an_error_at_load(workshop: Any, answer: Any, p
     """Otherwise the first vehicle would find it."""
     outputs = {"mean": {"tensor": "prediction:0", "kind": "tensor"}}
     workshop.add("m", workshop.graph(answer), task="tensors", outputs=outputs, output=None)
-    with pytest.raises(SkylaneError, match=problem), workshop.repository.load("m") as model:
+    with pytest.raises(SkylaneError, match=problem), workshop.open("m") as model:
         model.warm_up()
 
 
@@ -152,16 +152,16 @@ def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], 
         path = folder / "model.yaml"
         path.write_text(path.read_text().replace("file: model.pb", f"file: {changes['file']}"))
     with pytest.raises(ConfigError, match=problem) as caught:
-        workshop.repository.manifest("m")
+        workshop.repository.find("m")
     assert "\n" not in str(caught.value)
 
 
 def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
     """`model inspect` and `model build` write what the repository reads."""
     folder = workshop.add("m", b"", trained=False, input={"mean": [1, 2, 3], "constants": {"keep_prob:0": 1.0}})
-    manifest = workshop.repository.manifest("m")
+    manifest = workshop.repository.find("m").manifest
     (folder / "model.yaml").write_text(manifest.to_yaml())
-    assert workshop.repository.manifest("m") == manifest
+    assert workshop.repository.find("m").manifest == manifest
 
 
 def test_a_changed_file_is_refused(workshop: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_changed_file_is_refused(workshop: Any) -> None:
     folder = workshop.add("m", _graph(workshop))
     (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
     with pytest.raises(RepositoryError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
@@ -177,7 +177,7 @@ def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
     folder = workshop.add("m", b"")
     (folder / "model.pb").unlink()
     with pytest.raises(RepositoryError, match=r"model\.pb is missing: build it with `skylane model build m`"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> N
     (tmp_path / "elsewhere.pb").write_bytes(b"")
     (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
     with pytest.raises(RepositoryError, match="leads outside"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
@@ -201,7 +201,7 @@ def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
     (workshop.root / "several" / "2").symlink_to(outside)
     for name in ("m", "several"):
         with pytest.raises(RepositoryError, match="leads outside the repository: copy the model into it"):
-            workshop.repository.manifest(name)
+            workshop.repository.find(name)
 
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, mo
 
     monkeypatch.setattr(registry, "load", meanwhile)
     with pytest.raises(RepositoryError, match="it was changed or is incomplete"):
-        workshop.repository.load("m")
+        workshop.open("m")
     assert len(closed) == 1
 
 
@@ -259,14 +259,14 @@ def test_the_environment_sets_the_default_repository(monkeypatch: pytest.MonkeyP
 def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
     """TensorFlow's own message names internal tensors."""
     workshop.add("m", _graph(workshop))
-    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m needs uint8 N×8×12×3, got"):
+    with workshop.open("m") as model, pytest.raises(ImagesError, match="m needs uint8 N×8×12×3, got"):
         model.predict(images)
 
 
 def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
     """The first frame must not take longer than the second."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         took_ms = model.warm_up()
     assert len(took_ms) == 2
     assert all(took > 0 for took in took_ms)
@@ -275,7 +275,7 @@ def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
 def test_the_number_of_warm_up_runs_can_be_given(workshop: Any) -> None:
     """With 0 runs, a cold start can be measured."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert model.warm_up(0) == []
         assert len(model.warm_up(3)) == 3
 
@@ -283,7 +283,7 @@ def test_the_number_of_warm_up_runs_can_be_given(workshop: Any) -> None:
 def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reported times are those of a single image."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
-    with workshop.repository.load("m", max_batch=3) as model:
+    with workshop.open("m", max_batch=3) as model:
         sizes: list[int] = []
         infer = TensorFlowEngine.infer
 
@@ -299,7 +299,7 @@ def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatc
 def test_the_batch_size_can_be_given(workshop: Any, pictures: Any) -> None:
     """The masks do not depend on the batch size."""
     workshop.add("m", _graph(workshop), batching={"max_size": 2})
-    with workshop.repository.load("m") as usual, workshop.repository.load("m", max_batch=3) as model:
+    with workshop.open("m") as usual, workshop.open("m", max_batch=3) as model:
         assert (usual.max_batch_size, model.max_batch_size) == (2, 3)
         assert "batches of up to 3" in model.describe()
         np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
@@ -308,7 +308,7 @@ def test_the_batch_size_can_be_given(workshop: Any, pictures: Any) -> None:
 def test_a_fixed_batch_is_made_variable_if_a_larger_one_is_requested(workshop: Any, pictures: Any) -> None:
     """Exporters often fix a batch of one."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
-    with workshop.repository.load("m", max_batch=4) as free, workshop.repository.load("m", max_batch=1) as model:
+    with workshop.open("m", max_batch=4) as free, workshop.open("m", max_batch=1) as model:
         assert (free.max_batch_size, model.max_batch_size) == (4, 1)
         assert "fixed batch of 1, run one by one" in model.describe()
         np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
@@ -323,7 +323,7 @@ def test_a_fixed_batch_is_kept_if_a_larger_one_would_mix_images(workshop: Any) -
 
     graph = workshop.graph(answer, batch=1)
     workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
-    with workshop.repository.load("m", max_batch=4) as model:
+    with workshop.open("m", max_batch=4) as model:
         assert "fixed batch of 1" in model.describe()
 
 
@@ -342,10 +342,10 @@ def test_versions_may_have_dots(workshop: Any) -> None:
     for version in ("1.9", "1.10", "1.2.3", "beta"):
         (workshop.root / version).rename(workshop.root / "m" / version)
     assert workshop.repository.versions("m") == ("beta", "1.2.3", "1.9", "1.10")
-    assert workshop.repository.card("m").version == "1.10"
-    assert workshop.repository.card("m", "1.2.3").version == "1.2.3"
+    assert workshop.repository.find("m").card().version == "1.10"
+    assert workshop.repository.find("m", "1.2.3").card().version == "1.2.3"
     with pytest.raises(UnknownNameError):
-        workshop.repository.card("m", "..")
+        workshop.repository.find("m", "..").card()
 
 
 @pytest.mark.parametrize("version", ["..", ".1", "a/b", "1\n", ""])
@@ -353,4 +353,4 @@ def test_an_invalid_version_is_refused(workshop: Any, version: str) -> None:
     """The error comes at load, not with each frame."""
     workshop.add("m", b"", version=version)
     with pytest.raises(ConfigError, match="version"):
-        workshop.repository.manifest("m")
+        workshop.repository.find("m")

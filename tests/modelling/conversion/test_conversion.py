@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloud.engines.placement import Precision
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.conversion.conversion import ConvertedModel, convert
 from modelling.conversion.targets import ConversionError
@@ -27,8 +28,8 @@ def _convert(repository: Repository, target: str, name: str = "segmentation", **
 def test_the_manifest_names_the_source_and_the_agreement(repository: Repository) -> None:
     """`engine: auto` and `skylane model bench` read both; preprocessing and postprocessing are part of the file."""
     converted = _convert(repository, "onnx")
-    manifest = repository.manifest("converted")
-    source = repository.manifest("segmentation")
+    manifest = repository.find("converted").manifest
+    source = repository.find("segmentation").manifest
     assert manifest.converted_from is not None
     assert (manifest.converted_from.model, manifest.converted_from.sha256) == ("segmentation", source.sha256)
     assert manifest.agreement == converted.agreement >= manifest.agreement_floor
@@ -47,7 +48,7 @@ def test_a_second_conversion_is_compared_with_the_first_source(repository: Repos
     _convert(repository, "onnx")
     again = _convert(repository, "openvino", "converted", new_name="converted-again")
     assert again.reference == "segmentation"
-    assert again.manifest.converted_from == repository.manifest("converted").converted_from
+    assert again.manifest.converted_from == repository.find("converted").manifest.converted_from
 
 
 def test_fp16_keeps_nearly_all_labels(repository: Repository) -> None:
@@ -56,7 +57,7 @@ def test_fp16_keeps_nearly_all_labels(repository: Repository) -> None:
     for target, source in (("onnx", "segmentation"), ("tflite", "segmentation"), ("openvino", "graph")):
         converted = _convert(repository, target, source, new_name=f"half-{target}", precision=Precision.FP16)
         assert converted.agreement > 0.98
-        assert repository.manifest(f"half-{target}").precision is Precision.FP16
+        assert repository.find(f"half-{target}").manifest.precision is Precision.FP16
 
 
 def test_a_third_party_onnx_file_is_converted_with_its_scaling(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_third_party_onnx_file_is_converted_with_its_scaling(tmp_path: Path) -
     onnx_models.add(tmp_path, onnx_models.model())
     repository = Repository(tmp_path)
     _convert(repository, "openvino", "foreign")
-    with repository.load("converted") as model:
+    with ModelLoader(repository).open("converted") as model:
         images = tiny_models.noise(1)
         np.testing.assert_array_equal(model.predict(images), onnx_models.masks(images))
 

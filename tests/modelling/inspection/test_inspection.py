@@ -9,6 +9,7 @@ from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graphdef import MAX_OPERATIONS, dependent
 from cloud.engines.tensorflow.runtime import tf
 from cloud.engines.tensorflow.saved_model import saved_model_pb2
+from cloud.models.loader import ModelLoader
 from cloud.models.manifest import OutputKind
 from cloud.models.repository import Repository
 from modelling.inspection import graph_analysis
@@ -192,13 +193,13 @@ def test_the_written_folder_is_a_model_of_the_repository(tmp_path: Path) -> None
     folder = tmp_path / "models" / "foreign"
     write(found, folder)
     repository = Repository(tmp_path / "models")
-    assert repository.card("foreign").trained is False
-    with repository.load("foreign") as model:
+    assert repository.find("foreign").card().trained is False
+    with ModelLoader(repository).open("foreign") as model:
         assert model.predict(np.zeros((1, 8, 12, 3), np.uint8)).shape == (1, 8, 12)
     with pytest.raises(InspectionError, match=r"model\.yaml exists already: give --force"):
         write(found, folder)
     write(inspect(folder / "model.pb"), folder, replace=True)
-    assert repository.card("foreign").trained is True
+    assert repository.find("foreign").card().trained is True
 
 
 @pytest.mark.parametrize(

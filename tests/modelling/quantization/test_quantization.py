@@ -9,6 +9,7 @@ import yaml
 
 from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from modelling.quantization.calibration_frames import (
     CalibrationError,
@@ -75,14 +76,17 @@ def test_a_quantised_model_is_loaded_by_its_manifest(tmp_path: Path, precision: 
     """The manifest names the source, and the model gives nearly the same labels."""
     repository, frames = repository_in(tmp_path), random_frames()
     result = quantise(repository, "tiny", precision, frames, new_name="smaller")
-    manifest = repository.manifest("smaller")
+    manifest = repository.find("smaller").manifest
     assert manifest.precision is precision
     assert manifest.converted_from is not None
-    assert manifest.converted_from.sha256 == repository.manifest("tiny").sha256
+    assert manifest.converted_from.sha256 == repository.find("tiny").manifest.sha256
     assert manifest.agreement == result.agreement
     assert floor < result.agreement <= 1
     images = np.stack([each.image for each in frames.holdout])
-    with repository.load("tiny", Placement(device="cpu")) as tiny, repository.load("smaller") as smaller:
+    with (
+        ModelLoader(repository, Placement(device="cpu")).open("tiny") as tiny,
+        ModelLoader(repository).open("smaller") as smaller,
+    ):
         assert smaller.engine_name == "openvino"
         assert np.mean(tiny.predict(images) == smaller.predict(images)) == pytest.approx(result.agreement)
 
@@ -127,7 +131,7 @@ def test_a_quantised_model_is_not_quantised_again(tmp_path: Path) -> None:
 def test_a_bags_frames_are_split_into_calibration_and_holdout(tmp_path: Path) -> None:
     """The loss is measured on frames that were not used for calibration."""
     repository = repository_in(tmp_path)
-    card: Any = repository.card("tiny")
+    card: Any = repository.find("tiny").card()
     bag = tmp_path / "bag"
     record(bag, DrivePlan(seed=3, frames=4, width=64, height=48))
     frames = bag_frames(card, bag, 3, 5)
@@ -139,7 +143,7 @@ def test_a_bags_frames_are_split_into_calibration_and_holdout(tmp_path: Path) ->
 
 def test_synthetic_frames_have_ground_truth(tmp_path: Path) -> None:
     """The mean IoU before and after is reported if the model's classes are those of the drive."""
-    frames = synthetic_frames(repository_in(tmp_path).card("tiny"), 1, 1)
+    frames = synthetic_frames(repository_in(tmp_path).find("tiny").card(), 1, 1)
     assert frames.calibration[0].shape == frames.holdout[0].image.shape == (HEIGHT, WIDTH, 3)
     assert frames.holdout[0].truth is not None
     assert not np.array_equal(frames.calibration[0], frames.holdout[0].image)

@@ -7,6 +7,7 @@ from bench.baselines.mqtt.images import read
 from bench.baselines.serving.clients import CLIENTS, GrpcClient, Timer, conversion_ms, served_ms
 from bench.baselines.serving.vehicle import ServingVehicle
 from bench.harness.comparison import BenchError
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise
 from tests.support.gateway import open_gateway
@@ -16,7 +17,7 @@ from tests.support.gateway import open_gateway
 def test_a_client_with_lists_returns_the_models_mask(protocol: str, models: Path, bag: Path) -> None:
     """The slow conversion must give the right result."""
     image = noise(5, (HEIGHT, WIDTH, 3))
-    with Repository(models).load("tiny") as model, open_gateway(model) as doors:
+    with ModelLoader(Repository(models)).open("tiny") as model, open_gateway(model) as doors:
         expected = model.predict(image[None])[0]
         client = CLIENTS[protocol](doors.http if protocol == "rest" else doors.grpc, "tiny", "mask")
         timer = Timer()

@@ -6,6 +6,7 @@ import pytest
 from bench.baselines.serving.clients import SCORES, GrpcClient, Timer
 from bench.baselines.serving.plain_serving_model import export_scores_model
 from bench.harness.comparison import BenchError
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from tests.support import tiny_models
 from tests.support.gateway import open_gateway
@@ -15,10 +16,10 @@ def test_scores_returned_as_lists_give_the_same_mask(tmp_path: Path) -> None:
     """The exported model must do the same work as Skylane's."""
     name = tiny_models.write(tmp_path, "segmentation")
     image = tiny_models.noise(1)[0]
-    with Repository(tmp_path).load(name) as complete:
+    with ModelLoader(Repository(tmp_path)).open(name) as complete:
         expected = complete.predict(image[None])[0]
     with (
-        Repository(export_scores_model(tmp_path, name, tmp_path / "bare")).load(name) as model,
+        ModelLoader(Repository(export_scores_model(tmp_path, name, tmp_path / "bare"))).open(name) as model,
         open_gateway(model) as doors,
     ):
         client = GrpcClient(doors.grpc, name, SCORES)

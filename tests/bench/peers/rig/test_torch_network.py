@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.placement import Placement
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
 
@@ -27,7 +28,7 @@ def test_the_network_gives_the_labels_of_the_graph(torch: Any, tmp_path: Path) -
     """TorchServe cannot load a TensorFlow graph, but all peers must do the same work to be comparable."""
     from bench.peers.rig.torch_network import write_torchscript  # noqa: PLC0415  The module imports PyTorch.
 
-    with Repository(MODELS).load("road-small", Placement(device="cpu"), engine="tensorflow") as model:
+    with ModelLoader(Repository(MODELS), Placement(device="cpu"), engine="tensorflow").open("road-small") as model:
         sides = model.card.height, model.card.width
         image = warmup_images(*sides, 1)
         expected = model.predict(image)

@@ -41,9 +41,7 @@ def test_another_format_is_built_once_from_the_same_weights(tmp_path: Path) -> N
     written_ns = built.stat().st_mtime_ns
     assert variants.find(_setup(format="saved_model", batch=4)) == variant
     assert built.stat().st_mtime_ns == written_ns
-    assert Repository(tmp_path).labels(variant.name, Repository(tmp_path).manifest(variant.name)) == Repository(
-        MODELS
-    ).labels("road-small", Repository(MODELS).manifest("road-small"))
+    assert Repository(tmp_path).find(variant.name).labels() == Repository(MODELS).find("road-small").labels()
 
 
 def test_the_error_for_a_missing_model_has_the_command_that_builds_it(

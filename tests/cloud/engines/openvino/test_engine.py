@@ -14,6 +14,7 @@ from cloud.engines.openvino.graph import optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core, ops, ov
 from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.runtime import tf
+from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 
 Pictures = npt.NDArray[np.uint8]
@@ -52,7 +53,7 @@ def test_a_frozen_graph_gives_the_labels_of_a_direct_call(workshop: Any, picture
     """The engine must not change a label, for a fixed or any batch size."""
     graph = workshop.graph(lambda scores: scores, batch=batch)
     workshop.add("m", graph, output={"kind": "scores"}, batching={"max_size": 3}, **WITH_OPENVINO)
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
         assert (model.engine_name, model.precision, model.device) == ("openvino", Precision.FP32, "cpu")
         assert model.max_batch_size == (batch or 3)
@@ -63,7 +64,7 @@ def test_a_frozen_graph_gives_the_labels_of_a_direct_call(workshop: Any, picture
 def test_the_lowest_class_wins_a_tie(workshop: Any, pictures: Pictures) -> None:
     """This is NumPy's rule, which all engines follow."""
     workshop.add("m", workshop.graph(tf.zeros_like), output={"kind": "scores"}, **WITH_OPENVINO)
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert not model.predict(pictures).any()
 
 
@@ -71,7 +72,7 @@ def test_read_only_images_are_accepted(workshop: Any, pictures: Pictures) -> Non
     """A decoder's image may be a view of the message's bytes."""
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, **WITH_OPENVINO)
     pictures.flags.writeable = False
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         np.testing.assert_array_equal(model.predict(pictures), workshop.direct(pictures.astype(np.float32)))
 
 
@@ -85,7 +86,7 @@ def test_a_planar_model_is_scaled_as_its_manifest_says(workshop: Any, pictures: 
         input=section,
         output={"tensor": "scores", "kind": "scores"},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(
         std, np.float32
@@ -105,7 +106,7 @@ def test_a_smaller_output_is_enlarged_by_nearest_neighbour(workshop: Any, pictur
         },
         output={"tensor": "scores", "kind": "scores"},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         masks = model.predict(pictures)
     coarse = workshop.direct(pictures.astype(np.float32))[:, ::4, ::4]
     np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
@@ -125,7 +126,7 @@ def test_a_classification_returns_probabilities(workshop: Any, pictures: Picture
         task="classification",
         output={"tensor": "logits", "kind": "logits"},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         scores = model.infer(pictures)["scores"]
     assert scores.shape == (3, CLASSES)
     assert scores.dtype == np.float32
@@ -163,7 +164,7 @@ def test_a_detection_returns_corners_in_pixels(
         outputs={"boxes": {"tensor": "boxes", "kind": "boxes"}, "scores": {"tensor": "scores", "kind": "logits"}},
         box_format={"order": order, "normalised": normalised},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         result = model.infer(pictures)
     np.testing.assert_allclose(result["boxes"], np.tile(np.array(expected, np.float32), (3, 1, 1)))
     np.testing.assert_allclose(result["scores"], np.full((3, 1, CLASSES), 0.5, np.float32))
@@ -178,7 +179,7 @@ def test_raw_tensors_are_unchanged(workshop: Any, pictures: Pictures) -> None:
         output=None,
         outputs={"embedding": {"tensor": "features", "kind": "tensor"}, "total": {"tensor": "sum", "kind": "tensor"}},
     )
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         outputs = model.infer(pictures)
     assert outputs["embedding"].shape == (3, CLASSES)
     np.testing.assert_allclose(outputs["total"], pictures.sum(axis=(1, 2, 3)), rtol=1e-5)
@@ -192,7 +193,7 @@ def test_nan_in_the_output_raises_an_inference_error(workshop: Any, pictures: Pi
         task="classification",
         output={"tensor": "logits", "kind": "logits"},
     )
-    with workshop.repository.load("m") as model, pytest.raises(InferenceError, match="returned NaN in 'scores'"):
+    with workshop.open("m") as model, pytest.raises(InferenceError, match="returned NaN in 'scores'"):
         model.infer(pictures)
 
 
@@ -212,7 +213,7 @@ def test_a_model_that_contradicts_its_manifest_is_refused(workshop: Any, changes
     manifest = {"output": {"tensor": "scores", "kind": "scores"}} | changes
     _add_ir(workshop, lambda image: {"scores": _scores(image, workshop.weights)}, **manifest)
     with pytest.raises(EngineError) as caught:
-        workshop.repository.load("m")
+        workshop.open("m")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -228,7 +229,7 @@ def test_an_invalid_file_is_refused(workshop: Any, form: str) -> None:
     content = write if form == "openvino" else bytes(range(256)) * 20
     workshop.add("m", content, format=form, file={"openvino": "ir"}.get(form, f"model.{form}"), **WITH_OPENVINO)
     with pytest.raises(EngineError, match="OpenVINO cannot load this file") as caught:
-        workshop.repository.load("m")
+        workshop.open("m")
     assert "\n" not in str(caught.value)
 
 
@@ -240,14 +241,14 @@ def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
 
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=add_file_length), **WITH_OPENVINO)
     with pytest.raises(EngineError, match=r"\(ReadFile\) accesses files or calls Python"):
-        workshop.repository.load("m")
+        workshop.open("m")
 
 
 def test_int8_is_refused_for_a_float_model(workshop: Any) -> None:
     """A measurement of int8 must not silently run another precision."""
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, **WITH_OPENVINO)
     with pytest.raises(EngineError, match="cannot be run in int8: quantise it with `skylane model quantize`"):
-        workshop.repository.load("m", Placement(precision=Precision.INT8))
+        workshop.open("m", Placement(precision=Precision.INT8))
 
 
 def test_a_precision_that_the_processor_lacks_is_refused(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +265,7 @@ def test_a_precision_that_the_processor_lacks_is_refused(workshop: Any, monkeypa
 
     monkeypatch.setattr("cloud.engines.openvino.engine.core", OldProcessor)
     with pytest.raises(DeviceError, match="does not compute in bf16: use fp32 or int8"):
-        workshop.repository.load("m", Placement(precision=Precision.BF16))
+        workshop.open("m", Placement(precision=Precision.BF16))
 
 
 def test_the_built_in_model_has_dilated_convolutions_and_the_labels_of_tensorflow() -> None:
@@ -275,12 +276,12 @@ def test_the_built_in_model_has_dilated_convolutions_and_the_labels_of_tensorflo
     image = noise.repeat(8, axis=1).repeat(8, axis=2)
     cpu = Placement(device="cpu", precision=Precision.FP32)
     with (
-        repository.load("road-small", cpu) as tensorflow,
-        repository.load("road-small", cpu, engine="openvino") as openvino,
+        ModelLoader(repository, cpu).open("road-small") as tensorflow,
+        ModelLoader(repository, cpu, engine="openvino").open("road-small") as openvino,
     ):
         assert np.mean(openvino.predict(image) == tensorflow.predict(image)) > 0.9999
-    manifest = repository.manifest("road-small")
-    whole = read_end_to_end(core(), repository.file("road-small"), manifest)
+    manifest = repository.find("road-small").manifest
+    whole = read_end_to_end(core(), repository.find("road-small").file(), manifest)
     kinds = {node.get_type_name() for node in optimised(whole, 1).get_ordered_ops()}
     assert not {"SpaceToBatch", "BatchToSpace", "Tile"} & kinds
 
@@ -291,10 +292,11 @@ def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process()
         import faulthandler, gc, os, signal, threading
         from pathlib import Path
         from cloud.engines.placement import Placement
+        from cloud.models.opening import open_model
         from cloud.models.repository import Repository
 
         faulthandler.enable()
-        models = [Repository(Path("models")).load("road-small", Placement(device="cpu"), engine="openvino")]
+        models = [open_model(Repository(Path("models")).find("road-small"), "openvino", Placement(device="cpu"))]
 
         def unload():
             models.pop().close()

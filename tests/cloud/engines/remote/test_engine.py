@@ -10,6 +10,7 @@ import pytest
 from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository, RepositoryError
 from shared.broker.certificate_authority import CertificateAuthority
@@ -52,7 +53,7 @@ def load(server: Server, tmp_path: Path) -> Iterator[Load]:
         name = f"remote-{len(list(tmp_path.iterdir()))}"
         section = {"timeout_ms": 60_000, "connect_timeout_s": 60, **(remote or {})}
         model_servers.write_manifest(tmp_path, "segmentation", server.form, server.address, name, section, **changes)
-        opened.append(Repository(tmp_path).load(name))
+        opened.append(ModelLoader(Repository(tmp_path)).open(name))
         return opened[-1]
 
     yield call
@@ -222,4 +223,4 @@ def test_an_invalid_manifest_is_refused_before_any_call(tmp_path: Path, changes:
     tiny_models.write(tmp_path, "segmentation")
     model_servers.write_manifest(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
     with pytest.raises((ConfigError, RepositoryError), match=message):
-        Repository(tmp_path).load("m")
+        ModelLoader(Repository(tmp_path)).open("m")

@@ -15,6 +15,7 @@ from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
 from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from tests.support.model_servers import when_available
@@ -95,4 +96,4 @@ def _load(root: Path, address: str, **changes: Any) -> Model:
     name = f"m{len(list(root.iterdir()))}"
     (root / name).mkdir()
     (root / name / "model.yaml").write_text(yaml.safe_dump(manifest))
-    return Repository(root).load(name)
+    return ModelLoader(Repository(root)).open(name)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from cloud.models.loader import ModelLoader
 from cloud.models.manifest import REMOTE_FORMATS
 from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
@@ -32,7 +33,7 @@ def test_outputs_of_a_remote_worker_are_bit_identical(tmp_path: Path, form: str,
     """The remote worker's outputs are final, so nothing is computed twice."""
     tiny_models.write(tmp_path, task)
     repository = Repository(tmp_path)
-    with repository.load(task) as model, open_gateway(model) as doors:
+    with ModelLoader(repository).open(task) as model, open_gateway(model) as doors:
         expected = model.infer(tiny_models.noise(3))
         kinds = {head: "tensor" if task == "tensors" else FINAL_KINDS[head] for head in expected}
         heads = {head: {"tensor": head, "kind": kind} for head, kind in kinds.items()}
@@ -48,7 +49,7 @@ def test_outputs_of_a_remote_worker_are_bit_identical(tmp_path: Path, form: str,
             box_format={},
             **({"output": next(iter(heads.values()))} if is_single else {"outputs": heads}),
         )
-        with repository.load("remote") as remote:
+        with ModelLoader(repository).open("remote") as remote:
             outputs = remote.infer(tiny_models.noise(3))
     for head, values in expected.items():
         assert np.array_equal(outputs[head], values), head
@@ -59,7 +60,7 @@ def test_raw_tensors_are_requested_from_tensorflow_serving(tmp_path: Path) -> No
     tiny_models.write(tmp_path, "segmentation")
     with model_servers.serve(tmp_path, "segmentation", "tensorflow_serving", tmp_path / "saved") as server:
         model_servers.write_manifest(tmp_path, "segmentation", "tensorflow_serving", server.address, "remote")
-        with Repository(tmp_path).load("remote") as remote:
+        with ModelLoader(Repository(tmp_path)).open("remote") as remote:
             remote.infer(tiny_models.noise(1))
         assert server.call_metadata[-1]["skylane-tensors"] == "content"
 
@@ -71,7 +72,7 @@ def test_frames_during_an_outage_fail_and_later_ones_are_answered(tmp_path: Path
     with model_servers.serve(tmp_path, "segmentation", "open_inference", tmp_path / "saved") as server:
         model_servers.write_manifest(tmp_path, "segmentation", "open_inference", server.address, "remote")
         with (
-            Repository(tmp_path).load("remote") as model,
+            ModelLoader(Repository(tmp_path)).open("remote") as model,
             open_gateway(model) as doors,
             grpc.insecure_channel(doors.grpc) as channel,
         ):

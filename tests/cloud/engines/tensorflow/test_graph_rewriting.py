@@ -95,7 +95,7 @@ _MANIFEST: dict[str, Any] = {"input": {"dtype": "uint8"}, "batching": {"max_size
 def test_a_batch_size_in_constant_shapes_is_freed(workshop: Any, pictures: Any) -> None:
     """Exporters write a batch size of 1 into the shapes of Reshape operations."""
     workshop.add("m", _reshaping_graph(), **_MANIFEST)
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert model.max_batch_size == 3
         np.testing.assert_array_equal(model.predict(pictures), pictures[..., 0] > 100)
 
@@ -108,7 +108,7 @@ def test_a_graph_that_mixes_a_batch_keeps_its_fixed_batch_size(workshop: Any, pi
         brightness = tf.reduce_mean(tf.cast(images[..., 0], tf.float32))  # The mean includes the batch.
         tf.cast(tf.cast(images[..., 0], tf.float32) > brightness, tf.uint8, name="prediction")
     workshop.add("m", graph.as_graph_def(), **_MANIFEST)
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert model.max_batch_size == 1
         assert "fixed batch of 1, run one by one" in model.describe()
         expected = [image[..., 0] > image[..., 0].mean() for image in pictures]
@@ -126,7 +126,7 @@ def test_freeing_the_batch_size_does_not_change_the_original_graph() -> None:
 def test_the_warm_up_reports_active_dropout(workshop: Any) -> None:
     """The operator must see in the log that the model gives different masks for the same image."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(tf.nn.dropout(scores, 0.5), -1)))
-    with workshop.repository.load("m") as model:
+    with workshop.open("m") as model:
         assert model.warnings == ()
         model.warm_up(3)
         assert "dropout or noise is active" in model.warnings[0]
@@ -136,7 +136,7 @@ def test_the_warm_up_reports_active_dropout(workshop: Any) -> None:
 def test_nan_scores_raise_an_inference_error(workshop: Any, pictures: Any) -> None:
     """Arg max would convert NaN to a valid class id."""
     workshop.add("m", workshop.graph(tf.math.log), output={"kind": "scores"})
-    with workshop.repository.load("m") as model, pytest.raises(InferenceError, match="returned NaN among its scores"):
+    with workshop.open("m") as model, pytest.raises(InferenceError, match="returned NaN among its scores"):
         model.predict(pictures)
 
 
@@ -149,7 +149,7 @@ def test_an_error_in_the_graph_is_reported_with_its_reason(workshop: Any, pictur
 
     workshop.add("m", workshop.graph(refuse))
     message = r"the model failed: assertion failed: \[too bright\]"
-    with workshop.repository.load("m") as model, pytest.raises(InferenceError, match=message):
+    with workshop.open("m") as model, pytest.raises(InferenceError, match=message):
         model.predict(pictures)
 
 
@@ -168,6 +168,6 @@ def test_bf16_is_reported_and_gives_nearly_equal_labels(workshop: Any, pictures:
     except DeviceError as error:
         pytest.skip(str(error))
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, batching={"max_size": 3})
-    with workshop.repository.load("m", Placement(precision=Precision.BF16)) as model:
+    with workshop.open("m", Placement(precision=Precision.BF16)) as model:
         assert model.precision is Precision.BF16
         assert np.mean(model.predict(pictures) == workshop.direct(pictures.astype(np.float32))) > 0.95

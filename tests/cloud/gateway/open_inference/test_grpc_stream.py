@@ -105,7 +105,7 @@ def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
     """Triton's client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     images = np.random.default_rng(5).integers(0, 256, (4, 8, 12, 3), np.uint8)
-    with workshop.repository.load("net", Placement(device="cpu")) as net:
+    with workshop.open("net", Placement(device="cpu")) as net:
         direct = net.predict(images)
         with open_gateway(net, gateway=GRPC) as worker, Stream(worker) as stream:
             for number in range(len(images)):
@@ -216,7 +216,7 @@ def test_a_response_that_is_too_large_fails_alone(workshop: Workshop, is_streame
     settings = replace(GRPC, max_message_bytes=12 << 10)
     images = np.zeros((8, 8, 12, 3), np.uint8)
     with (
-        workshop.repository.load("net", Placement(device="cpu")) as net,
+        workshop.open("net", Placement(device="cpu")) as net,
         open_gateway(net, gateway=settings) as worker,
         Stream(worker) as stream,
     ):

@@ -91,7 +91,7 @@ def test_outputs_are_those_of_the_direct_call(transport: Transport, workshop: Wo
     """A usual Triton client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     images = noise(3, 8, 12)
-    with workshop.repository.load("net", Placement(device="cpu")) as net:
+    with workshop.open("net", Placement(device="cpu")) as net:
         direct = net.predict(images)
         with open_gateway(net) as worker, transport.open(worker) as client:
             result = client.infer("net", [transport.input("input", images)])
@@ -346,7 +346,7 @@ def test_metadata_has_the_types_found_by_the_warm_up(transport: Transport, works
         output=None,
         labels=[],
     )
-    with workshop.repository.load("raw", Placement(device="cpu")) as net:
+    with workshop.open("raw", Placement(device="cpu")) as net:
         net.warm_up(1)
         with open_gateway(net) as worker, transport.open(worker) as client:
             outputs = transport.as_json(client.get_model_metadata("raw"))["outputs"]
@@ -388,4 +388,4 @@ def classifier(workshop: Workshop) -> Model:
         output={"tensor": "prediction:0", "kind": "logits"},
         labels=labels,
     )
-    return workshop.repository.load("classes", Placement(device="cpu"))
+    return workshop.open("classes", Placement(device="cpu"))

@@ -82,7 +82,7 @@ def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
     """A usual TensorFlow Serving client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     images = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
-    with workshop.repository.load("net", Placement(device="cpu")) as net:
+    with workshop.open("net", Placement(device="cpu")) as net:
         direct = net.predict(images)
         with open_gateway(net, gateway=GRPC) as worker, grpc.insecure_channel(worker.grpc) as channel:
             request = request_of(images, model="net", signature="serving_default")

@@ -49,7 +49,7 @@ def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
     """A usual TensorFlow Serving client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     images = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
-    with workshop.repository.load("net", Placement(device="cpu")) as net:
+    with workshop.open("net", Placement(device="cpu")) as net:
         direct = net.predict(images)
         with open_gateway(net, gateway=HTTP) as worker:
             data = json.dumps({"signature_name": "serving_default", "instances": images.tolist()})
@@ -244,7 +244,7 @@ def test_the_size_limit_applies_to_the_text_of_a_response(workshop: Workshop, ke
         return {name: images.tolist() if name == "instances" else [tensor]}
 
     with (
-        workshop.repository.load("net", Placement(device="cpu")) as net,
+        workshop.open("net", Placement(device="cpu")) as net,
         open_gateway(net, gateway=settings) as worker,
         httpx.Client(base_url=f"http://{worker.http}", timeout=WAIT_S) as client,
     ):
