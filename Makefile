@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check docs docs-reference bench study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo test check docs docs-reference results bench study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -47,6 +47,22 @@ docs: dev
 # The pages of the command line and of the configuration keys, from the code.
 docs-reference: dev
 	@PYTHONPATH=. $(BIN)/python docs/generate_reference.py
+
+# The measurements of docs/results/index.md, about ten minutes on two cores; needs Mosquitto and Chromium.
+RESULTS := build/results
+results: dev
+	@.ci/install-real-parts
+	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
+	$(BIN)/skylane bench overhead --frames 15 --json >$(RESULTS)/overhead.json
+	$(BIN)/skylane bench transports --models models --frames 12 --json $(RESULTS)/transports-jpeg.json
+	$(BIN)/skylane bench transports --models models --frames 12 --codec raw --json $(RESULTS)/transports-raw.json
+	$(BIN)/skylane bench baselines --frames 8 --json $(RESULTS)/baselines.json
+	$(BIN)/skylane bench saturation --models models --seconds 10 --json >$(RESULTS)/saturation.json
+	$(BIN)/skylane bench gateway --models models --seconds 8 --rounds 3 --json $(RESULTS)/gateway.json
+	$(BIN)/skylane study run docs/results/data/link.yaml --models models --seed 2026 --out $(RESULTS)/link
+	$(BIN)/skylane report $(RESULTS)/link --json >$(RESULTS)/link.json
+	cp $(RESULTS)/*.json docs/results/data/
+	PYTHONPATH=. $(BIN)/python docs/generate_results.py
 
 bench: dev
 	@$(BIN)/skylane bench overhead --isolate

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from bench.statistics.description import IntervalEstimate
@@ -12,34 +11,38 @@ CellValue = str | int | float | IntervalEstimate | None  # None and NaN mean "no
 TableRow = tuple[CellValue, ...]
 
 
-class ColumnKind(StrEnum):
-    """The type of a column's values."""
-
-    TEXT = "text"
-    NUMBER = "number"
-    STAGE = "stage"  # Name of a stage, shown with a colour sample.
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table."""
 
     heading: str
-    kind: ColumnKind = ColumnKind.NUMBER
-    digits: int | None = None  # Number of decimals; None for four significant digits.
+    is_text: bool
+    digits: int | None  # Number of decimals; None for four significant digits.
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table; `name` is also the name of its files."""
+    """A table; `name` is also the name of its files.
+
+    The names in a column "stage" are shown with colour samples. `digits` has the number of decimals by heading.
+    """
 
     name: str
     caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
+    headings: Sequence[str]
+    rows: Sequence[TableRow]
+    digits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), self.name
+        assert all(len(row) == len(self.headings) for row in self.rows), self.name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns; a column with a text is one of texts."""
+        return tuple(
+            Column(heading, any(isinstance(row[index], str) for row in self.rows), self.digits.get(heading))
+            for index, heading in enumerate(self.headings)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image at the top of a report: a data URL and its caption."""
+    """An image at the top of a report, as a data URL."""
 
     url: str
     caption: str
@@ -156,16 +159,6 @@ class ReportContent:
     def charts(self) -> Iterator[Chart]:
         """Yields every chart in reading order."""
         return (part for chapter in self.chapters for part in chapter.parts if isinstance(part, Chart))
-
-
-def text_columns(*headings: str) -> tuple[Column, ...]:
-    """Returns columns of text."""
-    return tuple(Column(heading, ColumnKind.TEXT) for heading in headings)
-
-
-def number_columns(*headings: str) -> tuple[Column, ...]:
-    """Returns columns of numbers."""
-    return tuple(Column(heading) for heading in headings)
 
 
 def join_words(parts: Sequence[str]) -> str:

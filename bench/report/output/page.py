@@ -16,7 +16,6 @@ from bench.report.content import (
     Chart,
     CollapsedTable,
     Column,
-    ColumnKind,
     FrameList,
     Paragraph,
     ReportContent,
@@ -183,11 +182,11 @@ def _cells(columns: Iterable[Column], row: Iterable[CellValue]) -> Iterable[str]
 
 
 def _class(column: Column) -> str:
-    return ' class="number"' if column.kind is ColumnKind.NUMBER else ""
+    return "" if column.is_text else ' class="number"'
 
 
 def _cell(column: Column, cell: CellValue) -> str:
-    if column.kind is ColumnKind.STAGE:
+    if column.heading == "stage":
         return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
     if isinstance(cell, IntervalEstimate):
         limits = interval(cell, column.digits)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from bench.report.content import CellValue, ColumnKind, ReportTable
+from bench.report.content import CellValue, ReportTable
 from bench.report.output.number_format import text
 from bench.statistics.description import IntervalEstimate
 from shared.errors import SkylaneError
@@ -81,7 +81,7 @@ def _plain(cell: str | float | None) -> str:
 def to_markdown(table: ReportTable) -> str:
     """Formats a table as GitHub Markdown with its caption above."""
     headings = [column.heading.translate(_MARKDOWN) for column in table.columns]
-    rule = ["---:" if column.kind is ColumnKind.NUMBER else "---" for column in table.columns]
+    rule = ["---" if column.is_text else "---:" for column in table.columns]
     rows = [[text.translate(_MARKDOWN) for text in _texts(table, row)] for row in table.rows]
     lines = (f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
     return f"{table.caption}\n\n" + "\n".join(lines) + "\n"
@@ -89,7 +89,7 @@ def to_markdown(table: ReportTable) -> str:
 
 def to_latex(table: ReportTable) -> str:
     r"""Formats a table for LaTeX; the document needs `\usepackage{booktabs}` and UTF-8."""
-    alignment = "".join("r" if column.kind is ColumnKind.NUMBER else "l" for column in table.columns)
+    alignment = "".join("l" if column.is_text else "r" for column in table.columns)
     headings = [escaped(column.heading) for column in table.columns]
     rows = [[escaped(cell) for cell in _texts(table, row)] for row in table.rows]
     body = [f"    {' & '.join(cells)} \\\\" for cells in rows]

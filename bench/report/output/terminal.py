@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from bench.report.chapters.run.stages import stage_summaries
-from bench.report.content import ColumnKind, Paragraph, ReportContent, ReportTable
+from bench.report.content import Paragraph, ReportContent, ReportTable
 from bench.report.data.answered_frames import answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.output.number_format import text
@@ -38,7 +38,7 @@ def _terminal_table(table: ReportTable) -> TerminalTable:
     has_intervals = any(isinstance(cell, IntervalEstimate) for row in table.rows for cell in row)
     shown = TerminalTable(title=table.caption, caption="The HTML report has the intervals." if has_intervals else "")
     for column in table.columns:
-        shown.add_column(column.heading, justify="right" if column.kind is ColumnKind.NUMBER else "left")
+        shown.add_column(column.heading, justify="left" if column.is_text else "right")
     for row in table.rows:
         cells = (cell.value if isinstance(cell, IntervalEstimate) else cell for cell in row)
         shown.add_row(*(Text(text(cell, column.digits)) for cell, column in zip(cells, table.columns, strict=True)))

@@ -38,7 +38,7 @@ def test_outcomes_are_recomputed(report: ReportContent, recomputed: dict[str, An
 
 def test_stages_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
     """Percentiles and shares agree to the nanosecond."""
-    rows = {str(row[0]): np.array(row[3:], np.float64) for row in table(report, "stages").rows}
+    rows = {str(row[0]): np.array(row[2:6], np.float64) for row in table(report, "stages").rows}
     assert len(rows) == 16
     for name, values in rows.items():
         np.testing.assert_allclose(values, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)

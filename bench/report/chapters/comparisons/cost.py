@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.offloading.cost import CostError, FootageCost, footage_cost
-from bench.report.content import Chapter, ChapterPart, Column, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable
 from bench.report.output.number_format import number
 
 
@@ -40,25 +40,21 @@ def chapter(rates_hz: Iterable[tuple[str, Iterable[float]]], tariff: Tariff) -> 
             missing.append(name)
             continue
         cost = _cost(float(measured.mean()), tariff)
-        prices = [_cost(float(rate), tariff).price for rate in measured]
-        spread = float(np.std(prices, ddof=1)) if len(prices) > 1 else np.nan
+        run_prices = [_cost(float(rate), tariff).price for rate in measured]
+        spread = float(np.std(run_prices, ddof=1)) if len(run_prices) > 1 else np.nan
         rows.append((name, len(measured), cost.throughput_hz, cost.frames, cost.hours, cost.price, spread))
     introduction = Paragraph(
         f"24 hours of footage at {number(tariff.footage_hz)} frames per second, processed on a machine at "
         f"{number(tariff.price_per_hour, 2)} {tariff.currency} per hour that is busy for frames / throughput. If frames "
         "were played more slowly than the worker can process them, the real price is lower."
     )
-    columns = (
-        *text_columns("run"),
-        *number_columns("runs", "answered a second", "frames", "hours busy"),
-        Column(f"price {tariff.currency}", digits=2),
-        Column(f"± {tariff.currency}", digits=2),
-    )
+    prices = (f"price {tariff.currency}", f"± {tariff.currency}")
+    headings = ("run", "runs", "answered a second", "frames", "hours busy", *prices)
     caption = (
         "Price of 24 h of footage at the mean throughput of the runs. ±: standard deviation of the prices of the single "
         "runs, – for one run."
     )
-    parts: list[ChapterPart] = [introduction, ReportTable("cost", caption, columns, tuple(rows))]
+    parts: list[ChapterPart] = [introduction, ReportTable("cost", caption, headings, rows, dict.fromkeys(prices, 2))]
     parts += [Paragraph(f"Not known for {name}: no frame was answered.") for name in missing]
     return Chapter("cost", "Cost", tuple(parts))
 

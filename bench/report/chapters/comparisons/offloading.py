@@ -7,17 +7,7 @@ from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.chapters.traces import axis, line
-from bench.report.content import (
-    Caution,
-    Chapter,
-    ChapterPart,
-    Chart,
-    Paragraph,
-    ReportTable,
-    Trace,
-    number_columns,
-    text_columns,
-)
+from bench.report.content import Caution, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace
 from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import milliseconds, number
 from bench.report.output.stage_styles import series_style
@@ -62,12 +52,9 @@ def study_chapter(study: StudyLog) -> Chapter | None:
         ))  # fmt: skip
     if not rows and not cautions:
         return None
-    columns = (
-        *text_columns("offloaded"),
-        *number_columns(
-            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "break-even Mbit/s", "inference p50 ms",
-            "break-even slowdown ×",
-        ),
+    headings = (
+        "offloaded", "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "break-even Mbit/s",
+        "inference p50 ms", "break-even slowdown ×",
     )  # fmt: skip
     caption = (
         "Each cell with a link compared with the same cell without a link, whose worker runs on the vehicle's machine. "
@@ -79,7 +66,7 @@ def study_chapter(study: StudyLog) -> Chapter | None:
         "Vehicle and worker ran on the same machine, so a link can only add latency. The measurement therefore shows the "
         "latency added by the link, and how much slower than the worker a vehicle must be for offloading to be faster."
     )
-    table = ReportTable("offloading", caption, columns, tuple(rows))
+    table = ReportTable("offloading", caption, headings, rows)
     return Chapter("offloading", _TITLE, (introduction, *cautions, table))
 
 
@@ -132,18 +119,15 @@ def _table(result: Verdict, stays: tuple[Alternative, ...], name: str) -> Report
         )
         for stay in stays
     )  # fmt: skip
-    columns = (
-        *text_columns("local alternative"),
-        *number_columns(
-            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %", "break-even Mbit/s",
-            "break-even ms each way",
-        ),
+    headings = (
+        "local alternative", "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %",
+        "break-even Mbit/s", "break-even ms each way",
     )  # fmt: skip
     caption = (
         f"{result.remote_name} compared with {result.local_name}, over the frames answered in both runs. Offloading is "
         "faster above the break-even bandwidth and below the break-even delay; – if it is never faster."
     )
-    return ReportTable(name, caption, columns, rows)
+    return ReportTable(name, caption, headings, rows)
 
 
 def _chart(result: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:

@@ -8,19 +8,7 @@ from bench.report.chapters.run.distribution import cumulative_chart
 from bench.report.chapters.run.stage_statistics import SEED, STATISTICS
 from bench.report.chapters.run.stages import STAGES_TITLE
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
-from bench.report.content import (
-    Chapter,
-    ChapterPart,
-    Chart,
-    Column,
-    ColumnKind,
-    Paragraph,
-    ReportTable,
-    TableRow,
-    join_words,
-    number_columns,
-    text_columns,
-)
+from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, join_words
 from bench.report.data.answered_frames import FrameGroup, column_values
 from bench.report.output.number_format import interval, milliseconds, probability
 from bench.report.output.stage_styles import TOTAL_COLOUR
@@ -70,17 +58,13 @@ def table(comparisons: Sequence[LatencyComparison], name: str) -> ReportTable:
         )
         for each in comparisons
     )  # fmt: skip
-    columns = (
-        *text_columns("compared", "baseline", "runs"),
-        *number_columns("difference ms", "ratio", "Hedges' g", "P(lower)"),
-        *text_columns("verdict", "p"),
-    )
+    headings = ("compared", "baseline", "runs", "difference ms", "ratio", "Hedges' g", "P(lower)", "verdict", "p")
     caption = (
         "Differences of the runs' median totals from the baseline. Hedges' g: difference of the frames' means in standard "
         "deviations. P(lower): probability that a frame of the compared run is faster than a frame of the baseline. Both "
         f"describe these frames only. {describe_tests(each.method for each in comparisons)}"
     )
-    return ReportTable(name, caption, columns, rows)
+    return ReportTable(name, caption, headings, rows)
 
 
 def describe_tests(methods: Iterable[str]) -> str:
@@ -148,8 +132,7 @@ def _totals_table(groups: Sequence[FrameGroup]) -> ReportTable:
         "Total latency of the answered frames, with 95 % intervals if the sample is large enough. The intervals apply to "
         f"these runs; they do not predict other runs. Unanswered frames have no total and are not included. {NOTE}"
     )
-    columns = (*text_columns("run"), *number_columns("frames", "answered %", *_HEADINGS))
-    return ReportTable("totals", caption, columns, tuple(rows))
+    return ReportTable("totals", caption, ("run", "frames", "answered %", *_HEADINGS), rows)
 
 
 def stages(groups: Sequence[FrameGroup]) -> Chapter:
@@ -183,5 +166,5 @@ def _median_table(groups: Sequence[FrameGroup], name: str) -> ReportTable:
         (part, *(float(np.median(column_values(group.frames, f"{part}_ms"))) for group in groups))
         for part in (*map(str, PARTS), "total")
     )
-    columns = (Column("stage", ColumnKind.STAGE), *number_columns(*(f"{group.name} p50 ms" for group in groups)))
-    return ReportTable(name, "Median time by stage.", columns, rows)
+    headings = ("stage", *(f"{group.name} p50 ms" for group in groups))
+    return ReportTable(name, "Median time by stage.", headings, rows)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis, axis_from_zero, line, not_measured, points
-from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace, number_columns, text_columns
+from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, downsampled, seconds_since
 from bench.report.output.number_format import milliseconds, number, share
 from bench.report.output.stage_styles import STAGES, series_style, with_opacity
@@ -112,12 +112,9 @@ def _table(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> ReportTable:
         )
         shares = (100 * float(column_values(worker_rows, direction).mean()) for direction in unresolved)
         rows.append((str(worker), len(worker_rows), *medians, *shares))
-    columns = (
-        *text_columns("worker"),
-        *number_columns(
-            "frames", "offset p50 ms", "error bound p50 ms", "uplink p50 ms", "downlink p50 ms",
-            "uplinks not resolved %", "downlinks not resolved %",
-        ),
+    headings = (
+        "worker", "frames", "offset p50 ms", "error bound p50 ms", "uplink p50 ms", "downlink p50 ms",
+        "uplinks not resolved %", "downlinks not resolved %",
     )  # fmt: skip
     caption = "Clock of each worker compared with the vehicle's, over the answered frames."
-    return ReportTable("clocks", caption, columns, tuple(rows))
+    return ReportTable("clocks", caption, headings, rows)

@@ -8,7 +8,7 @@ import pandas as pd
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
 from bench.report.chapters.traces import axis
-from bench.report.content import Chapter, Chart, Column, ReportTable, TableRow, number_columns, text_columns
+from bench.report.content import Chapter, Chart, ReportTable, TableRow
 from bench.report.output.number_format import share
 from bench.report.output.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
@@ -54,13 +54,8 @@ def table(frames: pd.DataFrame) -> ReportTable:
         (outcome.value, count, 100 * count / read, _MEANINGS[outcome], _reasons(frames, outcome))
         for outcome, count in outcome_counts(frames).items()
     )
-    columns = (
-        *text_columns("outcome"),
-        *number_columns("frames"),
-        Column("share %", digits=2),
-        *text_columns("the frame …", "reasons"),
-    )
-    return ReportTable("outcomes", f"Outcomes of the {read:,} frames read.", columns, rows)
+    headings = ("outcome", "frames", "share %", "the frame …", "reasons")
+    return ReportTable("outcomes", f"Outcomes of the {read:,} frames read.", headings, rows, {"share %": 2})
 
 
 def _reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
@@ -78,15 +73,12 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         (run.name, len(run.frames), *(run_counts.get(outcome, 0) for outcome in shown), throughput_hz(run))
         for run, run_counts in zip(runs, counts, strict=True)
     )
-    columns = (
-        *text_columns("run"),
-        *number_columns("frames read", *(outcome.value for outcome in shown), "answered a second"),
-    )
+    headings = ("run", "frames read", *(outcome.value for outcome in shown), "answered a second")
     caption = (
         "Outcomes of the frames of each run, and answered frames per second between the due time of the first frame and "
         "the last decoded result."
     )
-    return Chapter("outcomes", "Outcomes", (ReportTable("outcomes", caption, columns, rows),))
+    return Chapter("outcomes", "Outcomes", (ReportTable("outcomes", caption, headings, rows),))
 
 
 def _chart(run: RunLog) -> Chart:

@@ -8,16 +8,7 @@ import pandas as pd
 
 from bench.logs.problems import Problem
 from bench.logs.run_log import RunLog
-from bench.report.content import (
-    Caution,
-    Chapter,
-    ChapterPart,
-    CollapsedTable,
-    Paragraph,
-    ReportTable,
-    number_columns,
-    text_columns,
-)
+from bench.report.content import Caution, Chapter, ChapterPart, CollapsedTable, Paragraph, ReportTable
 from bench.report.output.number_format import number
 from shared.runlog.latency_log import Outcome
 
@@ -48,9 +39,9 @@ def chapter(run: RunLog) -> Chapter:
         parts.append(Caution(_SEVERAL_VERSIONS))
     elif len(_model_hashes(run.manifest)) > 1:
         parts.append(Caution(_SEVERAL_FILES))
-    columns = text_columns("what", "value")
-    parts.append(ReportTable("provenance", "Summary of the run's setup.", columns, tuple(_overview(run, workers))))
-    manifest = ReportTable("manifest", "Manifest of the run.", columns, tuple(manifest_rows(run.manifest)))
+    headings = ("what", "value")
+    parts.append(ReportTable("provenance", "Summary of the run's setup.", headings, list(_overview(run, workers))))
+    manifest = ReportTable("manifest", "Manifest of the run.", headings, list(manifest_rows(run.manifest)))
     parts.append(CollapsedTable("Complete manifest", manifest))
     return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)
 
@@ -63,9 +54,9 @@ def consistency(problems: Sequence[Problem], rows: int) -> Chapter:
         return Chapter("consistency", title, (passed,), is_collapsed=True)
     found = "1 problem was" if len(problems) == 1 else f"{len(problems)} problems were"
     caution = Caution(f"{found} found. Unreadable values are not included in this report and never estimated.")
-    listed = tuple((str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems)
-    columns = (*text_columns("file"), *number_columns("row"), *text_columns("column", "problem"))
-    table = ReportTable("problems", "Problems of the log, with their positions in the files.", columns, listed)
+    listed = [(str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems]
+    headings = ("file", "row", "column", "problem")
+    table = ReportTable("problems", "Problems of the log, with their positions in the files.", headings, listed)
     return Chapter("consistency", title, (caution, table), is_collapsed=True)
 
 
@@ -74,8 +65,8 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
     manifests = [dict(manifest_rows(run.manifest)) for run in runs]
     names = list(dict.fromkeys(name for manifest in manifests for name in manifest))
     rows = [(name, *(manifest.get(name) for manifest in manifests)) for name in names]
-    differing = tuple(row for row in rows if len(set(row[1:])) > 1)
-    common = tuple(row[:2] for row in rows if len(set(row[1:])) == 1)
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    common = [row[:2] for row in rows if len(set(row[1:])) == 1]
     parts: list[ChapterPart] = [
         Caution(f"{run.name} has no readable manifest: its source, model and settings are unknown.")
         for run in runs
@@ -85,11 +76,10 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         Caution(f"{run.name}: {_UNTRAINED}") for run in runs if _section(run.manifest, "model").get("trained") is False
     ]
     if differing:
-        columns = text_columns("what", *(run.name for run in runs))
-        parts.append(ReportTable("provenance_differing", "Differences between the runs.", columns, differing))
+        headings = ("what", *(run.name for run in runs))
+        parts.append(ReportTable("provenance_differing", "Differences between the runs.", headings, differing))
     if common:
-        columns = text_columns("what", "value")
-        table = ReportTable("provenance_common", "Common values of all runs.", columns, common)
+        table = ReportTable("provenance_common", "Common values of all runs.", ("what", "value"), common)
         parts.append(CollapsedTable("Common values of all runs", table))
     parts = parts or [Paragraph("Not known: no run has a manifest.")]
     return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)

@@ -7,19 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis_from_zero, line, not_measured
-from bench.report.content import (
-    Chapter,
-    ChapterPart,
-    Chart,
-    Column,
-    Paragraph,
-    ReportTable,
-    TableRow,
-    Trace,
-    join_words,
-    number_columns,
-    text_columns,
-)
+from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, Trace, join_words
 from bench.report.data.answered_frames import column_values, downsampled, seconds_since
 from bench.report.output.number_format import number, size
 from bench.report.output.stage_styles import series_style
@@ -134,27 +122,13 @@ def _table(resources: pd.DataFrame) -> ReportTable:
         ]
         received, sent = (_last(column_values(node_rows, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
         rows.append((str(node), len(node_rows), *values, received, sent))
-    columns = (
-        *text_columns("node"),
-        *number_columns(
-            "samples", "CPU % mean", "CPU % peak", "memory MB mean", "memory MB peak", "GPU % mean", "GPU % peak",
-            "GPU W mean", "GPU W peak", "TCP in MB", "TCP out MB",
-        ),
+    headings = (
+        "node", "samples", "CPU % mean", "CPU % peak", "memory MB mean", "memory MB peak", "GPU % mean", "GPU % peak",
+        "GPU W mean", "GPU W peak", "TCP in MB", "TCP out MB",
     )  # fmt: skip
+    measured = pd.DataFrame(rows, columns=headings).dropna(axis="columns", how="all")
     caption = "Mean and peak of the samples of each node. 100 % CPU means one busy core."
-    return ReportTable("resources", caption, *_measured_columns(columns, rows))
-
-
-def _measured_columns(
-    columns: tuple[Column, ...], rows: list[TableRow]
-) -> tuple[tuple[Column, ...], tuple[TableRow, ...]]:
-    """Returns columns and rows without the columns in which every value is NaN."""
-    kept = [
-        index
-        for index in range(len(columns))
-        if any(not (isinstance(cell := row[index], float) and np.isnan(cell)) for row in rows)
-    ]
-    return tuple(columns[index] for index in kept), tuple(tuple(row[index] for index in kept) for row in rows)
+    return ReportTable("resources", caption, list(measured), list(measured.itertuples(index=False, name=None)))
 
 
 def _mean_and_peak(values: Floats) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import pandas as pd
 
 from bench.report.chapters.run.outcomes import unanswered_note
 from bench.report.chapters.traces import axis, not_measured
-from bench.report.content import CellValue, Chapter, Chart, Column, ColumnKind, Paragraph, ReportTable, number_columns
+from bench.report.content import CellValue, Chapter, Chart, Paragraph, ReportTable
 from bench.report.data.answered_frames import column_values
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import STAGES
@@ -44,14 +44,13 @@ def _table(described: dict[str, SampleDescription], read: int) -> ReportTable:
     for name, stage in described.items():
         values: list[CellValue] = [getattr(stage, statistic) for statistic in STATISTICS]
         rows.append((name, stage.count, *values, stage.minimum, stage.maximum, stage.std))
-    columns = (Column("stage", ColumnKind.STAGE), *number_columns("frames", *_HEADINGS))
     total = described["total"]
     caption = (
         f"Statistics of {total.count:,} answered frames in milliseconds. Successive frames can be correlated: for the mean "
         f"total, they are worth {total.effective_count:,.0f} independent frames."
         f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{unanswered_note(read, total.count)}"
     )
-    return ReportTable("statistics", caption, columns, tuple(rows))
+    return ReportTable("statistics", caption, ("stage", "frames", *_HEADINGS), rows)
 
 
 def _spread_chart(answered: pd.DataFrame) -> Chart:

@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, not_measured, stage_bar
-from bench.report.content import (
-    Chapter,
-    Chart,
-    Column,
-    ColumnKind,
-    ReportTable,
-    Trace,
-    number_columns,
-    text_columns,
-)
+from bench.report.content import Chapter, Chart, ReportTable, Trace
 from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations, stage_durations
 from bench.report.output.number_format import milliseconds, share
 from bench.report.output.stage_styles import STAGES, node_of, text_colour
@@ -181,22 +172,17 @@ def _table(frames: pd.DataFrame) -> ReportTable:
         (
             summary.name,
             {"edge": "vehicle"}.get(summary.where, summary.where),
-            STAGES[summary.name].meaning if summary.name in STAGES else "passes through all stages",
             summary.p50_ms,
             summary.p95_ms,
             summary.p99_ms,
             100 * summary.share,
+            STAGES[summary.name].meaning if summary.name in STAGES else "passes through all stages",
         )
         for summary in stage_summaries(frames, tuple(stage_durations(frames)))
     )
-    columns = (
-        Column("stage", ColumnKind.STAGE),
-        *text_columns("where", "in this stage, the frame …"),
-        *number_columns("p50 ms", "p95 ms", "p99 ms"),
-        Column("share %", digits=1),
-    )
+    headings = ("stage", "where", "p50 ms", "p95 ms", "p99 ms", "share %", "in this stage, the frame …")
     caption = (
         f"Time by stage of {len(frames):,} answered frames. The stages of each frame sum to its total; the percentiles of "
         f"the stages do not sum to those of the total.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
     )
-    return ReportTable("stages", caption, columns, rows)
+    return ReportTable("stages", caption, headings, rows, {"share %": 1})

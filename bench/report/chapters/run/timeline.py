@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
-from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace, number_columns, text_columns
+from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, frame_name, seconds_since
 from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
@@ -149,15 +149,9 @@ def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportT
         excess = {stage: float(row[f"{stage}_ms"]) - median for stage, median in medians.items()}
         stage = max(excess, key=lambda name: excess[name])
         rows.append((_name(row), float(at_s), float(row["total_ms"]), stage, excess[stage], str(row["worker"])))
-    columns = (
-        *text_columns("frame"),
-        *number_columns("due at s", "total ms"),
-        *text_columns("delayed in"),
-        *number_columns("above its median, ms"),
-        *text_columns("worker"),
-    )
+    headings = ("frame", "due at s", "total ms", "delayed in", "above its median, ms", "worker")
     caption = (
         f"The {len(rows)} slowest of the answered frames. Delayed in: the stage that exceeds its median by the longest "
         "time."
     )
-    return ReportTable("slowest", caption, columns, tuple(rows))
+    return ReportTable("slowest", caption, headings, rows)

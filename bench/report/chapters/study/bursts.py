@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench.performance.burst import BurstLatency, latency_deviation_ms, median_burst, speed_up, split_burst
-from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.content import Chapter, Paragraph, ReportTable
 from bench.report.data.study_log import ReportedCell, StudyLog
 
 _OFFLINE = "offline"  # The scenario in which all frames are due at once.
@@ -29,12 +29,9 @@ def chapter(study: StudyLog) -> Chapter | None:
             shown.server_queue_ms, shown.compute_ms, shown.total_ms, latency_deviation_ms(runs), shown.predicted_queue_ms,
             shown.predicted_ms / shown.total_ms, speed_up(runs, single_worker) if single_worker else np.nan,
         ))  # fmt: skip
-    columns = (
-        *text_columns("cell"),
-        *number_columns(
-            "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms", "latency ms", "± latency ms",
-            "queue by the formula ms", "formula / measured", "speed-up",
-        ),
+    headings = (
+        "cell", "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms",
+        "latency ms", "± latency ms", "queue by the formula ms", "formula / measured", "speed-up",
     )  # fmt: skip
     caption = (
         "Latency of a burst, from the due time of its frames to its last reply, split by the stages of this last reply. If "
@@ -48,8 +45,7 @@ def chapter(study: StudyLog) -> Chapter | None:
         "sum of both with the formula. Workers on the same machine share its cores, so that T_compute grows with the "
         "number of workers."
     )
-    parts: tuple[ChapterPart, ...] = (introduction, ReportTable("bursts", caption, columns, tuple(rows)))
-    return Chapter("bursts", "Burst latency", parts)
+    return Chapter("bursts", "Burst latency", (introduction, ReportTable("bursts", caption, headings, rows)))
 
 
 def _splits(study: StudyLog, cell: ReportedCell) -> list[BurstLatency]:

@@ -18,13 +18,9 @@ from bench.report.content import (
     ChapterPart,
     Chart,
     CollapsedTable,
-    Column,
-    ColumnKind,
     Paragraph,
     ReportTable,
     TableRow,
-    number_columns,
-    text_columns,
 )
 from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
 from bench.report.output.number_format import milliseconds, number
@@ -52,12 +48,9 @@ def provenance(study: StudyLog) -> Chapter:
             (axis, ", ".join(map(_axis_text, values if isinstance(values, list) else [values])))
             for axis, values in axes.items()
         )
-        parts.append(
-            ReportTable("axes", "The axes of the study and their values.", text_columns("axis", "values"), rows)
-        )
+        parts.append(ReportTable("axes", "The axes of the study and their values.", ("axis", "values"), rows))
     manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
-    columns = text_columns("what", "value")
-    parts.append(ReportTable("provenance", "Manifest of the study.", columns, tuple(manifest_rows(manifest))))
+    parts.append(ReportTable("provenance", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
     return Chapter("provenance", "Setup", tuple(parts), is_collapsed=True)
 
 
@@ -76,23 +69,21 @@ def runs(study: StudyLog) -> Chapter:
     parts += [Caution(str(problem)) for problem in study.problems]
     others = study.runs[study.runs["state"] != "done"]
     if len(others):
-        columns = text_columns("state", "reason")
         rows = _run_rows(study, others, "state", "reason")
-        caption = "Runs without results, and the reasons."
-        parts.append(ReportTable("not_done", caption, (*_RUN_IDENTITY, *columns), rows))
+        headings = (*_RUN_IDENTITY, "state", "reason")
+        parts.append(ReportTable("not_done", "Runs without results, and the reasons.", headings, rows))
     judged = study.runs[study.runs["validity"].notna()] if "validity" in study.runs else study.runs.iloc[:0]
     if len(judged):
         valid = int((judged["validity"] == "VALID").sum())
         parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
-        columns = text_columns("verdict", "reason")
         rows = _run_rows(study, judged, "validity", "validity_reason")
         caption = "Validity of each run by the rules of its scenario."
-        table = ReportTable("validity", caption, (*_RUN_IDENTITY, *columns), rows)
+        table = ReportTable("validity", caption, (*_RUN_IDENTITY, "verdict", "reason"), rows)
         parts.append(CollapsedTable("Validity of each run, with reasons", table))
     return Chapter("runs", "How the runs ended", tuple(parts))
 
 
-_RUN_IDENTITY = (*text_columns("cell"), *number_columns("repetition"))
+_RUN_IDENTITY = ("cell", "repetition")
 
 
 def _run_rows(study: StudyLog, runs: pd.DataFrame, result: str, reason: str) -> tuple[TableRow, ...]:
@@ -129,18 +120,13 @@ def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
         means = [float(cell_runs[name].mean()) if len(cell_runs) else float("nan") for name, _ in shown]
         percentiles = (totals.p50, totals.p95, totals.p99)
         rows.append((cell.name, len(cell_runs), totals.count, 100 * group.answered_share, *percentiles, *means))
-    columns = (
-        *text_columns("cell"),
-        *number_columns(
-            "runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(heading for _, heading in shown)
-        ),
-    )
+    headings = ("cell", "runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(name for _, name in shown))
     caption = (
         "Total latency of the answered frames of each cell in the measured time, over all repetitions, with 95 % intervals "
         "for these runs, and means over the runs. Answered %: share of all frames that the runs of the cell read. "
         f"{NOTE}"
     )
-    return ReportTable("results", caption, columns, tuple(rows))
+    return ReportTable("results", caption, headings, rows)
 
 
 def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
@@ -235,21 +221,13 @@ def capacity(study: StudyLog) -> Chapter:
     """Returns the steps of the search for the maximum number of vehicles."""
     names, steps = study.cell_names, study.capacity
     columns = [column for column in steps.columns if column not in {"study", "cell"}]
-    number_or_text = [
-        Column(
-            column.replace("_", " "),
-            ColumnKind.NUMBER
-            if pd.api.types.is_numeric_dtype(steps[column]) and steps[column].dtype != bool
-            else ColumnKind.TEXT,
-        )
-        for column in columns
-    ]
-    rows = tuple(
+    rows = [
         (names.get(str(row["cell"]), str(row["cell"])), *(_cell(row[column]) for column in columns))
         for _, row in steps.iterrows()
-    )
+    ]
     caption = "Steps of the search for the maximum number of vehicles."
-    table = ReportTable("capacity", caption, (*text_columns("cell"), *number_or_text), rows)
+    headings = ("cell", *(column.replace("_", " ") for column in columns))
+    table = ReportTable("capacity", caption, headings, rows)
     return Chapter("capacity", "Vehicle capacity", (table,))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow, number_columns, text_columns
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import DEFAULT_VALUE, ReportedCell, StudyLog
 
 _SPREAD_NOTE = "±: standard deviation of the runs' means, – for a single run."
@@ -71,7 +71,7 @@ def _table(study: StudyLog, name: str, statistics: dict[str, _Statistic], captio
             frames = frames.assign(**{_OVERHEAD_MS: frames["total_ms"] - frames["inferred_ms"]})
             rows.append((*_axis_values(study, cell), *(statistic(frames) for statistic in statistics.values())))
     settings = [f"{axis} (axis)" if axis in statistics else axis for axis in study.axes or ("cell",)]
-    return ReportTable(name, caption, (*text_columns(*settings), *number_columns(*statistics)), tuple(rows))
+    return ReportTable(name, caption, (*settings, *statistics), rows)
 
 
 def _axis_values(study: StudyLog, cell: ReportedCell) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons.runs import describe_tests
-from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable
 from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import probability
 from bench.statistics.run_test import RunTest, compare_runs
@@ -79,13 +79,12 @@ def _table(axis: str, found: Sequence[_ResourceComparison]) -> ReportTable:
         )
         for each in found
     )
-    columns = (
-        *text_columns("resource", "compared", "baseline", "runs"),
-        *number_columns("compared mean", "compared ±", "baseline mean", "baseline ±", "difference"),
-        *text_columns("verdict", "p"),
+    headings = (
+        *("resource", "compared", "baseline", "runs", "compared mean", "compared ±", "baseline mean", "baseline ±"),
+        *("difference", "verdict", "p"),
     )
     caption = (
         f"Effect of {axis}: means of the runs, ± their standard deviations, and the difference. "
         f"{describe_tests(each.test.method for each in found)}"
     )
-    return ReportTable("utilisation_" + re.sub(r"\W+", "_", axis), caption, columns, rows)
+    return ReportTable("utilisation_" + re.sub(r"\W+", "_", axis), caption, headings, rows)

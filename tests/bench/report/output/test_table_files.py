@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.content import Column, ColumnKind, ReportTable, number_columns
+from bench.report.content import ReportTable
 from bench.report.output.table_files import TablesError, to_csv, to_latex, to_markdown, write_tables
 from bench.statistics.description import IntervalEstimate
 
@@ -13,7 +13,7 @@ HOSTILE = r"50 % of a_b & \c {d} #1 ~ ^2 $5 | <i>"
 TABLE = ReportTable(
     "stages",
     "Time by stage, ms: 5 % of all",
-    (Column("stage", ColumnKind.STAGE), *number_columns("p50 ms", "frames"), Column("note", ColumnKind.TEXT)),
+    ("stage", "p50 ms", "frames", "note"),
     (("inferred", IntervalEstimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
 )
 

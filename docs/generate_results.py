@@ -1,0 +1,291 @@
+"""Writes the tables and charts of docs/results/index.md from the JSON files in docs/results/data.
+
+`make results` runs the benchmarks, which write the files, and then this script. It replaces the text between the marks
+`<!-- begin NAME -->` and `<!-- end NAME -->` and writes the charts to docs/images. `tests/test_docs.py` compares the page
+with the files.
+"""
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.report.chapters.traces import axis, axis_from_zero
+from bench.report.content import Chart
+from bench.report.output.charts import write_figures
+from bench.report.output.number_format import number
+from bench.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
+from shared.runlog.latency_table import PARTS, WHERE
+
+_DOCS = Path(__file__).parent
+_PAGE = _DOCS / "results" / "index.md"
+_DATA = _DOCS / "results" / "data"
+_IMAGES = _DOCS / "images"
+_FILES = ("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link")
+
+_TRANSPORTS = {
+    "mqtt": "MQTT",
+    "grpc": "gRPC, Skylane's own service",
+    "tfs-grpc": "gRPC, TensorFlow Serving's protocol",
+    "oip-grpc": "gRPC, Open Inference Protocol",
+    "oip-rest": "REST, Open Inference Protocol",
+    "tfs-rest": "REST, TensorFlow Serving's protocol (JSON)",
+}
+_BASELINES = {
+    "mqtt": "Vehicle-cloud segmentation over MQTT",
+    "grpc": "The same over TensorFlow Serving, gRPC",
+    "rest": "The same over TensorFlow Serving, REST",
+    "detect": "Edge offloading of object detection",
+}
+_NODES = {"vehicle": ("edge", STAGES["demosaiced"].colour), "link": ("link", STAGES["crossing"].colour)}
+_NODES |= {"cloud, without the inference": ("cloud", STAGES["batched"].colour)}
+_SERIES = {"jpeg": STAGES["demosaiced"].colour, "raw": STAGES["inferred"].colour}
+
+Results = Mapping[str, Any]  # The content of the JSON files, by name.
+
+
+def read_results() -> Results:
+    """Reads the JSON files."""
+    return {name: json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8")) for name in _FILES}
+
+
+def page(results: Results, text: str) -> str:
+    """Returns the page with the text between its marks replaced."""
+    blocks = {
+        "setup": _setup(results),
+        "summary": _summary(results),
+        "transports": _transport_table(results),
+        "baselines": _baseline_table(results),
+        "load": _load_table(results),
+    }
+    for name, lines in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        _, mark, after = rest.partition(end)
+        assert mark, f"{_PAGE} has no marks of the block {name}"
+        text = "".join((before, "\n".join([begin, *lines, end]), after))
+    return text
+
+
+def charts(results: Results) -> tuple[Chart, ...]:
+    """Returns the charts of the page."""
+    return (
+        _transport_chart(results),
+        _baseline_chart(results),
+        _load_chart(results),
+        _link_chart(results),
+    )
+
+
+def _setup(results: Results) -> Iterable[str]:
+    machine, manifest = results["overhead"]["machine"], results["link"]["manifest"]
+    broker = re.search(r"(Mosquitto \S+|embedded)", results["overhead"]["broker"])
+    day = datetime.fromtimestamp(manifest["started_ns"] / 1e9, UTC)
+    yield _wrapped(
+        f"Measured on {day.day} {day:%B %Y} with Skylane {machine['skylane']} (commit {manifest.get('commit')}): "
+        f"{machine['processor']}, {machine['cores']} cores, no GPU; Python {machine['python']}, TensorFlow "
+        f"{machine['tensorflow']}, {broker[0] if broker else 'another broker'}. Vehicle, broker and worker share the cores."
+    )
+
+
+def _summary(results: Results) -> Iterable[str]:
+    mqtt = results["transports-jpeg"]["transports"]["mqtt"]
+    overhead, load, gateway = results["overhead"], results["saturation"], results["gateway"]
+    masks = sum(sum(each["answers"].values()) for each in gateway["rounds"])
+    yield _wrapped(
+        f"- **A frame costs {number(mqtt['overhead_ms']['median'], 1)} ms more than its inference** over MQTT with JPEG, from "
+        f"the moment it is due to its decoded mask (median of {mqtt['n']}; the inference takes "
+        f"{number(mqtt['parts']['inferred'], 1)} ms)."
+    )
+    yield _wrapped(
+        f"- **The whole round trip takes {number(overhead['overhead_ratio'], 2)} times the bare inference** "
+        f"(n = {overhead['samples']['remote']}). {overhead['window']} frames in flight reach "
+        f"{_percent(overhead['throughput_ratio'])} of the bare engine's throughput."
+    )
+    yield _wrapped(
+        f"- **When {load['plan']['vehicles']} vehicles offer {load['plan']['factor']:g} times the capacity**, frames worth "
+        f"{_percent(load['share'])} of it are answered in time (Jain's index of fairness: {number(load['jain'], 3)}), and "
+        f"{load['unaccounted'] or 'none'} of the others is unaccounted for."
+    )
+    yield _wrapped(
+        f"- **Masks are exact**: {gateway['wrong_pixels'] or 'no'} wrong pixels in {masks:,} masks from "
+        f"{len(set(gateway['clients'].values()))} endpoints at once, compared with direct calls."
+    )
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 128, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)
+
+
+def _transport_table(results: Results) -> Iterable[str]:
+    jpeg, raw = (results[f"transports-{codec}"]["transports"] for codec in _SERIES)
+    yield "| transport | JPEG, ms (p95) | raw pixels, ms (p95) | n each |"
+    yield "| --- | ---: | ---: | ---: |"
+    for name, title in _TRANSPORTS.items():
+        cells = (f"{_median_and_p95(records[name]['overhead_ms'])}" for records in (jpeg, raw))
+        yield f"| {title} | {' | '.join(cells)} | {jpeg[name]['n']} |"
+
+
+def _median_and_p95(spread: Mapping[str, float | None]) -> str:
+    p95 = spread["p95"]
+    return f"{number(spread['median'] or 0, 1)} ({'–' if p95 is None else number(p95, 1)})"
+
+
+def _baseline_table(results: Results) -> Iterable[str]:
+    yield "| method of the original | its overhead, ms | Skylane | its overhead, ms | ratio (by round) |"
+    yield "| --- | ---: | --- | ---: | ---: |"
+    for title, original, name, own, ratio in _comparisons(results):
+        rounds = f"{number(min(ratio['by_round']), 3)} to {number(max(ratio['by_round']), 3)}"
+        yield f"| {title} | {number(original, 1)} | {name} | {number(own, 1)} | {number(ratio['ratio'], 3)} ({rounds}) |"
+
+
+def _comparisons(results: Results) -> Iterable[tuple[str, float, str, float, Mapping[str, Any]]]:
+    """Yields each baseline with the first transport that carries the same pixels: titles, overheads and ratio."""
+    data = results["baselines"]
+    for name, title in _BASELINES.items():
+        ratio = next(each for each in data["ratios"] if each["baseline"] == name)
+        own = data["skylane"][ratio["transport"]]["overhead_ms"]["median"]
+        yield title, data["baselines"][name]["overhead_ms"]["median"], f"`{ratio['transport']}`", own, ratio
+
+
+def _load_table(results: Results) -> Iterable[str]:
+    load, gateway = results["saturation"], results["gateway"]
+    seconds, vehicles = load["plan"]["seconds"], load["plan"]["vehicles"]
+    rounds = len(load["rounds"]) // 2
+    yield "| load | answered in time, of the bare engine's frames per second | fairness (Jain's index) | rounds |"
+    yield "| --- | ---: | ---: | ---: |"
+    for title, name, jain in (
+        (f"{vehicles} vehicles with equal rates", "equal", load["jain"]),
+        ("the same, one of them with ten times the rate of the others", "greedy", load["greedy_jain"]),
+    ):
+        share = median(each["share"] for each in load["rounds"] if each["load"] == name)
+        yield f"| {title} | {_percent(share)} | {number(jain, 3)} | {rounds} of {seconds:g} s |"
+    title = f"{gateway['plan']['clients']} clients of all endpoints, {gateway['plan']['window']} frames in flight each"
+    rounds, seconds = len(gateway["rounds"]), gateway["plan"]["seconds"]
+    yield f"| {title} | {_percent(gateway['ratio'])} | {number(gateway['jain'], 3)} | {rounds} of {seconds:g} s |"
+
+
+def _transport_chart(results: Results) -> Chart:
+    """Shows the parts of the overhead by transport and codec."""
+    bars = {
+        f"{name}, {codec}": results[f"transports-{codec}"]["transports"][name]["parts"]
+        for name in _TRANSPORTS
+        for codec in _SERIES
+    }
+    stages = [str(part) for part in PARTS if part != "inferred"]
+    traces = [
+        _bars(title, list(bars), [sum(parts[s] for s in stages if WHERE[s] == node) for parts in bars.values()], colour)
+        for title, (node, colour) in _NODES.items()
+    ]
+    layout = {
+        "barmode": "stack",
+        "legend": {"traceorder": "normal"},
+        "xaxis": axis_from_zero("median time beside the inference, ms"),
+        "yaxis": _CATEGORIES,
+    }
+    return Chart("results-transports", "Parts of the overhead by transport", tuple(traces), layout, height=380)
+
+
+def _baseline_chart(results: Results) -> Chart:
+    """Shows the overhead of each original method beside that of Skylane."""
+    compared = list(_comparisons(results))
+    titles = [title for title, *_ in compared]
+    traces = (
+        _bars("method of the original", titles, [each[1] for each in compared], STAGES["crossing"].colour),
+        _bars("Skylane", titles, [each[3] for each in compared], STAGES["inferred"].colour),
+    )
+    layout = {"xaxis": axis("median time beside the inference, ms (logarithmic)", type="log", dtick=1, range=[0, 3.2])}
+    return Chart("results-baselines", "Overheads", traces, layout | {"yaxis": _CATEGORIES}, height=270)
+
+
+def _load_chart(results: Results) -> Chart:
+    """Shows what becomes of the frames of vehicles that offer more than the worker can do."""
+    names = {"equal": "equal rates", "greedy": "one vehicle with<br>ten times the rate"}
+    counts = {
+        title: [each["outcomes"] for each in results["saturation"]["rounds"] if each["load"] == name]
+        for name, title in names.items()
+    }
+    totals = {title: sum(sum(each.values()) for each in rounds) for title, rounds in counts.items()}
+    traces = []
+    for outcome, colour in OUTCOME_COLOURS.items():
+        shares = [
+            100 * sum(each.get(outcome, 0) for each in rounds) / totals[title] for title, rounds in counts.items()
+        ]
+        if any(shares):
+            traces.append(_bars(outcome, list(counts), shares, colour, digits=0))
+    layout = {
+        "barmode": "stack",
+        "legend": {"traceorder": "normal"},
+        "xaxis": axis("share of all frames, %", range=[0, 100]),
+        "yaxis": _CATEGORIES,
+    }
+    return Chart("results-load", "Outcomes under overload", tuple(traces), layout, height=210)
+
+
+def _link_chart(results: Results) -> Chart:
+    """Shows the median total latency by link and codec."""
+    runs = [run for run in results["link"]["runs"] if run["state"] == "done"]
+    links = {"none": "no link", "5g": "5G-like link", "4g": "4G-like link"}
+    traces = [
+        _bars(
+            {"jpeg": "JPEG", "raw": "raw pixels"}[codec],
+            list(links.values()),
+            [
+                median(run["total_p50_ms"] for run in runs if (run["codec"], run["link"]) == (codec, each))
+                for each in links
+            ],
+            colour,
+            digits=0,
+        )
+        for codec, colour in _SERIES.items()
+    ]
+    layout = {"xaxis": axis_from_zero("median total latency of a frame, ms"), "yaxis": _CATEGORIES}
+    return Chart("results-link", "Latency over links", tuple(traces), layout, height=230)
+
+
+_CATEGORIES = {"autorange": "reversed", "type": "category"}
+
+
+def _bars(name: str, labels: Sequence[str], values: Sequence[float], colour: str, digits: int = 1) -> dict[str, Any]:
+    """Returns horizontal bars with their values in them."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": labels,
+        "x": values,
+        "text": [number(value, digits) for value in values],
+        "textposition": "auto",
+        "textangle": 0,
+        "constraintext": "none",
+        "textfont": {"size": 12},
+        "insidetextfont": {"color": text_colour(colour), "size": 12},
+        "marker": {"color": colour},
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 0)} %"
+
+
+def write(folder: Path | None = None) -> None:
+    """Writes the page, and the charts too unless another folder for the page is given."""
+    results = read_results()
+    text = page(results, _PAGE.read_text(encoding="utf-8"))
+    ((folder or _PAGE.parent) / _PAGE.name).write_text(text, encoding="utf-8")
+    if folder is None:
+        with tempfile.TemporaryDirectory() as drawn:
+            for path in write_figures(charts(results), Path(drawn)):
+                if path.suffix == ".svg":
+                    shutil.copy(path, _IMAGES)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if sys.argv[1:] else None)
