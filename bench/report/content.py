@@ -24,7 +24,8 @@ class Column:
 class ReportTable:
     """A table; `name` is also the name of its files.
 
-    The names in a column "stage" are shown with colour samples. `digits` has the number of decimals by heading.
+    The names in a column "stage" are shown with colour samples. `digits` has the number of decimals by heading. The page
+    shows the caption of a collapsed table, and the table when the reader opens it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ReportTable:
     headings: Sequence[str]
     rows: Sequence[TableRow]
     digits: Mapping[str, int] = field(default_factory=dict)
+    is_collapsed: bool = False
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.headings) for row in self.rows), self.name
@@ -92,15 +94,7 @@ class FrameList:
     frames: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CollapsedTable:
-    """A table that is hidden until the reader opens it."""
-
-    summary: str
-    table: ReportTable
-
-
-ChapterPart = CollapsedTable | Paragraph | Caution | ReportTable | Chart | FrameList
+ChapterPart = Paragraph | Caution | ReportTable | Chart | FrameList
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +141,7 @@ class ReportContent:
     def tables(self) -> Iterator[ReportTable]:
         """Yields every table in reading order."""
         for chapter in self.chapters:
-            for part in chapter.parts:
-                if isinstance(part, CollapsedTable | ReportTable):
-                    yield part.table if isinstance(part, CollapsedTable) else part
+            yield from (part for part in chapter.parts if isinstance(part, ReportTable))
 
     def cautions(self) -> Iterator[tuple[Chapter, Caution]]:
         """Yields the cautions of collapsed chapters, which a reader would not see there."""

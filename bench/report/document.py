@@ -21,7 +21,6 @@ from bench.report.chapters.run import (
     resources,
     stage_statistics,
     stages,
-    throughput,
     timeline,
 )
 from bench.report.chapters.study import accuracy, bursts, cells, overhead, utilization
@@ -42,13 +41,7 @@ class ReportError(SkylaneError):
 
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path | None = None,
-    *,
-    price_per_hour: float | None = None,
-    currency: str = "EUR",
-    footage_hz: float = 24.0,
-    local: Path | None = None,
+    folders: Sequence[Path], out: Path | None = None, tariff: Tariff | None = None, local: Path | None = None
 ) -> Path:
     """Writes the report of run folders, or of one study folder, as one HTML file; returns its path.
 
@@ -58,7 +51,6 @@ def write_report(
         LogError: A log cannot be read.
         ReportError: The file cannot be written.
     """
-    tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
     source = load_report_input(folders, load_run(local) if local else None)
     return write_page(report_of(source, tariff), folders, out)
 
@@ -96,7 +88,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
         distribution.chapter(answered, len(frames)),
         timeline.chapter(frames, answered, start_ns),
         load.chapter(answered, len(frames), start_ns),
-        throughput.chapter(run, start_ns),
+        load.throughput_chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
         stage_statistics.chapter(answered, len(frames)),

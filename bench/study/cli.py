@@ -16,7 +16,7 @@ from bench.study.execution.session import Session, open_session
 from bench.study.plan.axes import AXES, Axes, known_values
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.scenarios import SCENARIOS
-from bench.study.plan.study_plan import StudyPlan, cells, model_names, read_plan
+from bench.study.plan.study_plan import cells, model_names, read_plan
 from bench.study.plan.variants import ModelVariants
 from bench.study.results import provenance
 from bench.study.results.accuracy import accuracy_table, check_accuracy
@@ -134,11 +134,11 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
     console.print(f"{counts[DONE]} runs done, {counts[SKIPPED]} skipped, {counts[FAILED]} failed", highlight=False)
     if plan.accuracy:
         console.print(accuracy_table(runs))
-    _report(plan, folder, console)
+    _report(folder, console)
     return 1 if counts[FAILED] else 0
 
 
-def _report(plan: StudyPlan, folder: StudyFolder, console: Console) -> None:
+def _report(folder: StudyFolder, console: Console) -> None:
     """Writes the report; an error is printed, because the study itself is complete."""
     from bench.report.document import write_report  # noqa: PLC0415  Importing Plotly is slow.
 
@@ -147,7 +147,7 @@ def _report(plan: StudyPlan, folder: StudyFolder, console: Console) -> None:
             console.print(f"{folder.root / name}", markup=False, highlight=False, soft_wrap=True)
     try:
         with console.status("writing the report"):
-            path = write_report([folder.root], **plan.report.model_dump())
+            path = write_report([folder.root])
     except SkylaneError as error:
         click.echo(
             f"skylane: the report was not written: {error}; run 'skylane report {folder.root}' to try again", err=True

@@ -13,7 +13,6 @@ from shared.runlog.latency_table import PARTS
 
 TIME_AXIS_TITLE: Final = "time since the first frame was due, s"
 _SPLIT_CROSSING: Final = ("uplink", "downlink")
-_NEAR_MEDIAN: Final = (0.45, 0.55)
 _MAX_POINTS: Final = 1500
 
 
@@ -73,8 +72,7 @@ def downsampled(rows: pd.DataFrame) -> pd.DataFrame:
 def frames_near_median(frames: pd.DataFrame) -> pd.DataFrame:
     """Returns the frames whose total lies between the 45th and the 55th percentile."""
     totals = frames["total_ms"]
-    low = totals.quantile(_NEAR_MEDIAN[0], interpolation="lower")
-    high = totals.quantile(_NEAR_MEDIAN[1], interpolation="higher")
+    low, high = totals.quantile(0.45, interpolation="lower"), totals.quantile(0.55, interpolation="higher")
     return frames[totals.between(low, high)]
 
 
@@ -116,8 +114,3 @@ def stage_intervals(frames: pd.DataFrame, start_ns: int) -> dict[str, tuple[Floa
         begin, end = end, end + durations / 1e3
         intervals[stage] = (begin, end)
     return intervals
-
-
-def frame_name(vehicle: str, camera: str, sequence: int) -> str:
-    """Returns the name of a frame in the report."""
-    return f"{vehicle} {camera} #{sequence}"

@@ -1,13 +1,13 @@
 """The data of single frames for the page: all stage durations in compact form, and overlay images of a few frames."""
 
 import base64
+import json
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from bench.report.data.answered_frames import column_values, seconds_since
@@ -22,9 +22,7 @@ MAX_FRAMES: Final = 150_000  # Frames on the page; more would make it slow to op
 _SLOWEST_FRAMES: Final = 2_000  # Number of slowest frames that are always kept.
 _IMAGE_WIDTH: Final = 480
 _JPEG_QUALITY: Final = 70
-_MAX_IMAGE_BYTES: Final = 300_000  # Size of all images together.
-_MAX_WORDS: Final = 500  # Different values of a text column; further values share one entry.
-_NOT_MEASURED: Final = -(2**31)
+_MAX_IMAGE_BYTES: Final = 250_000  # Size of all images together.
 _TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error")
 _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
 _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
@@ -46,26 +44,27 @@ def frame_details(
 ) -> dict[str, Any]:
     """Returns the data of a run's frames for report.js.
 
-    The medians of `answered` are shown beside the durations of a frame. Columns are int32: times in microseconds, `due`
-    in units of 0.1 ms, -2³¹ where nothing was measured. Each column is stored as four byte planes, compressed by
-    DEFLATE in the zlib format (RFC 1950), and encoded in base64.
+    The medians of `answered` are shown beside the durations of a frame. `columns` is JSON, compressed by DEFLATE in the
+    zlib format (RFC 1950) and encoded in base64: lists of integers, times in microseconds, `due` in units of 0.1 ms,
+    texts as indices into `words`, null where nothing was measured.
     """
     if frames.empty:
         return {}
-    columns = {name: _packed(column_values(frames, f"{name}_ms") * 1e3) for name in _TIMES}
-    columns |= {name: _packed(column_values(frames, name)) for name in _COUNTS}
-    columns["due"] = _packed(seconds_since(frames, "t_due_ns", start_ns) * 1e4)
+    columns = {name: _integers(column_values(frames, f"{name}_ms") * 1e3) for name in _TIMES}
+    columns |= {name: _integers(column_values(frames, name)) for name in _COUNTS}
+    columns["due"] = _integers(seconds_since(frames, "t_due_ns", start_ns) * 1e4)
     words = {}
     for name in _WORDS:
-        codes, words[name] = _coded(frames[name])
-        columns[name] = _packed(codes)
+        codes, texts = pd.factorize(frames[name].fillna("").astype(str))
+        columns[name], words[name] = codes.tolist(), texts.tolist()
+    packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
     return {
         "vehicle": str(frames["vehicle"].iloc[0]),
         "session": str(frames["session"].iloc[0]),
         "stages": [_stage(str(part)) for part in PARTS],
         "medians": {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS} if len(answered) else {},
         "count": len(frames),
-        "columns": columns,
+        "columns": base64.b64encode(packed).decode(),
         "words": words,
         "images": {str(sequence): image for sequence, image in images.items()},
     }
@@ -109,17 +108,5 @@ def _stage(stage: str) -> dict[str, str]:
     return {"name": stage, "where": node_of(stage), "colour": style.colour, "meaning": style.meaning}
 
 
-def _packed(values: Floats) -> str:
-    known = np.isfinite(values) & (np.abs(values) < -_NOT_MEASURED)
-    integers = np.where(known, np.round(np.where(known, values, 0)), _NOT_MEASURED).astype("<i4")
-    planes = integers.view(np.uint8).reshape(-1, 4).T  # Bytes of equal significance are similar and compress well.
-    return base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode()
-
-
-def _coded(texts: pd.Series) -> tuple[npt.NDArray[np.float64], list[str]]:
-    """Returns texts as indices into a list of the different values, and that list."""
-    codes, words = pd.factorize(texts.fillna("").astype(str))
-    kept = [str(word) for word in words[:_MAX_WORDS]]
-    if len(words) > _MAX_WORDS:
-        kept.append("(one of many others: see latency.csv)")
-    return np.minimum(codes, len(kept) - 1).astype(np.float64), kept
+def _integers(values: Floats) -> list[int | None]:
+    return [round(value) if np.isfinite(value) else None for value in values.tolist()]

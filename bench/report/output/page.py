@@ -4,6 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from typing import Final
@@ -14,7 +15,6 @@ from bench.report.content import (
     Chapter,
     ChapterPart,
     Chart,
-    CollapsedTable,
     Column,
     FrameList,
     Paragraph,
@@ -56,7 +56,7 @@ def render(report: ReportContent) -> str:
         "</main>",
         '<aside id="frame" aria-live="polite" aria-label="One frame" hidden tabindex="-1"></aside>',
         *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
-        _data("toggles", json.dumps({name: _toggles(chart) for name, chart in charts.items() if chart.toggles})),
+        _data("toggles", json.dumps({name: [asdict(toggle) for toggle in chart.toggles] for name, chart in charts.items()})),
         _data("frames", json.dumps(report.frames)),
         f'<script type="application/octet-stream" id="plotly">{_compressed(plotly_script())}</script>',
         f"<script>{_script(_static('report.js'))}</script>",
@@ -129,8 +129,6 @@ def _part(part: ChapterPart, numbers: Mapping[str, int]) -> str:
             return f'<p class="caution"><strong>Note.</strong> {escape(content)}</p>'
         case ReportTable():
             return _table(part)
-        case CollapsedTable(summary, table):
-            return f"<details><summary>{escape(summary)}</summary>{_table(table)}</details>"
         case Chart():
             return _chart(part, numbers[part.name])
         case FrameList(heading, frames):
@@ -155,24 +153,16 @@ def _chart(chart: Chart, number_of_figure: int) -> str:
     )
 
 
-def _toggles(chart: Chart) -> list[dict[str, object]]:
-    return [
-        {
-            "traces": {name: [list(map(float, column)) for column in values] for name, values in toggle.traces.items()},
-            "layout": toggle.layout,
-        }
-        for toggle in chart.toggles
-    ]
-
-
 def _table(table: ReportTable) -> str:
     headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
     dense = " dense" if len(table.columns) > _MAX_NORMAL_COLUMNS else ""
-    return (
-        f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption><span>{escape(table.caption)}</span></caption>'
+    caption = "" if table.is_collapsed else f"<caption><span>{escape(table.caption)}</span></caption>"
+    shown = (
+        f'<div class="table{dense}"><table id="table-{escape(table.name)}">{caption}'
         f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
+    return f"<details><summary>{escape(table.caption)}</summary>{shown}</details>" if table.is_collapsed else shown
 
 
 def _cells(columns: Iterable[Column], row: Iterable[CellValue]) -> Iterable[str]:

@@ -19,6 +19,7 @@ _LATEX: Final = str.maketrans({
     "≥": r"$\ge$", "→": r"$\to$", "\N{NO-BREAK SPACE}": "~",
 })  # fmt: skip
 _MARKDOWN: Final = str.maketrans({"|": r"\|", "\n": " ", "<": "&lt;", ">": "&gt;"})
+_ENDS: Final = ("low", "high")
 _DECIMALS: Final = 6  # Decimals of a float in CSV: milliseconds to the nanosecond.
 
 
@@ -47,29 +48,17 @@ def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
 
 def to_csv(table: ReportTable) -> str:
     """Formats a table as CSV: plain numbers, estimates as three columns, empty cells for values not measured."""
-    estimates = [
-        any(isinstance(row[index], IntervalEstimate) for row in table.rows) for index in range(len(table.columns))
-    ]
+    columns: list[list[str]] = []
+    for index, heading in enumerate(table.headings):
+        cells = [row[index] for row in table.rows]
+        columns.append(
+            [heading, *(_plain(cell.value if isinstance(cell, IntervalEstimate) else cell) for cell in cells)]
+        )
+        if any(isinstance(cell, IntervalEstimate) for cell in cells):
+            columns += ([f"{heading} {end}", *(_plain(getattr(cell, end, None)) for cell in cells)] for end in _ENDS)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        heading
-        for column, is_estimate in zip(table.columns, estimates, strict=True)
-        for heading in (
-            (column.heading, *(f"{column.heading} {end}" for end in ("low", "high")))[: 3 if is_estimate else 1]
-        )
-    )
-    for row in table.rows:
-        writer.writerow(
-            field for cell, is_estimate in zip(row, estimates, strict=True) for field in _fields(cell, is_estimate)
-        )
+    csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
     return out.getvalue()
-
-
-def _fields(cell: CellValue, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
-    if isinstance(cell, IntervalEstimate):
-        return (_plain(cell.value), _plain(cell.low), _plain(cell.high))
-    return (_plain(cell), "", "") if is_estimate else (_plain(cell),)
 
 
 def _plain(cell: str | float | None) -> str:

@@ -4,7 +4,6 @@
   const frames = read("frames");
   const toggles = read("toggles");
   const panel = document.getElementById("frame");
-  const NOT_MEASURED = -2147483648;
   const PRINT_WIDTH = 680; // Pixels between the margins of an A4 page.
   const NARROW = 560; // Charts of fewer pixels have a smaller font and narrow margins.
   const plots = [...document.querySelectorAll(".chart")];
@@ -194,24 +193,9 @@
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
 
-  // Decodes a column of int32: four byte planes.
-  async function unpack(text) {
-    const planes = await inflate(text);
-    const count = planes.length / 4;
-    const bytes = new Uint8Array(planes.length);
-    for (let index = 0; index < count; index++) {
-      for (let byte = 0; byte < 4; byte++) bytes[4 * index + byte] = planes[byte * count + index];
-    }
-    return new Int32Array(bytes.buffer);
-  }
-
-  async function unpackAll() {
-    const names = Object.keys(frames.columns);
-    const columns = await Promise.all(names.map((name) => unpack(frames.columns[name])));
-    const byName = Object.fromEntries(names.map((name, index) => [name, columns[index]]));
-    const rows = new Map();
-    byName.sequence.forEach((sequence, row) => rows.set(sequence, row));
-    return { columns: byName, rows };
+  async function unpack() {
+    const columns = JSON.parse(new TextDecoder().decode(await inflate(frames.columns)));
+    return { columns, rows: new Map(columns.sequence.map((sequence, row) => [sequence, row])) };
   }
 
   function element(tag, text, attributes = {}) {
@@ -223,7 +207,7 @@
 
   async function open(sequence) {
     if (!frames.columns) return;
-    table = table || await unpackAll();
+    table = table || await unpack();
     const row = table.rows.get(sequence);
     if (row === undefined) return;
     if (panel.hidden) opener = document.activeElement;
@@ -241,7 +225,7 @@
   function contents(sequence, row) {
     const value = (name) => table.columns[name][row];
     const word = (name) => frames.words[name][value(name)];
-    const ms = (name) => value(name) === NOT_MEASURED ? null : value(name) / 1000;
+    const ms = (name) => value(name) === null ? null : value(name) / 1000;
     const shown = (number) => number === null ? "–" : `${number.toFixed(3)} ms`;
     const button = element("button", "Close", { type: "button", class: "close" });
     button.addEventListener("click", close);
@@ -255,7 +239,7 @@
     const how = word("engine") ? ` with ${word("engine")}, version ${word("model_version")},` : "";
     const facts = [
       `frame ${value("frame_index")} of the source`,
-      value("due") === NOT_MEASURED ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
+      value("due") === null ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
       ms("uplink") === null ? "" : `uplink ${shown(ms("uplink"))}, downlink ${shown(ms("downlink"))}, each ± ${shown(ms("clock_error"))}`,
       word("worker") ? `by ${word("worker")}${how} in a batch of ${value("batch_size")}` : "",
       `${value("bytes_up").toLocaleString("en")} bytes up, ${value("bytes_down").toLocaleString("en")} down`,

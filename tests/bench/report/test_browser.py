@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.content import ReportContent
 from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of, write_report
@@ -54,7 +55,7 @@ def draw_charts(page: Page) -> None:
 @pytest.fixture(scope="module")
 def visit(browser: Browser, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     """The opened report of the run."""
-    path = write_report([run], tmp_path_factory.mktemp("page") / "report.html", price_per_hour=1.25)
+    path = write_report([run], tmp_path_factory.mktemp("page") / "report.html", Tariff(1.25))
     visit = open_page(browser, path)
     yield visit
     visit.page.context.close()
@@ -233,7 +234,7 @@ def test_a_link_opens_a_collapsed_chapter(visit: Visit) -> None:
     visit.page.locator("nav a[href='#outcomes']").click()
     assert setup.get_attribute("open") is None
     visit.page.locator("nav a[href='#provenance']").click()
-    visit.page.locator("#table-provenance").wait_for(state="visible")
+    visit.page.locator("#table-manifest").wait_for(state="visible")
 
 
 def test_charts_follow_the_colour_scheme_of_the_browser(visit: Visit) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
+from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.chapters.run.load import frames_in_system, mean_queue_depth, queue_depth
 from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInputError, load_report_input
@@ -42,10 +43,10 @@ def report_on(*folders: Path) -> ReportContent:
     return report_of(load_report_input(folders))
 
 
-def test_the_summary_has_outcomes_latencies_and_the_longest_stage(report: ReportContent) -> None:
+def test_the_summary_has_outcomes_and_the_longest_stage(report: ReportContent) -> None:
     """The summary alone must give a correct impression of the run."""
     assert re.fullmatch(
-        r"39\d of 400 frames were answered \(\d+ dropped and \d+ lost\): half of them within 1\d\d ms, 95 % within 1\d\d ms\. "
+        r"39\d of 400 frames were answered \(\d+ dropped and \d+ lost\)\. "
         r"\d\d % of their time was spent in the stage inferred, in which the frame is processed by the model\.",
         report.summary,
     )
@@ -252,7 +253,6 @@ def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> Non
 def test_few_frames_have_no_high_percentiles(tmp_path: Path) -> None:
     """The slowest 5 % of 15 frames are less than one frame."""
     made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=15, unanswered=0.0)))
-    assert ", all within " in made.summary
     (statistics,) = (table for table in made.tables() if table.name == "statistics")
     assert NOTE in statistics.caption
     headings = [column.heading for column in statistics.columns]
@@ -342,7 +342,7 @@ def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> Non
 
 def test_cost_and_offloading_are_reported_on_request(run: Path, slower: Path, tmp_path: Path) -> None:
     """A price and a local run add a chapter each."""
-    path = write_report([slower], tmp_path / "page.html", price_per_hour=1.25, currency="USD", local=run)
+    path = write_report([slower], tmp_path / "page.html", Tariff(1.25, "USD"), local=run)
     page = path.read_text(encoding="utf-8")
     assert "price USD" in page
     assert "24 hours of footage at 24" in page.replace("24.00", "24")

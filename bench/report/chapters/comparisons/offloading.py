@@ -63,8 +63,8 @@ def study_chapter(study: StudyLog) -> Chapter | None:
         "inference time."
     )
     introduction = Paragraph(
-        "Vehicle and worker ran on the same machine, so a link can only add latency. The measurement therefore shows the "
-        "latency added by the link, and how much slower than the worker a vehicle must be for offloading to be faster."
+        "Vehicle and worker ran on the same machine, so the link only adds latency: the table shows how much, and how much "
+        "slower than the worker a vehicle must be for offloading to be faster."
     )
     table = ReportTable("offloading", caption, headings, rows)
     return Chapter("offloading", _TITLE, (introduction, *cautions, table))
@@ -152,12 +152,10 @@ def _chart(result: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
     layout = {
         "xaxis": axis("bandwidth, Mbit/s (logarithmic)", type="log"),
         "yaxis": axis("median total, ms (logarithmic)", type="log", dtick="D2"),
-        "showlegend": True,
     }
     caption = (
-        "Estimated median total of offloaded frames over other links, by bandwidth and delay, compared with inference on "
-        f"the vehicle: {milliseconds(stays[0].p50.value)}, or {milliseconds(stays[1].p50.value)} in the vehicle's own "
-        "process. Offloading is faster where a curve is below a black line."
+        "Estimated median total of offloaded frames by bandwidth and delay of the link. Offloading is faster where a curve "
+        f"is below a black line: inference on the vehicle ({milliseconds(stays[0].p50.value)}), or in its own process."
     )
     return Chart(name, caption, tuple(traces), layout, height=420)
 

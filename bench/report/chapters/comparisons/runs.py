@@ -10,7 +10,7 @@ from bench.report.chapters.run.stages import STAGES_TITLE
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
 from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, join_words
 from bench.report.data.answered_frames import FrameGroup, column_values
-from bench.report.output.number_format import interval, milliseconds, probability
+from bench.report.output.number_format import milliseconds, probability
 from bench.report.output.stage_styles import TOTAL_COLOUR
 from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from bench.statistics.description import describe
@@ -87,24 +87,15 @@ def difference_chart(comparisons: Sequence[LatencyComparison], name: str) -> Cha
     }  # fmt: skip
     symbols = ["circle" if known else "circle-open" for known in np.isfinite(low)]
     marker = {"size": 10, "color": TOTAL_COLOUR, "symbol": symbols}
-    trace = points("difference", values, labels, marker, "%{x:.3f} ms", error_x=intervals, showlegend=False)
-    listed = "; ".join(
-        f"{each.b}: {milliseconds(each.difference.value).replace('not known', '–')}"
-        + (f" ({interval(each.difference)} ms)" if interval(each.difference) else "")
-        for each in comparisons[:MAX_CURVES]
-    )
+    trace = points("difference", values, labels, marker, "%{x:.3f} ms", error_x=intervals)
+    zero = {"zeroline": True, "zerolinewidth": 2, "zerolinecolor": "#57606a"}
     layout = {
-        "xaxis": axis_from_zero(
-            "difference of the medians, ms<br>(below 0: faster)",
-            zeroline=True,
-            zerolinewidth=2,
-            zerolinecolor="#57606a",
-        ),
+        "xaxis": axis_from_zero("difference of the medians, ms<br>(below 0: faster)", **zero),
         "yaxis": {"autorange": "reversed", "type": "category"},
     }
     caption = (
-        "Differences with their 95 % intervals. A difference whose interval contains 0 is not significant. A hollow point "
-        f"has no interval, because there are too few runs. {listed}."
+        "Differences of the table above with their 95 % intervals. A difference whose interval contains 0 is not "
+        "significant. A hollow point has no interval, because there are too few runs."
     )
     return Chart(name, caption, (trace,), layout, height=120 + 52 * len(comparisons))
 
@@ -129,8 +120,8 @@ def _totals_table(groups: Sequence[FrameGroup]) -> ReportTable:
         values = (getattr(totals, statistic) for statistic in STATISTICS)
         rows.append((group.name, totals.count, 100 * group.answered_share, *values))
     caption = (
-        "Total latency of the answered frames, with 95 % intervals if the sample is large enough. The intervals apply to "
-        f"these runs; they do not predict other runs. Unanswered frames have no total and are not included. {NOTE}"
+        "Total latency of the answered frames, with 95 % intervals for these runs if the sample is large enough. Unanswered "
+        f"frames have no total and are not included. {NOTE}"
     )
     return ReportTable("totals", caption, ("run", "frames", "answered %", *_HEADINGS), rows)
 
@@ -154,9 +145,7 @@ def _stacked_chart(groups: Sequence[FrameGroup]) -> Chart:
     totals = [sum(values) for values in zip(*means.values(), strict=True)]
     traces = tuple(stage_bar(stage, names, values, "mean %{x:.3f} ms") for stage, values in means.items())
     axes = {"xaxis": axis("mean time, ms"), "yaxis": {"autorange": "reversed", "type": "category"}}
-    listed = ", ".join(
-        f"{name} {milliseconds(total)}" for name, total in list(zip(names, totals, strict=True))[:MAX_CURVES]
-    )
+    listed = ", ".join(f"{name} {milliseconds(total)}" for name, total in zip(names[:MAX_CURVES], totals, strict=False))
     caption = f"Mean time by stage; the stages of each bar sum to its mean total: {listed}."
     return Chart("stages_stacked", caption, traces, STACKED_LAYOUT | axes, height=220 + 46 * len(groups))
 

@@ -6,7 +6,7 @@ import pandas as pd
 from bench.report.chapters.traces import axis, axis_from_zero, line, not_measured, points
 from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, downsampled, seconds_since
-from bench.report.output.number_format import milliseconds, number, share
+from bench.report.output.number_format import milliseconds, number
 from bench.report.output.stage_styles import STAGES, series_style, with_opacity
 from bench.statistics.bootstrap import Floats
 
@@ -31,7 +31,6 @@ def chapter(answered: pd.DataFrame, start_ns: int) -> Chapter:
         _offset_chart(timed, start_ns),
         _crossing_chart(timed, start_ns),
         _table(timed, unresolved),
-        Paragraph(_conclusion(timed, unresolved)),
     )
     return Chapter("clocks", "Clocks", parts)
 
@@ -41,18 +40,6 @@ def _unresolved(timed: pd.DataFrame, direction: str) -> Floats:
     resolved = column_values(timed, f"{direction}_resolved")
     is_larger = column_values(timed, f"{direction}_ms") > column_values(timed, "clock_error_ms")
     return np.where(np.isfinite(resolved), resolved == 0, ~is_larger).astype(np.float64)
-
-
-def _conclusion(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> str:
-    error = float(np.median(column_values(timed, "clock_error_ms")))
-    up, down = (float(values.mean()) for values in unresolved.values())
-    median = f"The median error bound of the offset is {milliseconds(error)}. "
-    if not up and not down:
-        return median + "Every uplink and every downlink exceeds its error bound and is therefore resolved."
-    return median + (
-        f"{share(up)} of the uplinks and {share(down)} of the downlinks do not exceed their error bound and are not "
-        "resolved: only the sum of uplink and downlink is known for these frames."
-    )
 
 
 def _offset_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
@@ -72,7 +59,7 @@ def _offset_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
         f"Clock of the worker minus clock of the vehicle, with its error bound (shaded): between "
         f"{number(float(offset.min()), 3)} and {number(float(offset.max()), 3)} ms."
     )
-    layout = {"xaxis": _TIME_AXIS, "yaxis": axis("clock offset, ms"), "showlegend": True}
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis("clock offset, ms")}
     return Chart("clock_offset", caption, tuple(traces), layout, height=300)
 
 
@@ -99,7 +86,7 @@ def _crossing_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
         "Uplink and downlink of each frame with the error bound of the clock offset; points below the line are not "
         f"resolved. Medians: uplink {milliseconds(up)}, downlink {milliseconds(down)}, error bound {milliseconds(error)}."
     )
-    layout = {"xaxis": _TIME_AXIS, "yaxis": axis_from_zero("one-way time, ms"), "showlegend": True}
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis_from_zero("one-way time, ms")}
     return Chart("crossings", caption, tuple(traces), layout, height=300)
 
 
@@ -116,5 +103,8 @@ def _table(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> ReportTable:
         "worker", "frames", "offset p50 ms", "error bound p50 ms", "uplink p50 ms", "downlink p50 ms",
         "uplinks not resolved %", "downlinks not resolved %",
     )  # fmt: skip
-    caption = "Clock of each worker compared with the vehicle's, over the answered frames."
+    caption = (
+        "Clock of each worker compared with the vehicle's, over the answered frames. Of a crossing that is not resolved, "
+        "because it does not exceed its error bound, only the sum of uplink and downlink is known."
+    )
     return ReportTable("clocks", caption, headings, rows)

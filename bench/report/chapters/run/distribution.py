@@ -39,10 +39,8 @@ def _histogram(totals: Floats, read: int) -> Chart:
         "x": (edges[:-1] + edges[1:]) / 2,
         "y": counts,
         "width": np.diff(edges),
-        "customdata": np.column_stack((edges[:-1], edges[1:])).tolist(),
-        "hovertemplate": "%{y:,} frames from %{customdata[0]:.2f} to %{customdata[1]:.2f} ms<extra></extra>",
+        "hovertemplate": "%{y:,} frames around %{x:.2f} ms<extra></extra>",
         "marker": {"color": "#8fb4c4", "line": {"color": "#ffffff", "width": 0.5}},
-        "showlegend": False,
     }
     layout = {
         "bargap": 0,
@@ -75,10 +73,8 @@ def _bin_edges(totals: Floats) -> Floats:
 
 
 def _vertical_line(x: float) -> Trace:
-    return {
-        "type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
-        "line": {"color": TOTAL_COLOUR, "width": 1.2, "dash": "dot"},
-    }  # fmt: skip
+    style = {"color": TOTAL_COLOUR, "width": 1.2, "dash": "dot"}
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": style}
 
 
 def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
@@ -88,34 +84,16 @@ def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
     for index, (name, totals) in enumerate(samples):
         times, shares = _steps(totals)
         colour, dash = (TOTAL_COLOUR, "solid") if len(samples) == 1 else series_style(index)
-        within.append(100 * shares)
-        beyond.append(100 * (1 - shares) + 100 / len(totals))
+        within.append((100 * shares).tolist())
+        beyond.append((100 * (1 - shares) + 100 / len(totals)).tolist())
         style = {"color": colour, "dash": dash, "width": 2, "shape": "hv"}
         traces.append(line(name, times, within[-1], style, f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms"))
-    linear = {
-        "yaxis.type": "linear",
-        "yaxis.title.text": "answered frames within that time, %",
-        "yaxis.autorange": False,
-        "yaxis.range": [0, 101],
-    }
-    tail = {
-        "yaxis.type": "log",
-        "yaxis.title.text": "answered frames that took that long or longer, %",
-        "yaxis.autorange": True,
-    }
-    layout = {
-        "xaxis": axis("total, ms"),
-        "yaxis": axis("answered frames within that time, %", range=[0, 101]),
-        "showlegend": len(samples) > 1,
-    }
-    listed = "; ".join(
-        f"{f'{name}: ' if len(samples) > 1 else ''}{_percentile_text(totals)}"
-        for name, totals in samples[:_MAX_NAMED_SAMPLES]
-    )
-    toggles = (
-        Toggle("share within", {"y": within}, linear),
-        Toggle("tail, logarithmic", {"y": beyond}, tail),
-    )
+    title, tail_title = "answered frames within that time, %", "answered frames that took that long or longer, %"
+    linear = {"yaxis.type": "linear", "yaxis.title.text": title, "yaxis.autorange": False, "yaxis.range": [0, 101]}
+    tail = {"yaxis.type": "log", "yaxis.title.text": tail_title, "yaxis.autorange": True}
+    layout = {"xaxis": axis("total, ms"), "yaxis": axis(title, range=[0, 101])}
+    listed = "; ".join(f"{name}: {_percentile_text(totals)}" for name, totals in samples[:_MAX_NAMED_SAMPLES])
+    toggles = (Toggle("share within", {"y": within}, linear), Toggle("tail, logarithmic", {"y": beyond}, tail))
     caption = f"Share of the answered frames whose total latency is at most the time on the x axis: {listed}."
     return Chart("cumulative", caption, tuple(traces), layout, toggles=toggles)
 

@@ -1,10 +1,12 @@
-"""The overlap of frames in a run: a Gantt chart, the depth of each queue over time, and latency against load."""
+"""The load of a run: a Gantt chart of its frames, the depth of each queue, latency against load, and throughput."""
 
 import math
 
 import numpy as np
 import pandas as pd
 
+from bench.logs.run_log import RunLog
+from bench.offloading.cost import throughput_hz
 from bench.report.chapters.run.outcomes import unanswered_note
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, line, not_measured, points, stage_bar
 from bench.report.content import Chapter, Chart, Trace
@@ -17,8 +19,9 @@ from bench.report.data.answered_frames import (
     stage_intervals,
 )
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
+from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR, series_style
 from bench.statistics.bootstrap import Floats
+from shared.runlog.latency_log import Outcome
 
 _TITLE = "Overlap and load"
 _GANTT_FRAMES = 24
@@ -30,6 +33,7 @@ _QUEUES = {  # The stages in which a frame waits.
 }
 _QUEUE_INTERVALS = 100
 _MAX_TICKS = 8
+_MAX_INTERVALS = 200  # Points of the throughput.
 _NO_SPLIT = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
 
 
@@ -49,6 +53,40 @@ def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
     return Chapter("load", _TITLE, parts)
 
 
+def throughput_chapter(run: RunLog, start_ns: int) -> Chapter:
+    """Returns due and answered frames per second over time."""
+    rate_hz = throughput_hz(run)
+    if not np.isfinite(rate_hz):
+        return not_measured("throughput", "Throughput")
+    return Chapter("throughput", "Throughput", (_throughput_chart(run.frames, start_ns, rate_hz),))
+
+
+def _throughput_chart(frames: pd.DataFrame, start_ns: int, rate_hz: float) -> Chart:
+    answered = frames[frames["outcome"] == Outcome.ANSWERED].dropna(subset=["t_due_ns", "t_mask_decoded_ns"])
+    duration_s = len(answered) / rate_hz
+    due = seconds_since(frames, "t_due_ns", start_ns)
+    done = seconds_since(answered, "t_mask_decoded_ns", start_ns)
+    interval_s = max(1.0, np.ceil(np.nanmax(np.concatenate((due, done))) / _MAX_INTERVALS))
+    traces = (
+        _rate_line("frames due", due, interval_s, {"color": TOTAL_COLOUR, "dash": "dot", "width": 1.5}),
+        _rate_line("frames answered", done, interval_s, {"color": OUTCOME_COLOURS["answered"], "width": 2.2}),
+    )
+    caption = (
+        f"{len(answered):,} frames were answered in {number(duration_s)} s, from the first due frame to the last decoded "
+        f"result: {number(rate_hz)} frames per second. Frames are counted in complete intervals of {interval_s:g} s."
+    )
+    layout = {"xaxis": axis_from_zero(TIME_AXIS_TITLE), "yaxis": axis_from_zero("frames per second")}
+    return Chart("throughput", caption, traces, layout, height=300)
+
+
+def _rate_line(name: str, times_s: Floats, interval_s: float, style: Trace) -> Trace:
+    known = times_s[np.isfinite(times_s)]
+    intervals = int(max(known.max(initial=0.0), interval_s) // interval_s)  # Complete intervals only.
+    counts, edges = np.histogram(known, np.arange(intervals + 1) * interval_s)
+    hover = f"{name}: %{{y:.2f}} per second"
+    return line(name, edges[:-1] + interval_s / 2, counts / interval_s, {**style, "shape": "hvh"}, hover)
+
+
 def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
     """Shows when each of some successive frames was in which stage."""
     first = max(0, (len(answered) - _GANTT_FRAMES) // 2)
@@ -63,9 +101,8 @@ def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
     done = due + column_values(rows, "total_ms") / 1e3
     most = int(queue_depth(due, done)[1].max(initial=1))
     caption = (
-        f"When each of {len(rows)} successive answered frames in the middle of the run was in which stage. "
-        f"{f'Up to {most} of them are under way at the same time.' if most > 1 else 'They do not overlap.'}"
-        f"{'' if 'uplink' in durations else _NO_SPLIT}"
+        f"When each of {len(rows)} successive answered frames was in which stage. At most {most} of them are under way at "
+        f"the same time.{'' if 'uplink' in durations else _NO_SPLIT}"
     )
     layout = STACKED_LAYOUT | {
         "barmode": "overlay",
@@ -94,11 +131,7 @@ def _queue_chart(intervals: dict[str, tuple[Floats, Floats]], note: str) -> Char
         f"Mean number of frames that wait in each queue, in {_QUEUE_INTERVALS} intervals of {number(edges[1])} s. The "
         f"longest mean wait is that for {longest}: {milliseconds(mean_waits[longest])}.{note}"
     )
-    layout = {
-        "xaxis": axis_from_zero(TIME_AXIS_TITLE),
-        "yaxis": axis_from_zero("waiting frames, mean"),
-        "showlegend": True,
-    }
+    layout = {"xaxis": axis_from_zero(TIME_AXIS_TITLE), "yaxis": axis_from_zero("waiting frames, mean")}
     return Chart("queue_depth", caption, tuple(traces), layout, height=320)
 
 
@@ -117,28 +150,18 @@ def _load_chart(answered: pd.DataFrame, in_system: Floats) -> Chart:
             "#%{customdata}: %{y:.2f} ms, %{x} frames before it",
             customdata=rows["sequence"].to_numpy(np.int32),
         ),
-        line("median", loads, medians, {"color": TOTAL_COLOUR, "width": 2}, "median %{y:.2f} ms at %{x}")
-        | {"mode": "lines+markers"},
+        line("median", loads, medians, {"color": TOTAL_COLOUR}, "median %{y:.2f} ms at %{x}", mode="lines+markers"),
     )
     least, most = (f"{milliseconds(medians[index])} with {number(int(loads[index]))}" for index in (0, -1))
     caption = (
         "Total latency of each answered frame against its load: the answered frames that were already due and had no result "
         f"yet when it became due. Median: {least}{'' if len(loads) == 1 else f', {most}'} of them."
     )
-    layout = {
-        "xaxis": axis(
-            "frames in the system before it", dtick=_whole_step(loads[-1]), range=[loads[0] - 0.5, loads[-1] + 0.5]
-        ),
-        "yaxis": axis_from_zero("total, ms"),
-        "showlegend": True,
-        "hovermode": "closest",
-    }
+    # Ticks between whole numbers would have rounded labels.
+    step = max(1, math.ceil(loads[-1] / _MAX_TICKS))
+    loads_axis = axis("frames in the system before it", dtick=step, range=[loads[0] - 0.5, loads[-1] + 0.5])
+    layout = {"xaxis": loads_axis, "yaxis": axis_from_zero("total, ms"), "hovermode": "closest"}
     return Chart("latency_load", caption, traces, layout, height=320)
-
-
-def _whole_step(largest: float) -> int:
-    """Returns a distance of ticks for counts up to `largest`; labels between whole numbers would be rounded."""
-    return max(1, math.ceil(largest / _MAX_TICKS))
 
 
 def frames_in_system(due: Floats, done: Floats) -> Floats:

@@ -91,7 +91,7 @@ def _chart(run: RunLog) -> Chart:
             "name": f"{outcome.value} {count:,}",
             "y": ["frames"],
             "x": [count],
-            "marker": {"color": OUTCOME_COLOURS[outcome], "line": {"color": "#ffffff", "width": 1}},
+            "marker": {"color": OUTCOME_COLOURS[outcome]},
             "hovertemplate": f"{outcome.value}: {count:,} of {read:,}<extra></extra>",
         }
         for outcome, count in counts.items()
@@ -102,7 +102,6 @@ def _chart(run: RunLog) -> Chart:
         "xaxis": axis("frames", range=[0, read]),
         "yaxis": {"visible": False},
         "margin": {"t": 40, "b": 48},
-        "showlegend": True,
         "legend": {"traceorder": "normal"},
     }
     return Chart("outcomes", f"Outcomes of {read:,} frames read: {listed}.", traces, layout, height=150)

@@ -8,17 +8,12 @@ import pandas as pd
 
 from bench.logs.problems import Problem
 from bench.logs.run_log import RunLog
-from bench.report.content import Caution, Chapter, ChapterPart, CollapsedTable, Paragraph, ReportTable
+from bench.report.content import Caution, Chapter, ChapterPart, Paragraph, ReportTable
 from bench.report.output.number_format import number
 from shared.runlog.latency_log import Outcome
 
 _TITLE = "Setup"
 _UNKNOWN = "not known"
-_PLAYED = (
-    "codec", "quality", "closed_loop", "window", "burst", "arrivals", "arrival_rate_hz", "rate", "queue", "deadline_ms",
-    "resize_at", "mask_codec", "qos",
-)  # fmt: skip
-_VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt")
 _SEVERAL_VERSIONS = "Several versions of the model answered: the statistics below combine all of them."
 _SEVERAL_FILES = "Different models with the same name and version answered: the statistics below combine all of them."
 _UNTRAINED = "The weights of this model are random: its results are meaningless, but its times are realistic."
@@ -39,10 +34,8 @@ def chapter(run: RunLog) -> Chapter:
         parts.append(Caution(_SEVERAL_VERSIONS))
     elif len(_model_hashes(run.manifest)) > 1:
         parts.append(Caution(_SEVERAL_FILES))
-    headings = ("what", "value")
-    parts.append(ReportTable("provenance", "Summary of the run's setup.", headings, list(_overview(run, workers))))
-    manifest = ReportTable("manifest", "Manifest of the run.", headings, list(manifest_rows(run.manifest)))
-    parts.append(CollapsedTable("Complete manifest", manifest))
+    rows = [("answered by", _answered_by(workers)), *manifest_rows(run.manifest)]
+    parts.append(ReportTable("manifest", "The run's manifest, and the workers that answered.", ("what", "value"), rows))
     return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)
 
 
@@ -79,8 +72,8 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         headings = ("what", *(run.name for run in runs))
         parts.append(ReportTable("provenance_differing", "Differences between the runs.", headings, differing))
     if common:
-        table = ReportTable("provenance_common", "Common values of all runs.", ("what", "value"), common)
-        parts.append(CollapsedTable("Common values of all runs", table))
+        caption = "Common values of all runs"
+        parts.append(ReportTable("provenance_common", caption, ("what", "value"), common, is_collapsed=True))
     parts = parts or [Paragraph("Not known: no run has a manifest.")]
     return Chapter("provenance", _TITLE, tuple(parts), is_collapsed=True)
 
@@ -98,34 +91,13 @@ def _model_hashes(manifest: Mapping[str, Any]) -> set[str]:
     return {str(model.get("sha256")) for model in models if isinstance(model, Mapping)}
 
 
-def _overview(run: RunLog, workers: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yields names and values of the most important parts of the setup."""
-    manifest = run.manifest
-    source, model, host, played = (_section(manifest, key) for key in ("source", "model", "host", "configuration"))
-    yield "source", _with_hash(source, ("kind", "path"))
-    is_trained = model.get("trained")
-    trained = "training state not known" if is_trained is None else "trained" if is_trained else "random weights"
-    yield "model", f"{_with_hash(model, ('name', 'version'))}, {trained}"
-    answered_by = "; ".join(
+def _answered_by(workers: pd.DataFrame) -> str:
+    listed = (
         f"{worker.worker} (version {worker.model_version or _UNKNOWN}, {worker.engine or 'engine ' + _UNKNOWN}): "
         f"{worker.frames} frames"
         for worker in workers.itertuples()
     )
-    yield "answered by", answered_by or "no worker"
-    yield "played", ", ".join(f"{name} {plain_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
-    yield "machine", ", ".join(plain_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
-    yield "cores", plain_text(host.get("cores") or _UNKNOWN)
-    yield "versions", ", ".join(f"{name} {host[name]}" for name in _VERSIONS if host.get(name)) or _UNKNOWN
-    if (seed := manifest.get("seed", played.get("seed"))) is not None:
-        yield "seed", plain_text(seed)
-    for name in ("commit", "vehicle", "session", "state"):
-        yield name, plain_text(manifest.get(name) or _UNKNOWN)
-    yield from _times(manifest)
-
-
-def _with_hash(section: Mapping[str, Any], names: Sequence[str]) -> str:
-    words = " ".join(plain_text(section[name]) for name in names if section.get(name)) or _UNKNOWN
-    return f"{words}, sha256 {section.get('sha256') or _UNKNOWN}"
+    return "; ".join(listed) or "no worker"
 
 
 def manifest_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,12 @@
 """CPU, memory, traffic and GPU of every node of a run."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis_from_zero, line, not_measured
-from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, Trace, join_words
+from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace, join_words
 from bench.report.data.answered_frames import column_values, downsampled, seconds_since
 from bench.report.output.number_format import number, size
 from bench.report.output.stage_styles import series_style
@@ -22,18 +21,17 @@ class _Resource(NamedTuple):
 
     name: str
     column: str
-    factor: float  # From the unit of the column to the unit of the axis.
-    axis: str
     noun: str
-    format: Callable[[float], str]
+    unit: str
+    factor: float = 1.0  # From the unit of the column to `unit`.
 
 
 _RESOURCES = (
-    _Resource("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 1)} %"),
-    _Resource("memory", "rss_bytes", 1e-6, "resident memory, MB", "Memory", lambda value: size(value * 1e6)),
-    _Resource("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 1)} %"),
-    _Resource("gpu_memory", "gpu_memory_bytes", 1e-6, "GPU memory, MB", "GPU memory", lambda value: size(value * 1e6)),
-    _Resource("gpu_power", "gpu_power_w", 1, "GPU power, W", "GPU power", lambda value: f"{number(value, 0)} W"),
+    _Resource("cpu", "cpu_percent", "CPU", "% of one core"),
+    _Resource("memory", "rss_bytes", "Memory", "MB", 1e-6),
+    _Resource("gpu", "gpu_percent", "GPU busy", "%"),
+    _Resource("gpu_memory", "gpu_memory_bytes", "GPU memory", "MB", 1e-6),
+    _Resource("gpu_power", "gpu_power_w", "GPU power", "W"),
 )
 
 
@@ -41,10 +39,8 @@ def chapter(resources: pd.DataFrame) -> Chapter:
     """Returns the resources of each node over time, and a table of means and peaks."""
     if resources.empty:
         return not_measured("resources", _TITLE, "the run has no resources.csv")
-    parts: list[ChapterPart] = [chart for resource in _RESOURCES if (chart := _chart(resources, resource))]
-    if traffic := _traffic(resources):
-        parts.append(traffic)
-    parts.append(_table(resources))
+    charts = (*(_chart(resources, resource) for resource in _RESOURCES), _traffic(resources))
+    parts: list[ChapterPart] = [*filter(None, charts), _table(resources)]
     missing = [
         name
         for name, column in (("GPU", "gpu_percent"), ("TCP bytes", "bytes_in"))
@@ -66,13 +62,13 @@ def _chart(resources: pd.DataFrame, resource: _Resource) -> Chart | None:
         return None
     traces, means = [], []
     for index, (node, rows) in enumerate(measured.groupby("node", sort=False)):
-        values = column_values(rows, resource.column) * resource.factor
-        means.append(f"{node} {resource.format(float(values.mean()))}")
+        mean = float(column_values(rows, resource.column).mean() * resource.factor)
+        means.append(f"{node} {number(mean)} {resource.unit.split()[0]}")
         shown = downsampled(rows)
         drawn = column_values(shown, resource.column) * resource.factor
         traces.append(_node_line(index, str(node), _times_s(resources, shown), drawn))
     caption = f"{resource.noun} over time. Means: {', '.join(means)}."
-    return Chart(f"resources_{resource.name}", caption, tuple(traces), _layout(resource.axis), height=280)
+    return _over_time(resource.name, caption, traces, f"{resource.noun}, {resource.unit}")
 
 
 def _traffic(resources: pd.DataFrame) -> Chart | None:
@@ -83,19 +79,18 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
         is_apart = np.diff(_times_s(resources, node_rows), prepend=-np.inf) > _MIN_INTERVAL_S
         rows = downsampled(node_rows[is_apart])
         times_s = _times_s(resources, rows)
-        last = rows[["bytes_in", "bytes_out"]].iloc[-1]
-        if len(rows) < 2 or not (last > 0).any():  # noqa: PLR2004  A rate needs two samples.
+        if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate needs two samples.
             continue
         for direction, symbol in (("in", "circle"), ("out", "diamond-open")):
-            values = column_values(rows, f"bytes_{direction}")
-            trace = _node_line(index, f"{node} {direction}", times_s[1:], np.diff(values) / np.diff(times_s) / 1e6)
+            rates = np.diff(column_values(rows, f"bytes_{direction}")) / np.diff(times_s) / 1e6
+            trace = _node_line(index, f"{node} {direction}", times_s[1:], rates)
             traces.append(trace | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
         received, sent = (size(float(node_rows[name].iloc[-1])) for name in ("bytes_in", "bytes_out"))
         totals.append(f"{node} {received} in, {sent} out")
     if not traces:
         return None
     caption = f"TCP traffic of each process. Totals: {'; '.join(totals)}."
-    return Chart("resources_traffic", caption, tuple(traces), _layout("TCP traffic, MB/s"), height=280)
+    return _over_time("traffic", caption, traces, "TCP traffic, MB/s")
 
 
 def _node_line(index: int, name: str, times_s: Floats, values: Floats) -> Trace:
@@ -104,38 +99,21 @@ def _node_line(index: int, name: str, times_s: Floats, values: Floats) -> Trace:
     return line(name, times_s, values, style, f"{name}: %{{y:.2f}} at %{{x:.0f}} s")
 
 
-def _layout(axis: str) -> Trace:
-    return {
-        "xaxis": axis_from_zero("time since sampling began, s"),
-        "yaxis": axis_from_zero(axis),
-        "showlegend": True,
-    }
+def _over_time(name: str, caption: str, traces: list[Trace], title: str) -> Chart:
+    layout = {"xaxis": axis_from_zero("time since sampling began, s"), "yaxis": axis_from_zero(title)}
+    return Chart(f"resources_{name}", caption, tuple(traces), layout, height=280)
 
 
 def _table(resources: pd.DataFrame) -> ReportTable:
-    rows: list[TableRow] = []
-    for node, node_rows in resources.groupby("node", sort=False):
-        values = [
-            value
-            for name, factor in (("cpu_percent", 1), ("rss_bytes", 1e-6), ("gpu_percent", 1), ("gpu_power_w", 1))
-            for value in _mean_and_peak(column_values(node_rows, name) * factor)
-        ]
-        received, sent = (_last(column_values(node_rows, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
-        rows.append((str(node), len(node_rows), *values, received, sent))
-    headings = (
-        "node", "samples", "CPU % mean", "CPU % peak", "memory MB mean", "memory MB peak", "GPU % mean", "GPU % peak",
-        "GPU W mean", "GPU W peak", "TCP in MB", "TCP out MB",
-    )  # fmt: skip
-    measured = pd.DataFrame(rows, columns=headings).dropna(axis="columns", how="all")
+    """Returns means and peaks by node; columns without any value are left out."""
+    nodes = resources.astype({each.column: float for each in _RESOURCES}).groupby("node", sort=False)
+    columns = {"samples": nodes.size()}
+    for each in _RESOURCES:
+        heading = f"{each.noun} {each.unit.split()[0]}"
+        values = nodes[each.column]
+        columns |= {f"{heading} mean": values.mean() * each.factor, f"{heading} peak": values.max() * each.factor}
+    columns |= {f"TCP {way} MB": nodes[f"bytes_{way}"].last().astype(float) / 1e6 for way in ("in", "out")}
+    measured = pd.DataFrame(columns).dropna(axis="columns", how="all")
     caption = "Mean and peak of the samples of each node. 100 % CPU means one busy core."
-    return ReportTable("resources", caption, list(measured), list(measured.itertuples(index=False, name=None)))
-
-
-def _mean_and_peak(values: Floats) -> tuple[float, float]:
-    known = values[np.isfinite(values)]
-    return (float(known.mean()), float(known.max())) if len(known) else (float("nan"), float("nan"))
-
-
-def _last(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if len(known) else float("nan")
+    rows = [(str(node), *values) for node, *values in measured.astype(object).itertuples(name=None)]
+    return ReportTable("resources", caption, ("node", *measured), rows)

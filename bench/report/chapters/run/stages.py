@@ -37,7 +37,7 @@ def _waterfall(frames: pd.DataFrame) -> Chart:
     traces = tuple(
         stage_bar(
             stage,
-            [index],
+            [stage],
             [duration],
             f"%{{x:.3f}} ms, {start:.3f} ms after it was due",
             base=[start],
@@ -45,19 +45,13 @@ def _waterfall(frames: pd.DataFrame) -> Chart:
             textposition="outside",
             cliponaxis=False,
         )
-        for index, ((stage, duration), start) in enumerate(zip(durations.items(), starts, strict=True))
+        for (stage, duration), start in zip(durations.items(), starts, strict=True)
     )
     layout = {
         "barmode": "overlay",
         "showlegend": False,
         "xaxis": axis("time since the frame was due, ms", range=[0, total * 1.2]),
-        "yaxis": {
-            "autorange": "reversed",
-            "tickmode": "array",
-            "tickvals": list(range(len(durations))),
-            "ticktext": list(durations),
-            "showgrid": False,
-        },
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
         **_node_bands(list(durations)),
     }
     caption = _waterfall_caption(near_median, durations, total)
@@ -84,12 +78,10 @@ def _node_bands(stages: Sequence[str]) -> Trace:
 
 
 def _waterfall_caption(near_median: pd.DataFrame, durations: dict[str, float], total: float) -> str:
-    first, second = sorted(durations, key=lambda stage: durations[stage], reverse=True)[:2]
-    count = "the one frame" if len(near_median) == 1 else f"the {len(near_median):,} frames"
+    longest = max(durations, key=lambda stage: durations[stage])
     caption = (
-        f"Stages of a typical frame: means of {count} with a total latency between the 45th and the 55th percentile "
-        f"({milliseconds(total)} on average). The longest stages are {first} ({milliseconds(durations[first])}) and "
-        f"{second} ({milliseconds(durations[second])})."
+        f"Stages of a typical frame: means of {len(near_median):,} frames with a total between the 45th and the 55th "
+        f"percentile ({milliseconds(total)} on average). {longest} is the longest ({milliseconds(durations[longest])})."
     )
     if "uplink" in durations:
         error = float(column_values(near_median, "clock_error_ms").mean())
@@ -117,8 +109,7 @@ def _shares_chart(frames: pd.DataFrame) -> Chart:
         for stage in stages
     )
     axes = {"xaxis": axis("share of the time, %", range=[0, 100]), "yaxis": {"autorange": "reversed"}}
-    layout = STACKED_LAYOUT | axes
-    return Chart("shares", _shares_caption(groups), traces, layout, height=230 + 62 * len(groups))
+    return Chart("shares", _shares_caption(groups), traces, STACKED_LAYOUT | axes, height=230 + 62 * len(groups))
 
 
 def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -137,27 +128,21 @@ def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _stage_shares(frames: pd.DataFrame, stages: Sequence[str]) -> tuple[dict[str, float], float]:
     """Returns each stage's share of the time, and the mean total in milliseconds."""
-    totals = column_values(frames, "total_ms")
-    total = float(totals.sum())
-    stage_shares = {
-        stage: float(column_values(frames, f"{stage}_ms").sum()) / total if total else np.nan for stage in stages
-    }
-    return stage_shares, float(totals.mean())
+    mean = float(column_values(frames, "total_ms").mean())
+    shares = {stage: float(column_values(frames, f"{stage}_ms").mean()) / mean if mean else np.nan for stage in stages}
+    return shares, mean
 
 
 def _shares_caption(groups: list[tuple[str, dict[str, float], float]]) -> str:
-    _, of_all, _ = groups[0]
-    largest = sorted(of_all, key=lambda stage: of_all[stage], reverse=True)[:3]
-    listed = ", ".join(f"{stage} {share(of_all[stage])}" for stage in largest)
-    caption = f"Shares of the stages in the time of the answered frames; the largest are {listed}."
-    if len(groups) == 1:
-        return caption
-    _, of_slowest, _ = groups[-1]
-    grown = max(of_slowest, key=lambda stage: of_slowest[stage] - of_all[stage])
-    return (
-        f"{caption} In the slowest 5 % of the frames, the share of {grown} is {share(of_slowest[grown])} instead of "
-        f"{share(of_all[grown])}."
+    of_all, of_slowest = groups[0][1], groups[-1][1]
+    largest = max(of_all, key=lambda stage: of_all[stage])
+    caption = (
+        f"Shares of the stages in the time of the answered frames; the largest is {largest}, {share(of_all[largest])}."
     )
+    if len(groups) > 1:
+        grown = max(of_slowest, key=lambda stage: of_slowest[stage] - of_all[stage])
+        caption += f" In the slowest frames, {grown} has {share(of_slowest[grown])} instead of {share(of_all[grown])}."
+    return caption
 
 
 def stage_summaries(frames: pd.DataFrame, stages: Sequence[str] = tuple(map(str, PARTS))) -> list[StageSummary]:

@@ -1,11 +1,13 @@
 """The total latency of every frame over time; the slowest frames are marked and can be opened."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
 from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace
-from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, frame_name, seconds_since
+from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, seconds_since
 from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
@@ -28,9 +30,11 @@ def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chap
     if answered.empty:
         return not_measured("timeline", _TITLE)
     slow = slowest(answered)
-    listed = FrameList(
-        "Open one of the slowest frames:", tuple(zip(slow["sequence"].tolist(), _labels(slow), strict=True))
+    frames_and_labels = tuple(
+        (sequence, f"#{sequence}  {milliseconds(total)}")
+        for sequence, total in zip(slow["sequence"].tolist(), slow["total_ms"].tolist(), strict=True)
     )
+    listed = FrameList("Open one of the slowest frames:", frames_and_labels)
     parts = (_chart(frames, answered, slow, start_ns), listed, _table(slow, answered, start_ns))
     return Chapter("timeline", _TITLE, parts)
 
@@ -41,20 +45,23 @@ def slowest(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name(row: pd.Series) -> str:
-    return frame_name(str(row["vehicle"]), str(row["camera"]), int(row["sequence"]))
-
-
-def _labels(slow: pd.DataFrame) -> list[str]:
-    return [f"#{row['sequence']}  {milliseconds(float(row['total_ms']))}" for _, row in slow.iterrows()]
+    return f"{row['vehicle']} {row['camera']} #{row['sequence']}"
 
 
 def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
     shown = frames_on_page(answered)
     unanswered = frames_on_page(frames[frames["outcome"] != Outcome.ANSWERED])
-    traces = [_points(rows, start_ns) for _, rows in shown.groupby("camera", sort=False)]
+    point = {"color": _POINT_COLOUR, "size": 4 if len(shown) > _MANY_POINTS else 7, "opacity": 0.6}
+    traces = [
+        _marks(str(camera), rows, start_ns, _totals(rows), point)
+        for camera, rows in shown.groupby("camera", sort=False)
+    ]
     traces += _trend(seconds_since(answered, "t_due_ns", start_ns), column_values(answered, "total_ms"))
-    traces.append(_marked(slow, start_ns))
-    traces += [_rug(rows, index, start_ns) for index, (_, rows) in enumerate(unanswered.groupby("outcome", sort=False))]
+    ring = {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}}
+    traces.append(_marks(f"the {len(slow)} slowest", slow, start_ns, _totals(slow), ring))
+    for index, (outcome, rows) in enumerate(unanswered.groupby("outcome", sort=False)):
+        marker = {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]}
+        traces.append(_marks(f"{outcome} {len(rows):,}", rows, start_ns, [outcome] * len(rows), marker, yaxis="y2"))
     has_rug = len(unanswered) > 0
     layout = {
         "xaxis": axis_from_zero(TIME_AXIS_TITLE, anchor="y2" if has_rug else "y"),
@@ -79,30 +86,22 @@ def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, sta
     return Chart("timeline", caption, tuple(traces), layout, height=460)
 
 
-def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
-    vehicle, camera = rows["vehicle"].iloc[0], rows["camera"].iloc[0]
+def _marks(name: str, rows: pd.DataFrame, start_ns: int, y: Any, marker: Trace, **options: Any) -> Trace:
+    """Returns the frames as points with their ids; a click on a point opens the frame."""
     return points(
-        str(camera),
+        name,
         seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
-        column_values(rows, "total_ms").astype(np.float32),
-        {"color": _POINT_COLOUR, "size": 4 if len(rows) > _MANY_POINTS else 7, "opacity": 0.6},
-        f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s",
+        y,
+        marker,
+        f"{rows['vehicle'].iloc[0]} #%{{customdata}}<br>%{{y:.2f}}, due at %{{x:.3f}} s",
         type="scattergl",
         customdata=rows["sequence"].to_numpy(np.int32),
+        **options,
     )
 
 
-def _marked(slow: pd.DataFrame, start_ns: int) -> Trace:
-    return points(
-        f"the {len(slow)} slowest",
-        seconds_since(slow, "t_due_ns", start_ns),
-        column_values(slow, "total_ms"),
-        {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}},
-        "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s",
-        type="scattergl",
-        customdata=slow["sequence"].to_numpy(np.int32),
-        text=[_name(row) for _, row in slow.iterrows()],
-    )
+def _totals(rows: pd.DataFrame) -> Any:
+    return column_values(rows, "total_ms").astype(np.float32)
 
 
 def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
@@ -123,21 +122,6 @@ def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
         )
         for percent, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot"))
     ]
-
-
-def _rug(rows: pd.DataFrame, index: int, start_ns: int) -> Trace:
-    """Returns the unanswered frames of one outcome as a row of marks below the chart."""
-    outcome = str(rows["outcome"].iloc[0])
-    return points(
-        f"{outcome} {len(rows):,}",
-        seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
-        [outcome] * len(rows),
-        {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
-        f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s",
-        type="scattergl",
-        yaxis="y2",
-        customdata=rows["sequence"].to_numpy(np.int32),
-    )
 
 
 def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportTable:

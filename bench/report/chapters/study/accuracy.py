@@ -3,9 +3,9 @@
 import pandas as pd
 
 from bench.report.chapters.traces import axis, axis_from_zero, points
-from bench.report.content import Chapter, Chart, Column, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.content import Chapter, Chart, Paragraph, ReportTable
 from bench.report.data.study_log import StudyLog
-from bench.report.output.stage_styles import series_style
+from bench.report.output.stage_styles import SERIES
 
 _SIZE, _P50 = "bytes_per_frame", "total_p50_ms"
 
@@ -39,8 +39,7 @@ def _chart(name: str, against: str, cells: pd.DataFrame, x: pd.Series, title: st
         f"Accuracy against {against}: one mark per cell, mean of its runs; better is further up and to the left. Best: "
         f"{best}, mean IoU {cells['mean_iou'].max():.4f}. Point at a mark for its cell."
     )
-    colour, _ = series_style(0)
-    marker = {"size": 10, "color": colour, "line": {"width": 1, "color": "#ffffff"}}
+    marker = {"size": 10, "color": SERIES[0], "line": {"width": 1, "color": "#ffffff"}}
     hover = "%{customdata}<br>mean IoU %{y:.4f} at %{x:.2f}"
     trace = points("cell", x.tolist(), cells["mean_iou"].tolist(), marker, hover, customdata=cells.index.tolist())
     layout = {"xaxis": axis_from_zero(title), "yaxis": axis("mean IoU"), "hovermode": "closest"}
@@ -48,16 +47,12 @@ def _chart(name: str, against: str, cells: pd.DataFrame, x: pd.Series, title: st
 
 
 def _table(cells: pd.DataFrame) -> ReportTable:
-    columns = (
-        *text_columns("cell"),
-        *number_columns("runs", "masks"),
-        *(Column(heading, digits=4) for heading in ("mean IoU", "± mean IoU", "pixel accuracy")),
-        *number_columns("bytes per frame", "p50 ms"),
-    )
+    accuracies = ("mean IoU", "± mean IoU", "pixel accuracy")
     shown = cells[["runs", "masks_compared", "mean_iou", "deviation", "pixel_accuracy", _SIZE, _P50]]
     rows = tuple((name, *map(float, values)) for name, values in zip(cells.index, shown.to_numpy(), strict=True))
     caption = (
         "Means of the runs, including masks of warm-up frames; bytes and latency are those of the measured frames. ±: "
         "standard deviation of the runs, – for a single run."
     )
-    return ReportTable("accuracy", caption, columns, rows)
+    headings = ("cell", "runs", "masks", *accuracies, "bytes per frame", "p50 ms")
+    return ReportTable("accuracy", caption, headings, rows, dict.fromkeys(accuracies, 4))

@@ -1,7 +1,7 @@
 """The setup and runs of a study, the results of its cells, the effect of each axis, and the capacity search."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,10 @@ from bench.report.chapters.comparisons import runs as comparison
 from bench.report.chapters.run.provenance import manifest_rows, plain_text
 from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.chapters.traces import axis_from_zero, not_measured, points
-from bench.report.content import (
-    Caution,
-    CellValue,
-    Chapter,
-    ChapterPart,
-    Chart,
-    CollapsedTable,
-    Paragraph,
-    ReportTable,
-    TableRow,
-)
+from bench.report.content import Caution, CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
+from bench.report.output.stage_styles import SERIES, TOTAL_COLOUR
 from bench.statistics.description import describe
 from shared.runlog.percentiles import NOTE
 
@@ -44,10 +34,8 @@ def provenance(study: StudyLog) -> Chapter:
     axes = study.manifest.get("axes")
     parts: list[ChapterPart] = []
     if isinstance(axes, Mapping):
-        rows = tuple(
-            (axis, ", ".join(map(_axis_text, values if isinstance(values, list) else [values])))
-            for axis, values in axes.items()
-        )
+        lists = ((axis, values if isinstance(values, list) else [values]) for axis, values in axes.items())
+        rows = [(axis, ", ".join(map(_axis_text, values))) for axis, values in lists]
         parts.append(ReportTable("axes", "The axes of the study and their values.", ("axis", "values"), rows))
     manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
     parts.append(ReportTable("provenance", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
@@ -77,9 +65,9 @@ def runs(study: StudyLog) -> Chapter:
         valid = int((judged["validity"] == "VALID").sum())
         parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
         rows = _run_rows(study, judged, "validity", "validity_reason")
-        caption = "Validity of each run by the rules of its scenario."
-        table = ReportTable("validity", caption, (*_RUN_IDENTITY, "verdict", "reason"), rows)
-        parts.append(CollapsedTable("Validity of each run, with reasons", table))
+        headings = (*_RUN_IDENTITY, "verdict", "reason")
+        caption = "Validity of each run, with reasons"
+        parts.append(ReportTable("validity", caption, headings, rows, is_collapsed=True))
     return Chapter("runs", "How the runs ended", tuple(parts))
 
 
@@ -106,7 +94,7 @@ def results(study: StudyLog) -> Chapter:
         if column in done and done[column].notna().any():
             parts.append(_run_chart(study, done, column, name, axis))
     if len(study.frames):
-        parts += [_load_chart(study, done), _bytes_chart(study)]
+        parts += _latency_charts(study, done)
     return Chapter("results", "Results", tuple(parts))
 
 
@@ -122,9 +110,8 @@ def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
         rows.append((cell.name, len(cell_runs), totals.count, 100 * group.answered_share, *percentiles, *means))
     headings = ("cell", "runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(name for _, name in shown))
     caption = (
-        "Total latency of the answered frames of each cell in the measured time, over all repetitions, with 95 % intervals "
-        "for these runs, and means over the runs. Answered %: share of all frames that the runs of the cell read. "
-        f"{NOTE}"
+        "Total latency of the answered frames of each cell over all repetitions, with 95 % intervals for these runs, and "
+        f"means over the runs. Answered %: share of the frames read. {NOTE}"
     )
     return ReportTable("results", caption, headings, rows)
 
@@ -135,7 +122,7 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
     names = known["cell"].astype(str).map(study.cell_names)
     traces = []
     for index, (repetition, rows) in enumerate(known.groupby("repetition")):
-        colour, _ = series_style(index)
+        colour = SERIES[index % len(SERIES)]
         marker = {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}}
         values, labels = rows[column].to_numpy(np.float64), names[rows.index].tolist()
         traces.append(points(f"repetition {repetition}", values, labels, marker, "%{y}: %{x:.2f}"))
@@ -152,50 +139,33 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
     layout = {
         "xaxis": axis_from_zero(axis),
         "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": cell_names},
-        "showlegend": True,
     }
     return Chart(name, caption, tuple(traces), layout, height=130 + 34 * len(order))
 
 
-def _load_chart(study: StudyLog, done: pd.DataFrame) -> Chart:
-    """Shows latency against load: the cells from the lowest to the highest throughput."""
+def _latency_charts(study: StudyLog, done: pd.DataFrame) -> Iterator[Chart]:
+    """Shows the latency of each cell against its load, and against the bytes of a frame and its result on the link."""
     rates = done.reindex(columns=["cell", "throughput_hz"]).groupby("cell")["throughput_hz"].mean()
-    loads = {cell.key: float(rates[cell.key]) for cell in study.cells if cell.key in rates.index}
-    title = "frames answered per second"
-    caption = "Latency against load: median and 95th percentile of each cell's total latency at its mean throughput."
-    return _latency_chart(study, "cells_load", loads, title, caption)
-
-
-def _bytes_chart(study: StudyLog) -> Chart:
-    """Shows latency against the bytes that a frame and its result take on the link."""
-    sizes = study.frames[["cell", "bytes_up", "bytes_down"]].astype({"bytes_up": float, "bytes_down": float})
-    mean_kb = (sizes["bytes_up"] + sizes["bytes_down"]).groupby(sizes["cell"]).mean() / 1e3
+    yield _latency_chart(study, "cells_load", rates, "load", "frames answered per second")
+    sizes_kb = study.frames[["bytes_up", "bytes_down"]].astype(float).sum(axis="columns", min_count=2) / 1e3
     title = "size of frame and result together, kB, of the answered frames"
-    caption = (
-        "Latency against bytes: median and 95th percentile of each cell's total latency at its mean size per frame."
-    )
-    return _latency_chart(study, "cells_bytes", mean_kb.to_dict(), title, caption)
+    yield _latency_chart(study, "cells_bytes", sizes_kb.groupby(study.frames["cell"]).mean(), "bytes", title)
 
 
-def _latency_chart(study: StudyLog, name: str, values: Mapping[str, float], title: str, caption: str) -> Chart:
+def _latency_chart(study: StudyLog, name: str, values: pd.Series, what: str, title: str) -> Chart:
     """Shows the median and the 95th percentile of each cell against a value of the cell."""
-    groups = [(cell, study.group(cell).frames) for cell in study.cells]
-    shown = [
-        (values[cell.key], *np.percentile(frames["total_ms"], (50, 95)), cell.name)
-        for cell, frames in groups
-        if len(frames) and np.isfinite(values.get(cell.key, np.nan))
-    ]
-    x, p50, p95, names = (list(column) for column in zip(*shown, strict=True)) if shown else ([], [], [], [])
+    frames = {cell.key: study.group(cell).frames for cell in study.cells}
+    shown = [cell for cell in study.cells if len(frames[cell.key]) and np.isfinite(values.get(cell.key, np.nan))]
     traces = []
-    for index, (percentile, y, symbol) in enumerate((("p50", p50, "circle"), ("p95", p95, "triangle-up"))):
-        colour, _ = series_style(index)
-        marker = {"size": 10, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#ffffff"}}
-        hover = f"%{{customdata}}<br>{percentile} %{{y:.2f}} ms at %{{x:.2f}}"
-        traces.append(points(percentile, x, y, marker, hover, customdata=names))
-    layout = {"xaxis": axis_from_zero(title), "yaxis": axis_from_zero("total, ms"), "showlegend": True}
-    return Chart(
-        name, f"{caption} Point at a mark for its cell.", tuple(traces), layout | {"hovermode": "closest"}, height=320
-    )
+    for index, (percent, symbol) in enumerate(((50, "circle"), (95, "triangle-up"))):
+        marker = {"size": 10, "color": SERIES[index], "symbol": symbol, "line": {"width": 1, "color": "#ffffff"}}
+        y = [float(np.percentile(frames[cell.key]["total_ms"], percent)) for cell in shown]
+        hover = f"%{{customdata}}<br>p{percent} %{{y:.2f}} ms at %{{x:.2f}}"
+        x = [float(values[cell.key]) for cell in shown]
+        traces.append(points(f"p{percent}", x, y, marker, hover, customdata=[cell.name for cell in shown]))
+    layout = {"xaxis": axis_from_zero(title), "yaxis": axis_from_zero("total, ms"), "hovermode": "closest"}
+    caption = f"Latency against {what}: p50 and p95 of each cell's total latency. Point at a mark for its cell."
+    return Chart(name, caption, tuple(traces), layout, height=320)
 
 
 def axes(study: StudyLog) -> Chapter:

@@ -63,22 +63,12 @@ def _run_values(study: StudyLog, cell: ReportedCell, column: str) -> pd.Series:
 
 
 def _table(axis: str, found: Sequence[_ResourceComparison]) -> ReportTable:
-    rows = tuple(
-        (
-            each.resource,
-            each.b.name,
-            each.a.name,
-            f"{each.test.b.count} and {each.test.a.count}",
-            each.test.b.mean,
-            each.test.b.std,
-            each.test.a.mean,
-            each.test.a.std,
-            each.test.difference,
-            each.test.verdict,
-            probability(each.test.p_value),
-        )
-        for each in found
-    )
+    rows = []
+    for resource, a, b, test in found:
+        sides = (value for side in (test.b, test.a) for value in (side.mean, side.std))
+        counts = f"{test.b.count} and {test.a.count}"
+        outcome = (test.difference, test.verdict, probability(test.p_value))
+        rows.append((resource, b.name, a.name, counts, *sides, *outcome))
     headings = (
         *("resource", "compared", "baseline", "runs", "compared mean", "compared ±", "baseline mean", "baseline ±"),
         *("difference", "verdict", "p"),
