@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons.runs import describe_tests
-from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import probability
 from bench.statistics.run_test import RunTest, compare_runs
@@ -63,11 +63,11 @@ def _run_values(study: StudyLog, cell: ReportedCell, column: str) -> pd.Series:
 
 
 def _table(axis: str, found: Sequence[_ResourceComparison]) -> ReportTable:
-    rows = []
+    rows: list[TableRow] = []
     for resource, a, b, test in found:
-        sides = (value for side in (test.b, test.a) for value in (side.mean, side.std))
         counts = f"{test.b.count} and {test.a.count}"
-        outcome = (test.difference, test.verdict, probability(test.p_value))
+        sides: TableRow = tuple(value for side in (test.b, test.a) for value in (side.mean, side.std))
+        outcome: TableRow = (test.difference, test.verdict, probability(test.p_value))
         rows.append((resource, b.name, a.name, counts, *sides, *outcome))
     headings = (
         *("resource", "compared", "baseline", "runs", "compared mean", "compared ±", "baseline mean", "baseline ±"),
