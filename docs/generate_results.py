@@ -110,12 +110,12 @@ def _summary(results: Results) -> Iterable[str]:
         f"{_percent(overhead['throughput_ratio'])} of the bare engine's throughput."
     )
     yield _wrapped(
-        f"- **Overload is shared fairly**: {load['plan']['vehicles']} vehicles offer {load['plan']['factor']:g} times the capacity; frames worth "
+        f"- **Overload**: {load['plan']['vehicles']} vehicles offer {load['plan']['factor']:g} times the capacity; frames worth "
         f"{_percent(load['share'])} of it are answered in time (Jain's index of fairness: {number(load['jain'], 3)}), and "
         f"{load['unaccounted'] or 'none'} of the others is unaccounted for."
     )
     yield _wrapped(
-        f"- **Masks are exact**: {gateway['wrong_pixels'] or 'no'} wrong pixels in {masks:,} masks from "
+        f"- **Masks**: {gateway['wrong_pixels'] or 'no'} wrong pixels in {masks:,} masks from "
         f"{len(set(gateway['clients'].values()))} endpoints at once, compared with direct calls."
     )
 
