@@ -51,7 +51,7 @@ class Replier:
         if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
                 f"a {task.result_name} of {len(data)} bytes exceeds the limit of {request.max_reply_bytes} "
-                f"for a reply: ask for {task.smaller_reply}"
+                "for a reply: ask for another mask codec or size, or for fewer outputs"
             )
         if request.batch_size > 1:
             data = bytes(data)  # A view would keep the results of the whole batch in memory.

@@ -19,7 +19,7 @@ from shared.messages.model_card import ModelCard
 from shared.runtime.threads import BoundedQueue, lower_priority
 from shared.tasks.task import TASKS, task_named
 
-_BACKLOG = 64
+_BACKLOG, _RAW_BACKLOG = 64, 8  # Frames; the raw outputs of one may take a hundred megabytes.
 _REORDER = 16  # Frames held back so that a delayed answer still gets its place.
 
 
@@ -48,7 +48,9 @@ class SinkFeed:
         self.faults: list[SkylaneError] = []  # A sink that fails is removed; the run continues.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: BoundedQueue[FrameResult] = BoundedQueue(min(_BACKLOG, task_named(card.task).backlog))
+        self._handover: BoundedQueue[FrameResult] = BoundedQueue(
+            _BACKLOG if task_named(card.task).heads else _RAW_BACKLOG
+        )
 
     def put(self, record: FrameRecord, message: ResultMessage, result: Any) -> None:
         """Queues an answered frame; waits if the sinks are far behind, so that no result is lost."""

@@ -7,7 +7,6 @@ import numpy as np
 
 from shared.encoding.compression import Buffer
 from shared.imaging.drawing import draw_bars
-from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages import tensors
@@ -20,11 +19,9 @@ class ClassificationTask:
     """A result is a `Classification`, encoded as the arrays `class_ids` (uint16, k) and `scores` (float32, k)."""
 
     result_name = "classification"
-    codecs = tuple(tensors.TENSOR_CODECS)
+    codecs = tensors.TENSOR_CODECS
     has_shape = False
-    smaller_reply = "another codec"
     sinks = ("jsonl", "overlay")
-    backlog = 64
     labels = (1, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {"scores": Head(("logits", "probabilities"), "float32", ("labels",))}
     settings = ("top_k",)
@@ -42,13 +39,7 @@ class ClassificationTask:
         scores = np.array(result.scores, np.float32)
         return tensors.encode({"class_ids": np.array(result.class_ids, np.uint16), "scores": scores}, codec)
 
-    def decode(
-        self,
-        data: Buffer,
-        codec: str,
-        shape: tuple[int, int] | None,  # noqa: ARG002
-        geometry: Geometry | None = None,  # noqa: ARG002
-    ) -> Classification:
+    def decode(self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None) -> Classification:
         """See Task."""
         arrays = tensors.decode(data, codec)
         class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
@@ -58,22 +49,17 @@ class ClassificationTask:
         return Classification(tuple(class_ids.tolist()), tuple(scores.tolist()))
 
     def draw(
-        self,
-        rgb: ImageArray,
-        result: Classification,
-        labels: Labels,
-        geometry: Geometry,  # noqa: ARG002
-        opacity: float,  # noqa: ARG002
+        self, rgb: ImageArray, result: Classification, labels: Labels, _geometry: Any, _opacity: float
     ) -> ImageArray:
         """Draws a bar chart."""
         return draw_bars(rgb, result, labels)
 
-    def json_fields(self, result: Classification, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+    def json_fields(self, result: Classification, _geometry: Any, labels: Labels) -> dict[str, Any]:
         """Returns `classes` with name, id and score, the best first."""
         scored = zip(result.class_ids, result.scores, strict=True)
         return {"classes": [labels.scored(class_id, score) for class_id, score in scored]}
 
-    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares the most probable class of each image."""
         return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
 

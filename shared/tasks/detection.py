@@ -28,11 +28,9 @@ class DetectionTask:
     """A result is a `Detections`, encoded as `boxes` (float32, N×4), `class_ids` (uint16, N) and `scores` (float32, N)."""
 
     result_name = "detection"
-    codecs = tuple(tensors.TENSOR_CODECS)
+    codecs = tensors.TENSOR_CODECS
     has_shape = False
-    smaller_reply = "another codec"
     sinks = ("jsonl", "overlay")
-    backlog = 64
     labels = (1, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {
         "boxes": Head(("boxes",), "float32", (-1, _BOX_VALUES)),
@@ -53,13 +51,7 @@ class DetectionTask:
         arrays: dict[str, Any] = {"boxes": result.boxes, "class_ids": result.class_ids, "scores": result.scores}
         return tensors.encode(arrays, codec)
 
-    def decode(
-        self,
-        data: Buffer,
-        codec: str,
-        shape: tuple[int, int] | None,  # noqa: ARG002
-        geometry: Geometry | None = None,
-    ) -> Detections:
+    def decode(self, data: Buffer, codec: str, _shape: Any, geometry: Geometry | None = None) -> Detections:
         """See Task."""
         arrays = tensors.decode(data, codec)
         class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
@@ -76,12 +68,7 @@ class DetectionTask:
         return Detections(corners, class_ids, scores)
 
     def draw(
-        self,
-        rgb: ImageArray,
-        result: Detections,
-        labels: Labels,
-        geometry: Geometry,
-        opacity: float,  # noqa: ARG002
+        self, rgb: ImageArray, result: Detections, labels: Labels, geometry: Geometry, _opacity: float
     ) -> ImageArray:
         """Draws labelled boxes."""
         return draw_boxes(rgb, result, labels, geometry)

@@ -23,17 +23,15 @@ class SegmentationTask:
     """A result is a mask, uint8 H×W, encoded by `shared.imaging.mask_codecs`."""
 
     result_name = "mask"
-    codecs = tuple(MASK_CODECS)
+    codecs = MASK_CODECS
     has_shape = True
-    smaller_reply = "another mask codec or size"
     sinks = ("png",)
-    backlog = 64
     labels = (1, MAX_MASK_LABELS)
     heads: ClassVar[dict[str, Head]] = {"mask": Head(("class_ids", "scores"), "uint8", ("height", "width"))}
     settings = ()
     comparison = "labels: pixels with the same class; truth: mean IoU against the bag's labels"
 
-    def result(self, outputs: Mapping[str, Any], message: FrameMessage, manifest: Any) -> Mask:  # noqa: ARG002
+    def result(self, outputs: Mapping[str, Any], message: FrameMessage, _manifest: Any) -> Mask:
         """Returns the mask in the requested size."""
         mask: Mask = outputs["mask"]
         return to_source(mask, message.geometry, UNSEEN) if message.options.size == "frame" else mask
@@ -53,11 +51,11 @@ class SegmentationTask:
             raise ResultError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
         return mask_codecs.decode(data, codec, shape)
 
-    def draw(self, rgb: ImageArray, result: Mask, labels: Labels, geometry: Geometry, opacity: float) -> ImageArray:  # noqa: ARG002
+    def draw(self, rgb: ImageArray, result: Mask, labels: Labels, _geometry: Any, opacity: float) -> ImageArray:
         """Blends a mask of the image's size with the image, and adds a legend of its classes."""
         return draw_legend(overlay(rgb, result, labels, opacity), result, labels)
 
-    def json_fields(self, result: Mask, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+    def json_fields(self, result: Mask, _geometry: Any, labels: Labels) -> dict[str, Any]:
         """Returns `classes`, the share of the mask's pixels by class."""
         class_ids, counts = np.unique(result, return_counts=True)
         shares = {
@@ -66,6 +64,6 @@ class SegmentationTask:
         }
         return {"classes": shares}
 
-    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares the class of each pixel."""
         return float(np.mean(reference["mask"] == given["mask"]))

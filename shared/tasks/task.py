@@ -1,6 +1,6 @@
 """The contract of a task, a kind of result that a model computes, and the table of all tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -27,11 +27,9 @@ class Task(Protocol):
     """The properties of a task, and the operations on its results; thread-safe."""
 
     result_name: str  # Shown in messages to users.
-    codecs: tuple[str, ...]  # Codecs of an encoded result; all are lossless.
+    codecs: Collection[str]  # Codecs of an encoded result; all are lossless.
     has_shape: bool  # Whether a reply has the H×W of the result.
-    smaller_reply: str  # What a vehicle can request if a reply is too large.
     sinks: tuple[str, ...]  # Names of the sinks of a run that configures none.
-    backlog: int  # Results that may wait for the sinks.
     labels: tuple[int, int]  # Minimum and maximum number of labels of a model.
     heads: Mapping[str, Head]  # The outputs of a model; empty if they are named by its manifest.
     settings: tuple[str, ...]  # Keys of the manifest that only this task uses.

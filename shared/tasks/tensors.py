@@ -8,9 +8,8 @@ import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
 from shared.imaging.drawing import draw_lines
-from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
-from shared.imaging.labels import MAX_LABELS, Labels
+from shared.imaging.labels import MAX_LABELS
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Tensors
@@ -23,11 +22,9 @@ class TensorsTask:
     """A result is a `Tensors`, encoded as arrays under the names of the outputs."""
 
     result_name = "tensors"
-    codecs = tuple(tensors.TENSOR_CODECS)
+    codecs = tensors.TENSOR_CODECS
     has_shape = False
-    smaller_reply = "fewer outputs or another codec"
     sinks = ("jsonl", "npz")
-    backlog = 8  # A result may take a hundred megabytes.
     labels = (0, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {}
     settings = ()
@@ -41,35 +38,22 @@ class TensorsTask:
         """See Task."""
         return tensors.encode(result.values, codec)
 
-    def decode(
-        self,
-        data: Buffer,
-        codec: str,
-        shape: tuple[int, int] | None,  # noqa: ARG002
-        geometry: Geometry | None = None,  # noqa: ARG002
-    ) -> Tensors:
+    def decode(self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None) -> Tensors:
         """See Task."""
         return Tensors(tensors.decode(data, codec))
 
-    def draw(
-        self,
-        rgb: ImageArray,
-        result: Tensors,
-        labels: Labels,  # noqa: ARG002
-        geometry: Geometry,  # noqa: ARG002
-        opacity: float,  # noqa: ARG002
-    ) -> ImageArray:
+    def draw(self, rgb: ImageArray, result: Tensors, _labels: Any, _geometry: Any, _opacity: float) -> ImageArray:
         """Draws a list of the shapes."""
         return draw_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
 
-    def json_fields(self, result: Tensors, geometry: Geometry, labels: Labels) -> dict[str, Any]:  # noqa: ARG002
+    def json_fields(self, result: Tensors, _geometry: Any, _labels: Any) -> dict[str, Any]:
         """Returns `tensors`, dtype and shape by name."""
         shapes = {
             name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in result.values.items()
         }
         return {"tensors": shapes}
 
-    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:  # noqa: ARG002
+    def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares each number, within a tolerance; the worst tensor counts."""
         return min(_number_agreement(reference[name], given[name]) for name in reference)
 

@@ -43,9 +43,7 @@ class DepthTask:
     result_name = "depth"
     codecs = tuple(tensors.TENSOR_CODECS)
     has_shape = False
-    smaller_reply = "another codec"
     sinks = ("jsonl", "overlay")
-    backlog = 8
     labels = (0, 1)
     heads: ClassVar[dict[str, Head]] = {"metres": Head(("tensor",), "float32", ("height", "width"))}
     settings = ()
