@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -79,7 +80,7 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     finally:
         bus.close()
     if as_json:
-        click.echo(json.dumps(asdict(reply), indent=2))
+        click.echo(json.dumps(structs.asdict(reply), indent=2, default=asdict))
     elif not reply.error:
         _print(command, request, reply, Console())
     if reply.error:

@@ -12,11 +12,11 @@ from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import OneOf, parsed_by
+from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages.frame import RequestOptions
-from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import validate_name
 from shared.network.endpoint import Endpoint
 from shared.network.node_section import DAY_S, NodeSection

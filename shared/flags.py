@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from shared.config import OneOf, describe_problem, dotted
+from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError
-from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)

@@ -23,7 +23,6 @@ NOT_LIMITS = {
     "cloud.models.engine_cache:_MAX_CHOICES": "this host's own measurements of engines",
     "edge.reliability.worker_stats:_MAX_SILENCE_MULTIPLIER": "a factor for a vehicle's own waiting time",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
-    "shared.messages.control:_MAX_MS": "the range of a number",
     "shared.messages.frame_header:_MAX_MS": "the range of a number",
     "shared.imaging.image_codecs:MAX_QUALITY": "the range of a number",
     "shared.encoding.field_types:MAX_NS": "the range of a number",
@@ -32,7 +31,6 @@ NOT_LIMITS = {
     "shared.messages.frame:_MAX_ATTEMPTS": "the range of a number",
     "shared.messages.frame:_MAX_BATCH": "the range of a number",
     "shared.messages.frame:_MAX_MS": "the range of a number",
-    "shared.messages.node_status:_MAX_MS": "the range of a number",
     "shared.mqtt.name_guard:_MAX_AGE_TOLERANCE_MS": "the tolerance of a comparison",
     "shared.messages.clock_probes:_MAX_SEQUENCE": "the range of a number",
 }

@@ -10,10 +10,11 @@ from pathlib import Path
 from cloud.engines.table import AUTO, engine_for, formats
 from cloud.models.manifest import MANIFEST_NAME, Manifest
 from shared.config import ConfigError, read_yaml
+from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels, read_labels
-from shared.messages.model_card import VERSION_NAME, ModelCard, labels_of
+from shared.messages.model_card import ModelCard, labels_of
 from shared.package_data import shipped, user_models
 from shared.tasks.task import task_named
 

@@ -2,11 +2,10 @@
 
 import re
 import reprlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from xml.etree.ElementTree import Element, ParseError
 
 import defusedxml.ElementTree
@@ -28,8 +27,8 @@ MAX_LEVEL = 255  # Maximum of red, green and blue.
 Colour = tuple[int, int, int]
 
 
-class LabelsError(SkylaneError):
-    """A label file or received labels are invalid."""
+class LabelsError(SkylaneError, ValueError):
+    """Labels are invalid, or a label file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,23 @@ class Labels:
 
     names: tuple[str, ...]
     colours: tuple[Colour, ...]
+
+    def __post_init__(self) -> None:
+        """Raises LabelsError for too many or repeated names, unprintable names, and impossible colours."""
+        if len(self.names) != len(self.colours) or len(self.names) > MAX_LABELS:
+            raise LabelsError(
+                f"{len(self.names)} classes with {len(self.colours)} colours: give one each, at most {MAX_LABELS}"
+            )
+        ids: dict[str, int] = {}
+        for class_id, (name, colour) in enumerate(zip(self.names, self.colours, strict=True)):
+            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+                limits = f"a text of 1 to {MAX_NAME_LENGTH} printable characters"
+                raise LabelsError(f"class {class_id}: name {reprlib.repr(name)} is not {limits}")
+            if not _is_colour(colour):
+                shown = reprlib.repr(colour)
+                raise LabelsError(f"class {class_id}: colour {shown} is not [red, green, blue], each from 0 to 255")
+            if ids.setdefault(name, class_id) != class_id:
+                raise LabelsError(f"classes {ids[name]} and {class_id} are both {name!r}: rename one")
 
     def name_of(self, class_id: int) -> str:
         """Returns the name of a class, or `class-<id>` for an id without a label."""
@@ -51,30 +67,12 @@ class Labels:
         """Returns the colour of a class, or black for an id without a label."""
         return self.colours[class_id] if class_id < len(self.colours) else (0, 0, 0)
 
-    def to_wire(self) -> dict[str, list[Any]]:
-        """Converts to a map of `names` and `colours`, to embed it in a message."""
-        return {"names": list(self.names), "colours": [list(colour) for colour in self.colours]}
 
-    @classmethod
-    def from_wire(cls, value: object, min_count: int = 1) -> Self:
-        """Converts a map from a message to labels. Unknown keys are ignored.
-
-        Raises:
-            LabelsError: Names or colours are missing, invalid, fewer than `min_count`, too many, or unequal in number.
-        """
-        if not isinstance(value, Mapping):
-            raise LabelsError(f"labels are {type(value).__name__}: send a map of names and colours")
-        names, colours = value.get("names"), value.get("colours")
-        if not isinstance(names, list | tuple) or not isinstance(colours, list | tuple):
-            raise LabelsError("labels need a list of names and a list of colours: send both")
-        if len(names) != len(colours):
-            raise LabelsError(f"labels have {len(names)} names and {len(colours)} colours: send one colour per name")
-        _check_count(len(names), "labels", min_count)
-        checked = [
-            (_name(name, f"labels, class {index}"), _colour(colour, f"labels, class {index}"))
-            for index, (name, colour) in enumerate(zip(names, colours, strict=True))
-        ]
-        return cls(*_unique(checked, "labels"))
+def _is_colour(value: object) -> bool:
+    match value:
+        case [int() as red, int() as green, int() as blue]:
+            return all(type(level) is int and 0 <= level <= MAX_LEVEL for level in (red, green, blue))
+    return False
 
 
 def read_labels(path: Path) -> Labels:
@@ -94,7 +92,12 @@ def read_labels(path: Path) -> Labels:
         raise LabelsError(f"cannot read label file {path}: {error.strerror or error}") from error
     if len(data) > MAX_FILE_BYTES:
         raise LabelsError(f"label file {path} is larger than {MAX_FILE_BYTES} bytes: it is not a label file")
-    return _from_xml(data, path) if path.suffix.lower() == ".xml" else _from_yaml(data, path)
+    try:
+        classes = _from_xml(data) if path.suffix.lower() == ".xml" else _from_yaml(data)
+        names, colours = zip(*classes, strict=True)
+        return Labels(names, colours)
+    except LabelsError as error:
+        raise LabelsError(f"label file {path}: {error}") from error
 
 
 def colourise(mask: npt.NDArray[np.uint8], labels: Labels) -> npt.NDArray[np.uint8]:
@@ -121,94 +124,59 @@ def _table(labels: Labels) -> npt.NDArray[np.uint8]:
     return table
 
 
-def _from_yaml(data: bytes, path: Path) -> Labels:
+def _from_yaml(data: bytes) -> list[tuple[Any, Any]]:
+    """Returns the unchecked names and colours of the classes."""
     try:
         entries = yaml.load(data, StrictLoader)  # noqa: S506  StrictLoader is a SafeLoader.
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise LabelsError(f"label file {path} is not YAML: {_one_line(error)}") from error
+        raise LabelsError(f"it is not YAML: {_one_line(error)}") from error
     if not isinstance(entries, list):
-        raise LabelsError(f"label file {path} is not a list: write one {{name: …, colour: [r, g, b]}} per class")
-    _check_count(len(entries), f"label file {path}")
-    checked = []
+        raise LabelsError("it is not a list: write one {name: …, colour: [r, g, b]} per class")
+    if not entries:
+        raise LabelsError(f"0 classes: give 1 to {MAX_LABELS}")
     for index, entry in enumerate(entries):
-        where = f"label file {path}, class {index}"
         if not isinstance(entry, dict) or set(entry) != {"name", "colour"}:
-            raise LabelsError(f"{where} is {reprlib.repr(entry)}: write {{name: …, colour: [r, g, b]}}")
-        checked.append((_name(entry["name"], where), _colour(entry["colour"], where)))
-    return Labels(*_unique(checked, f"label file {path}"))
+            raise LabelsError(f"class {index} is {reprlib.repr(entry)}: write {{name: …, colour: [r, g, b]}}")
+    return [(entry["name"], _tuple(entry["colour"])) for entry in entries]
 
 
-def _from_xml(data: bytes, path: Path) -> Labels:
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _from_xml(data: bytes) -> list[tuple[Any, Any]]:
+    """Returns the unchecked names and colours of the classes."""
     try:
         root = defusedxml.ElementTree.fromstring(data, forbid_dtd=True)
     except DefusedXmlException as error:
-        raise LabelsError(f"label file {path} declares a document type or entities: remove them") from error
+        raise LabelsError("it declares a document type or entities: remove them") from error
     except (ParseError, ValueError, LookupError) as error:
-        raise LabelsError(f"label file {path} is not XML: {_one_line(error)}") from error
-    classes: dict[int, tuple[str, Colour]] = {}
+        raise LabelsError(f"it is not XML: {_one_line(error)}") from error
+    classes: dict[int, tuple[str, object]] = {}
     for number, element in enumerate(root.iter("SLabel"), start=1):
-        where = f"label file {path}, SLabel {number}"
-        name = _name(_xml_field(element, "Name", where), where)
-        colour = _colour(_numbers(_xml_field(element, "fromColour", where)), where)
-        classes.setdefault(_class_id(_xml_field(element, "toValue", where), where), (name, colour))
+        name, colour, text = (_xml_field(element, field, number) for field in ("Name", "fromColour", "toValue"))
+        match _numbers(text):
+            case (int() as class_id,) if class_id < MAX_MASK_LABELS:  # This format describes masks.
+                classes.setdefault(class_id, (name, _numbers(colour)))
+            case _:
+                limits = f"write one from 0 to {MAX_MASK_LABELS - 1}"
+                raise LabelsError(f"SLabel {number}: toValue {reprlib.repr(text)} is not a class id: {limits}")
     if not classes:
-        raise LabelsError(f"label file {path} has no SLabel element: write one per colour")
-    filled = [classes.get(class_id, (f"unused-{class_id}", (0, 0, 0))) for class_id in range(max(classes) + 1)]
-    return Labels(*_unique(filled, f"label file {path}"))
+        raise LabelsError("it has no SLabel element: write one per colour")
+    return [classes.get(class_id, (f"unused-{class_id}", (0, 0, 0))) for class_id in range(max(classes) + 1)]
 
 
-def _xml_field(element: Element, field: str, where: str) -> str:
+def _xml_field(element: Element, field: str, number: int) -> str:
     text = element.get(field, element.findtext(field))
     if text is None:
-        raise LabelsError(f"{where} has no {field}: add it as an element or an attribute")
+        raise LabelsError(f"SLabel {number} has no {field}: add it as an element or an attribute")
     return text.strip()
 
 
-def _numbers(text: str) -> list[int] | str:
+def _numbers(text: str) -> tuple[int, ...] | str:
     """Parses integers separated by spaces; returns the text itself if a word is not an integer of up to three digits."""
     words = text.split()
-    return [int(word) for word in words] if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else text
-
-
-def _class_id(text: str, where: str) -> int:
-    match _numbers(text):
-        case [int() as class_id] if class_id < MAX_MASK_LABELS:  # This format describes masks.
-            return class_id
-    raise LabelsError(
-        f"{where}: toValue {reprlib.repr(text)} is not a class id: write one from 0 to {MAX_MASK_LABELS - 1}"
-    )
-
-
-def _name(value: object, where: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_LENGTH or not value.isprintable():
-        raise LabelsError(
-            f"{where}: name {reprlib.repr(value)} is not a text of 1 to {MAX_NAME_LENGTH} printable characters"
-        )
-    return value
-
-
-def _colour(value: object, where: str) -> Colour:
-    match value:
-        case [int() as red, int() as green, int() as blue] if all(_is_level(level) for level in (red, green, blue)):
-            return red, green, blue
-    raise LabelsError(f"{where}: colour {reprlib.repr(value)} is not [red, green, blue], each from 0 to 255")
-
-
-def _is_level(value: int) -> bool:
-    return not isinstance(value, bool) and 0 <= value <= MAX_LEVEL
-
-
-def _unique(classes: list[tuple[str, Colour]], where: str) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
-    ids: dict[str, int] = {}
-    for class_id, (name, _) in enumerate(classes):
-        if ids.setdefault(name, class_id) != class_id:
-            raise LabelsError(f"{where}: classes {ids[name]} and {class_id} are both {name!r}: rename one")
-    return tuple(ids), tuple(colour for _, colour in classes)
-
-
-def _check_count(count: int, where: str, min_count: int = 1) -> None:
-    if not min_count <= count <= MAX_LABELS:
-        raise LabelsError(f"{where}: {count} classes: give {min_count} to {MAX_LABELS}")
+    return tuple(map(int, words)) if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else text
 
 
 def _one_line(error: Exception) -> str:

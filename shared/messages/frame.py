@@ -4,36 +4,30 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import Name, Nanoseconds, Text
-from shared.encoding.msgpack_reader import MAX_ITEMS, VERSION, MessageError, brief
+from shared.encoding.field_types import Name, Nanoseconds, Side, Text, Version
+from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError, brief
 from shared.encoding.schema import Schema
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
-from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import FrameId, TopicNameError
-from shared.sanitize import printable
 from shared.stages import Stamp
 from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
-MAX_SIDE = 16384  # Maximum height and width of a transmitted image, pixels.
 MAX_FRAME_STAMPS = 32  # Stamps of a frame message.
 MAX_STAMPS = 64  # Stamps of a result message: those of the frame, then the worker's.
 _MAX_ATTEMPTS, _MAX_BATCH, _MAX_MS = 100, 4096, 86_400_000
 
 _Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
-_Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
 _Shape = Annotated[
-    tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width] or [height, width, 3]")
+    tuple[Side, ...], Meta(min_length=2, max_length=3, description="[height, width] or [height, width, 3]")
 ]
-_Version = Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
 
 
 class Status(StrEnum):
@@ -97,11 +91,10 @@ class ResultMessage(Struct, frozen=True):
 class _FrameMap(Struct, kw_only=True):
     """The encoded fields of a `FrameMessage`."""
 
-    v: Literal[1]
     id: Text
     attempt: _Attempt
     model: Name
-    version: _Version | None = None
+    version: Version | None = None
     frame_stamp_ns: Nanoseconds
     budget_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] | None = None
     layout: Layout
@@ -117,7 +110,6 @@ class _FrameMap(Struct, kw_only=True):
 class _ResultMap(Struct, kw_only=True):
     """The encoded fields of a `ResultMessage`."""
 
-    v: Literal[1]
     id: Text
     attempt: _Attempt
     status: Status
@@ -129,21 +121,21 @@ class _ResultMap(Struct, kw_only=True):
     engine: Text | None = None
     task: Text
     geometry: Geometry | None = None
-    shape: Annotated[tuple[_Side, _Side], Meta(description="[height, width]")] | None = None
+    shape: Annotated[tuple[Side, Side], Meta(description="[height, width]")] | None = None
     codec: Text
     batch_size: Annotated[int, Meta(ge=0, le=_MAX_BATCH)]
     stamps: Annotated[tuple[Stamp, ...], Meta(max_length=MAX_STAMPS)]
     data: memoryview
 
 
-_FRAMES, _RESULTS = Schema(_FrameMap), Schema(_ResultMap)
+_FRAMES = Schema(_FrameMap, optional=("version", "budget_ms"))
+_RESULTS = Schema(_ResultMap, optional=("engine", "geometry", "shape"))
 
 
 def pack_frame(message: FrameMessage, now_ns: int | None = None) -> bytes:
     """Encodes a frame message; the field `budget_ms` is the time from `now_ns`, by default now, until the deadline."""
     return _FRAMES.write(
         _FrameMap(
-            v=VERSION,
             id=str(message.id),
             attempt=message.attempt,
             model=message.model,
@@ -176,9 +168,6 @@ def unpack_frame(payload: Buffer, received_ns: int | None = None) -> FrameMessag
     if fields.dtype != layout.dtype_name:
         raise _field_error("dtype", f"layout {layout} has {layout.dtype_name}", frame_id)
     _check_geometry(fields.geometry, frame_id)
-    options = fields.want
-    if not options.mask_codec.isprintable():
-        options = replace(options, mask_codec=printable(options.mask_codec))
     return FrameMessage(
         id=frame_id,
         attempt=fields.attempt,
@@ -188,9 +177,9 @@ def unpack_frame(payload: Buffer, received_ns: int | None = None) -> FrameMessag
         deadline=Deadline.after_ms(fields.budget_ms, received_ns),
         layout=layout,
         shape=shape,
-        codec=printable(fields.codec),
+        codec=fields.codec,
         geometry=fields.geometry,
-        options=options,
+        options=fields.want,
         stamps=fields.stamps,
         data=fields.data,
     )
@@ -200,7 +189,6 @@ def pack_result(message: ResultMessage) -> bytes:
     """Encodes a result message."""
     return _RESULTS.write(
         _ResultMap(
-            v=VERSION,
             id=str(message.id),
             attempt=message.attempt,
             status=message.status,
@@ -241,15 +229,15 @@ def unpack_result(payload: Buffer) -> ResultMessage:
         attempt=fields.attempt,
         status=fields.status,
         worker=fields.worker,
-        reason=printable(fields.reason),
-        model=printable(fields.model),
-        model_version=printable(fields.model_version),
-        model_sha256=printable(fields.model_sha256),
-        engine=printable(fields.engine or ""),
+        reason=fields.reason,
+        model=fields.model,
+        model_version=fields.model_version,
+        model_sha256=fields.model_sha256,
+        engine=fields.engine or "",
         task=fields.task,
         geometry=fields.geometry,
         shape=fields.shape,
-        codec=printable(fields.codec),
+        codec=fields.codec,
         batch_size=fields.batch_size,
         stamps=fields.stamps,
         data=fields.data,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec
-from shared.encoding.msgpack_reader import VERSION, FieldReader
+from shared.encoding.msgpack_reader import VERSION, field_error, unpack_map
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages.topics import validate_name
 
@@ -61,7 +61,7 @@ def decode(data: Buffer, codec: str) -> dict[str, Array]:
         SkylaneError: The data is not valid.
     """
     decompress = _codec(codec).decompress
-    encoded = [_read_encoded(item) for item in FieldReader.unpack(bytes(data)).list("tensors")]
+    encoded = [_read_encoded(item) for item in _arrays(unpack_map(bytes(data)))]
     names = [each.name for each in encoded]
     if len(set(names)) < len(names) or len(names) > MAX_TENSORS:
         raise TensorsError(f"{len(names)} arrays: send at most {MAX_TENSORS}, each with a different name")
@@ -102,6 +102,13 @@ class _EncodedArray(NamedTuple):
         except (SkylaneError, ValueError) as error:  # ValueError: one dimension is 0 and the others are too large.
             raise TensorsError(f"array {self.name!r}: {error}") from error
         return array.astype(self.dtype.newbyteorder("="), copy=False)
+
+
+def _arrays(fields: dict[Any, Any]) -> list[Any]:
+    arrays = fields.get("tensors")
+    if not isinstance(arrays, list):
+        raise field_error(fields, "tensors", "missing, or no list: send the arrays")
+    return arrays
 
 
 def _read_encoded(item: object) -> _EncodedArray:

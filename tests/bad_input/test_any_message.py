@@ -12,7 +12,6 @@ from bench.faults.hostile.mutations import STRANGE
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry
-from shared.imaging.labels import Labels, LabelsError
 from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
 from shared.messages.control import ControlReply, Verb, pack_reply, pack_request, unpack_reply, unpack_request
 from shared.messages.deadline import Deadline
@@ -113,11 +112,13 @@ def test_any_geometry_is_rejected_or_valid(value: object, key: str) -> None:
 @given(names=ANYTHING | st.lists(ANYTHING, max_size=3), colours=ANYTHING | st.lists(ANYTHING, max_size=3))
 def test_any_labels_are_rejected_or_round_trip(names: object, colours: object) -> None:
     """Labels colour images and name columns."""
+    status = msgpack.unpackb(MESSAGE_TYPES["status"].valid[0])
+    status["cards"][0]["labels"] = {"names": names, "colours": colours}
     try:
-        labels = Labels.from_wire({"names": names, "colours": colours})
-    except LabelsError:
+        read = unpack_status(msgpack.packb(status))
+    except MessageError:
         return
-    assert Labels.from_wire(labels.to_wire()) == labels
+    assert unpack_status(pack_status(read)) == read
 
 
 @settings(max_examples=100)

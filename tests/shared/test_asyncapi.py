@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 from jsonschema.validators import extend
 from msgspec.structs import replace
 
-from shared.encoding.field_types import MAX_NS
+from shared.encoding.field_types import MAX_NS, MAX_SIDE
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -22,7 +22,7 @@ from shared.messages import clock_probes, control, frame, node_status, tensors, 
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.deadline import Deadline
-from shared.messages.frame import MAX_SIDE, FrameMessage, RequestOptions, ResultMessage, Status
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind

@@ -8,7 +8,7 @@ from shared.imaging.codecs.opencv_files import decode_file, encode_file
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.opencv import cv2
 
-_MAX_SIDE = 65_500  # Largest side that libjpeg-turbo writes, pixels.
+_JPEG_SIDE = 65_500  # Largest side that libjpeg-turbo writes, pixels.
 
 
 class JpegImages:
@@ -17,8 +17,8 @@ class JpegImages:
     def encode(self, pixels: Pixels, layout: Layout, quality: int) -> Buffer:
         """See ImageCodec."""
         _check(layout)
-        if max(pixels.shape) > _MAX_SIDE:
-            raise SkylaneError(f"its sides may have {_MAX_SIDE} pixels at most in a jpeg, not {max(pixels.shape)}")
+        if max(pixels.shape) > _JPEG_SIDE:
+            raise SkylaneError(f"its sides may have {_JPEG_SIDE} pixels at most in a jpeg, not {max(pixels.shape)}")
         subsampling = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420)
         return encode_file(".jpg", pixels, layout, [cv2.IMWRITE_JPEG_QUALITY, quality, *subsampling])
 

@@ -220,7 +220,11 @@ def _send(rig: WorkerRig, verb: str, payload: bytes, properties: Properties | No
             "request",
             "field 'model': model '../tiny' is not allowed",
         ),
-        (lambda rig: _send(rig, "destroy", pack_request(REQUEST)), "request", "no verb 'destroy'"),
+        (
+            lambda rig: _send(rig, "destroy", pack_request(REQUEST)),
+            "request",
+            "field 'verb': expected one of list, metadata, ready, load, unload, not",
+        ),
     ],
     ids=["foreign response topic", "a path", "unknown verb"],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.encoding.field_types import MAX_NS
+from shared.encoding.field_types import MAX_NS, MAX_SIDE
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -17,7 +17,6 @@ from shared.imaging.labels import Labels
 from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     MAX_FRAME_STAMPS,
-    MAX_SIDE,
     FrameMessage,
     RequestOptions,
     ResultMessage,
