@@ -186,7 +186,7 @@ def test_invalid_received_labels_are_rejected(value: object) -> None:
     """Names become file names and table rows; ids become array indices."""
     status = msgpack.unpackb(pack_status(NodeStatus(NodeState.ONLINE, "s1", cards=(CARD,))))
     status["cards"][0]["labels"] = value
-    with pytest.raises(MessageError, match="labels|exceeds"):
+    with pytest.raises(MessageError, match=r"labels|exceeds"):
         unpack_status(msgpack.packb(status))
 
 
