@@ -53,15 +53,6 @@ def direct(model: Model, rgb: Any) -> Mask:
     return mask
 
 
-def check_masks(out: Path, model: Model, count: int) -> None:
-    """Checks that the masks of a run of `count` noise images are those of the model called directly, to the bit."""
-    masks = sorted((out / "masks").rglob("*.png"))
-    assert len(masks) == count
-    for index, path in enumerate(masks):
-        expected = direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1])
-        np.testing.assert_array_equal(np.asarray(cv2.imread(str(path), cv2.IMREAD_UNCHANGED)), expected)
-
-
 def connect(url: str, **options: Any) -> MqttBus:
     """Connects to a broker with a unique client id."""
     return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)
