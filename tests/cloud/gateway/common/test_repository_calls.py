@@ -109,7 +109,11 @@ def test_states_are_those_of_triton() -> None:
 @pytest.mark.parametrize(
     ("parameters", "error"),
     [
-        *((each, "send an object") for each in (5, True, [1], [{}], "model")),
+        (5, "send an object"),
+        (True, "send an object"),
+        ([1], "send an object"),
+        ([{}], "send an object"),
+        ("model", "send an object"),
         # A load request must not bring its own model.
         ({"file:1/x": "", "config": "", "unload_dependents": True}, "parameter config, file:1/x is not supported"),
     ],
