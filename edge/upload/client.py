@@ -92,16 +92,8 @@ class UploadClient:
         self._settings = settings
         self._session = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        config = EdgeConfig(
-            transport=UPLOAD_TRANSPORTS[settings.transport],
-            worker_addresses=(address,),
-            worker_tls_ca=settings.worker_tls_ca,
-            vehicle=settings.vehicle,
-            model=settings.model,
-            model_version=settings.model_version,
-            answer_timeout_s=settings.answer_timeout_s,
-            window=1,
-        )
+        own = {"transport": UPLOAD_TRANSPORTS[settings.transport], "worker_addresses": (address,), "window": 1}
+        config = EdgeConfig.model_validate(settings.model_dump(exclude={"concurrency", "annotate"}) | own)
         self._transport = open_transport(config, self._session)
         try:
             self._wait_for_card(is_needed)

@@ -1,12 +1,9 @@
 """The connection to a worker over gRPC."""
 
-import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -19,7 +16,6 @@ from edge.transports.channel import (
 )
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
@@ -33,7 +29,6 @@ grpc: Any = import_module("grpc")  # grpcio has no type annotations.
 _MAX_REPLY_BYTES = MAX_MESSAGE_BYTES + (1 << 20)  # The result and its metadata.
 _PROBE_TIMEOUT_S = 2.0  # A slower echo is useless for estimating the clock offset.
 _CONTROL_TIMEOUT_S = 5.0
-_STOP_POLL_S = 0.2
 _SHOWN_CHARACTERS = 300  # Length of a server's text in an error message.
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -67,27 +62,18 @@ class GrpcAdapter(ProtocolAdapter, Protocol):
     method: str  # "/package.Service/Method".
 
 
-def grpc_transport(adapter: GrpcAdapter, config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport that calls the workers at `config.worker_addresses` over gRPC.
-
-    Raises:
-        WorkerAddressError: the certificate authority or the token cannot be used.
-    """
-    credentials = WorkerCredentials.read(config.worker_tls_ca)
-    addresses = [Endpoint.parse(address) for address in config.worker_addresses]
-    channels = {str(each): GrpcChannel(each, adapter, credentials, config.vehicle) for each in addresses}
-    return RpcTransport(adapter, channels, config, session, events.fault)
-
-
 class GrpcChannel:
     """The connection to a worker's gRPC endpoint. Status and probes have their own connection, apart from frames."""
 
-    def __init__(self, address: Endpoint, adapter: GrpcAdapter, credentials: WorkerCredentials, vehicle: str) -> None:
-        """Opens no connection yet.
+    def __init__(
+        self, address: Endpoint, adapter: GrpcAdapter, credentials: WorkerCredentials, vehicle: str, *, window: int = 1
+    ) -> None:
+        """Opens no connection yet. Calls share a connection, so their number needs no limit.
 
         Raises:
             WorkerAddressError: the token would travel unencrypted, or the certificate authority is invalid.
         """
+        del window
         credentials.context(address)
         self._metadata = tuple(credentials.headers(vehicle, address).items())
         self._frame_channel = _open_channel(f"{_DNS_SCHEME}{address}", credentials)
@@ -95,6 +81,7 @@ class GrpcChannel:
         self._control_channel = _open_channel(f"{_DNS_SCHEME}{address}", credentials)
         self._probe = self._control_channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_with_time)
         self._status = self._control_channel.unary_stream("/skylane.v1.Worker/Status")
+        self._stream: Any = None  # The latest stream of statuses.
 
     def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002
         """See RpcChannel. The timeout of the gRPC call carries the deadline."""
@@ -134,25 +121,27 @@ class GrpcChannel:
         except ValueError as error:
             raise ChannelError(_CLOSED) from error
 
-    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
+    def statuses(self) -> Iterator[bytes]:
         """See RpcChannel."""
         try:
-            stream = self._status(b"", metadata=self._metadata)
+            self._stream = stream = self._status(b"", metadata=self._metadata)
         except ValueError as error:
             raise ChannelError(_CLOSED) from error
-        watcher = threading.Thread(target=_cancel_on, args=(stop, stream), name="grpc-status", daemon=True)
-        watcher.start()
         try:
             for body in stream:
                 yield bytes(unpack(body))
         except grpc.RpcError as error:
-            if not stop.is_set():
+            if error.code() is not grpc.StatusCode.CANCELLED:
                 raise _channel_error(error) from error
         except PackedError as error:
             raise ChannelError(str(error)) from error
         finally:
             stream.cancel()
-            watcher.join()
+
+    def interrupt(self) -> None:
+        """See RpcChannel."""
+        if self._stream is not None:
+            self._stream.cancel()
 
     def close(self) -> None:
         """See RpcChannel."""
@@ -169,13 +158,6 @@ def _open_channel(address: str, credentials: WorkerCredentials) -> Any:
 def _with_time(body: bytes) -> tuple[int, bytes]:
     """Pairs a reply with its arrival time, before it waits for the thread that decodes it."""
     return clock.now_ns(), body
-
-
-def _cancel_on(stop: threading.Event, stream: Any) -> None:
-    """Cancels a stream when `stop` is set: its iterator has no timeout."""
-    while stream.is_active() and not stop.wait(_STOP_POLL_S):
-        pass
-    stream.cancel()
 
 
 def _outcome(call: Any) -> CallOutcome:
