@@ -66,7 +66,7 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
 def _node(
     bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless, events: TransportEvents | None = None
 ) -> EdgeNode:
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+    transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
     assert transport.wait_for_card(WAIT_S) == card
     config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
     return EdgeNode(source, transport, log, [], RunSettings(config, "s1", card), events=events)
@@ -128,7 +128,7 @@ def test_a_vehicle_announces_its_start_and_its_end() -> None:
     statuses: list[NodeStatus] = []
     with MemoryBus() as bus:
         bus.subscribe(VEHICLE_STATUS.filter(), 1, lambda delivery: statuses.append(unpack_status(delivery.payload)))
-        MqttTransport(bus, vehicle="car", session="s1", model="tiny").close()
+        MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1").close()
     assert [(status.state, status.session) for status in statuses] == [
         (NodeState.ONLINE, "s1"),
         (NodeState.OFFLINE, "s1"),
@@ -141,7 +141,7 @@ def test_a_vehicle_announces_its_start_and_its_end() -> None:
 def test_only_replies_to_this_vehicle_are_received() -> None:
     """The topic filter contains the vehicle's name."""
     with MemoryBus() as bus:
-        transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
         for vehicle, payload in (("bus", b"of bus"), ("car", b"of the car")):
             bus.publish(f"skylane/v1/masks/{vehicle}/left", payload, qos=1)
         reply = transport.replies.get(timeout=WAIT_S)
@@ -152,7 +152,7 @@ def test_only_replies_to_this_vehicle_are_received() -> None:
 
 def test_the_queue_of_replies_is_bounded(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
     """Slow sinks must not fill the memory; frames whose reply was dropped time out."""
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+    transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
     settled = threading.Event()
     for _ in range(MAX_QUEUED_REPLIES + 3):
         bus.publish("skylane/v1/masks/car/left", b"", qos=1)

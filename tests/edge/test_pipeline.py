@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
@@ -27,7 +28,7 @@ HEIGHT, WIDTH = 8, 12
 def begin(tmp_path: Path) -> Iterator[Callable[[Frame], FrameRecord]]:
     """Makes the record of a frame."""
     with LogWriter(tmp_path) as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
+        ledger = Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
 
         def start(frame: Frame) -> FrameRecord:
             record = ledger.begin(frame, 0)
@@ -56,7 +57,7 @@ def test_lossless_codecs_send_exactly_the_models_input(
     """The image has the model's size and colour order."""
     frame = _frame(HEIGHT, WIDTH, Layout.BGR8)
     record = begin(frame)
-    message = prepare(frame, record, Preparation(card, codec=codec))
+    message = prepare(frame, record, card, EdgeConfig(codec=codec))
     np.testing.assert_array_equal(_decoded(message), frame.pixels[..., ::-1])
     assert record.image is not None
     np.testing.assert_array_equal(record.image, frame.pixels[..., ::-1])
@@ -67,7 +68,7 @@ def test_lossless_codecs_send_exactly_the_models_input(
 def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
     """Binning 1936×1216 to 968×608 interpolates no pixels that resizing would discard."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_GBRG8)
-    message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    message = prepare(frame, begin(frame), card, EdgeConfig(codec="raw"))
     np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "binning"))
     assert (message.geometry.source_height, message.geometry.source_width) == (2 * HEIGHT, 2 * WIDTH)
 
@@ -77,7 +78,7 @@ def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution(
 ) -> None:
     """Binning would discard detail that the model can use."""
     frame = _frame(HEIGHT, WIDTH, Layout.BAYER_RGGB8)
-    message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    message = prepare(frame, begin(frame), card, EdgeConfig(codec="raw"))
     np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear"))
 
 
@@ -87,7 +88,7 @@ def test_the_message_contains_the_resize_geometry(
 ) -> None:
     """The configured mode takes precedence over the model card."""
     frame = _frame(40, 40, Layout.RGB8)
-    message = prepare(frame, begin(frame), Preparation(card, resize=resize))
+    message = prepare(frame, begin(frame), card, EdgeConfig(resize=resize))
     plan = message.geometry
     assert (plan.target_height, plan.target_width) == (HEIGHT, WIDTH)
     assert (plan.crop_height < 40) == (resize is Resize.CROP)
@@ -100,9 +101,9 @@ def test_a_frame_that_the_worker_resizes_is_sent_in_full_size(
 ) -> None:
     """With its geometry, the worker gets exactly the pixels that the vehicle would have sent."""
     frame = _frame(*size, Layout.BAYER_RGGB8)
-    here = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    here = prepare(frame, begin(frame), card, EdgeConfig(codec="raw"))
     record = begin(frame)
-    there = prepare(frame, record, Preparation(card, codec="raw", resize_at="cloud"))
+    there = prepare(frame, record, card, EdgeConfig(codec="raw", resize_at="cloud"))
     assert there.geometry == here.geometry
     assert there.shape == (*sent, 3)
     np.testing.assert_array_equal(geometry.apply(_decoded(there), there.geometry), _decoded(here))
@@ -113,12 +114,12 @@ def test_an_unsupported_demosaicing_is_an_error(card: ModelCard, begin: Callable
     """The frame is dropped with this reason."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB16)
     with pytest.raises(SkylaneError, match="8"):
-        prepare(frame, begin(frame), Preparation(card, demosaic="vng"))
+        prepare(frame, begin(frame), card, EdgeConfig(demosaic="vng"))
 
 
 def test_preparation_starts_no_threads(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
     """Work in other threads would make the times of the stages wrong."""
     before = threading.active_count()
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB8)
-    prepare(frame, begin(frame), Preparation(card))
+    prepare(frame, begin(frame), card, EdgeConfig())
     assert threading.active_count() == before

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from edge.config import EdgeConfig
 from edge.receiver import Receiver
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.transports.messages import RawReply
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
@@ -37,8 +38,8 @@ class Station:
     def __init__(self, bus: MemoryBus, folder: Path) -> None:
         self.folder = folder
         self.log = LogWriter(folder)
-        self.ledger = Ledger(self.log, LedgerSettings("car", "s1", "tiny"))
-        self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        self.ledger = Ledger(self.log, EdgeConfig(vehicle="car", model="tiny"), "s1")
+        self.transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
         self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
         self.stop = threading.Event()
         self.receiver = self.serve(lambda record, _, mask: self.masks.append((record, mask)))

@@ -158,9 +158,9 @@ def test_a_missing_version_is_an_error_that_names_the_available_ones(mosquitto_u
     with ExitStack() as stack:
         stack.enter_context(NullWorkerProcess(mosquitto_url, NullWorkerSettings(f"w-{model}", model, HEIGHT, WIDTH)))
         bus = stack.enter_context(connect(mosquitto_url))
-        transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="1")
+        transport = MqttTransport(bus, EdgeConfig(vehicle=f"car-{model}", model=model, model_version="1"), "s1")
         assert transport.wait_for_card(WAIT_S).version == "1"
-        transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="9")
+        transport = MqttTransport(bus, EdgeConfig(vehicle=f"car-{model}", model=model, model_version="9"), "s1")
         message = ""
         while "ask for" not in message:  # The worker's status may not have arrived yet.
             with pytest.raises(NoWorkerError) as caught:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared.imaging.frames import Frame
 from shared.runlog.latency_log import LogWriter
 
@@ -17,7 +18,7 @@ Due = Callable[..., tuple[FrameRecord, Frame]]
 def due(tmp_path: Path, frame: Callable[..., Frame]) -> Iterator[Due]:
     """Makes frames that are due, with their records."""
     with LogWriter(tmp_path) as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
+        ledger = Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
         yield lambda index=0, camera="/l": (ledger.begin(frame(index, camera), index), frame(index, camera))
 
 

@@ -13,7 +13,7 @@ from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows
@@ -50,7 +50,7 @@ class Listed:
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """Returns a ledger with its log in `tmp_path`."""
     with LogWriter(tmp_path) as log:
-        yield Ledger(log, LedgerSettings("car", "s1", "tiny"))
+        yield Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
 
 
 def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:

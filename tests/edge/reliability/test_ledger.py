@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -26,12 +27,14 @@ SECOND_NS = 10**9
 class Book:
     """A ledger with its log, and the number of closed frames that were sent."""
 
-    def __init__(self, folder: Path, clocks: WorkerClocks | None = None, **limits: Any) -> None:
+    def __init__(
+        self, folder: Path, clocks: WorkerClocks | None = None, grace_ms: float = 500.0, **limits: Any
+    ) -> None:
         self.folder = folder
         self.closed = 0
         self.log = LogWriter(folder)
-        settings = LedgerSettings("car", "s1", "tiny", **limits)
-        self.ledger = Ledger(self.log, settings, clocks=clocks, on_closed=self._count_closed)
+        config = EdgeConfig(vehicle="car", model="tiny", **limits)
+        self.ledger = Ledger(self.log, config, "s1", clocks=clocks, on_closed=self._count_closed, grace_ms=grace_ms)
 
     def _count_closed(self) -> None:
         self.closed += 1

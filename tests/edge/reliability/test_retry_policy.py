@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_stats import WorkerStats
 from shared.messages.deadline import Deadline
@@ -23,11 +24,11 @@ MS = 1_000_000
 def sent(frame: Make, send: Make, card: ModelCard, tmp_path: Path) -> Iterator[Callable[..., FrameRecord]]:
     """Makes frames in flight that were sent at a time in milliseconds."""
     with LogWriter(tmp_path / "made") as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
+        ledger = Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
 
         def make(at_ms: int, deadline_ms: int | None = None) -> FrameRecord:
             record: FrameRecord = send(ledger.begin(frame(), at_ms * MS - 5000))
-            record.message = prepare(frame(), record, Preparation(card, codec="raw"))
+            record.message = prepare(frame(), record, card, EdgeConfig(codec="raw"))
             record.times[Stage.SENT] = at_ms * MS
             record.lost_after_ns = 1 << 60
             record.deadline = Deadline.after_ms(deadline_ms, 0)
