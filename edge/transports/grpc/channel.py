@@ -39,16 +39,7 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),  # The worker refuses requests that are too large.
 )
 _FINAL = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")  # A later attempt would fail as well.
-_REFUSALS = {
-    "INVALID_ARGUMENT": Status.REJECTED,
-    "NOT_FOUND": Status.REJECTED,
-    "FAILED_PRECONDITION": Status.REJECTED,
-    "OUT_OF_RANGE": Status.REJECTED,
-    "UNAUTHENTICATED": Status.REJECTED,
-    "PERMISSION_DENIED": Status.REJECTED,
-    "UNIMPLEMENTED": Status.REJECTED,
-    "RESOURCE_EXHAUSTED": Status.OVERLOADED,
-}
+_REJECTED = ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", *_FINAL)
 _NOT_CONNECTED = "failed to connect"  # grpcio's text when there was no connection, so nothing was sent.
 _TOO_LARGE = ("CLIENT: Received message larger", "Decompressed message larger")  # grpcio's texts for a large reply.
 _CLOSED = "the channel is closed"
@@ -182,7 +173,11 @@ def _failure(code: str, details: str, refusal: str | bytes | None) -> CallOutcom
             return RpcRefusal(Status.FAILED, f"too_large: {details}", now_ns)
         case "RESOURCE_EXHAUSTED" if refusal == "too_large" or "larger than max" in details:
             return RpcRefusal(Status.REJECTED, f"too_large: {details}", now_ns)
-    return RpcRefusal(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {details}", now_ns)
+        case "RESOURCE_EXHAUSTED":
+            status = Status.OVERLOADED
+        case _:
+            status = Status.REJECTED if code in _REJECTED else Status.FAILED
+    return RpcRefusal(status, f"{code.lower()}: {details}", now_ns)
 
 
 def _channel_error(error: Any) -> ChannelError:
