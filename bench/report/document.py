@@ -82,11 +82,12 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     frames = run.frames
     answered = answered_frames(frames)
     start_ns = first_due_ns(frames)
+    shown = frames_on_page(frames)
     chapters = (
         stages.chapter(answered),
         outcomes.chapter(run),
         distribution.chapter(answered, len(frames)),
-        timeline.chapter(frames, answered, start_ns),
+        timeline.chapter(shown, answered, start_ns),
         load.chapter(answered, len(frames), start_ns),
         load.throughput_chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
@@ -99,7 +100,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     samples = answered["sequence"].iloc[:: max(1, len(answered) // _SAMPLE_IMAGES)]
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
     images = overlay_images(run.folder, frames, map(int, with_image))
-    details = frame_details(frames_on_page(frames), answered, start_ns, images)
+    details = frame_details(shown, answered, start_ns, images)
     figures = key_figures(frames, answered, throughput_hz(run))
     return ReportContent(
         _title(run), run_summary(frames, answered), chapters, details, figures, _picture(run, answered)

@@ -38,7 +38,7 @@ def provenance(study: StudyLog) -> Chapter:
         rows = [(axis, ", ".join(map(_axis_text, values))) for axis, values in lists]
         parts.append(ReportTable("axes", "The axes of the study and their values.", ("axis", "values"), rows))
     manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
-    parts.append(ReportTable("provenance", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
+    parts.append(ReportTable("manifest", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
     return Chapter("provenance", "Setup", tuple(parts), is_collapsed=True)
 
 
