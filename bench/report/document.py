@@ -19,7 +19,6 @@ from bench.report.chapters.run import (
     outcomes,
     provenance,
     resources,
-    stage_statistics,
     stages,
     timeline,
 )
@@ -92,7 +91,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
         load.throughput_chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
-        stage_statistics.chapter(answered, len(frames)),
+        distribution.statistics_chapter(answered, len(frames)),
         *_optional_chapters(source, tariff),
         provenance.consistency(source.problems, len(frames)),
         provenance.chapter(run),

@@ -157,7 +157,7 @@ def test_a_frame_with_an_overlay_image_shows_it(visit: Visit, run: Path) -> None
     visit.page.evaluate("number => document.querySelector('[data-frame]').dataset.frame = number", sequences[0])
     visit.page.locator("[data-frame]").first.click()
     visit.page.locator("#frame img").wait_for()
-    visit.page.wait_for_function("document.querySelector('#frame img').naturalWidth > 0")
+    visit.page.wait_for_function("() => document.querySelector('#frame img').naturalWidth > 0")
     visit.page.keyboard.press("Escape")
 
 
@@ -218,9 +218,9 @@ def test_charts_follow_the_colour_scheme_of_the_browser(visit: Visit) -> None:
         " getComputedStyle(document.querySelector('#plot-waterfall .main-svg')).backgroundColor]"
     )
     visit.page.emulate_media(color_scheme="dark")
-    visit.page.wait_for_function(f"new Set({background}).size === 1 && {background}[0] === 'rgb(13, 17, 23)'")
+    visit.page.wait_for_function(f"() => new Set({background}).size === 1 && {background}[0] === 'rgb(13, 17, 23)'")
     visit.page.emulate_media(color_scheme="light")
-    visit.page.wait_for_function(f"new Set({background}).size === 1 && {background}[0] === 'rgb(255, 255, 255)'")
+    visit.page.wait_for_function(f"() => new Set({background}).size === 1 && {background}[0] === 'rgb(255, 255, 255)'")
 
 
 def test_the_buttons_of_a_chart_appear_when_it_is_pointed_at(visit: Visit) -> None:
@@ -228,11 +228,11 @@ def test_the_buttons_of_a_chart_appear_when_it_is_pointed_at(visit: Visit) -> No
     bar = visit.page.locator("#plot-waterfall .modebar-group").first
     visit.page.mouse.move(0, 0)
     visit.page.wait_for_function(
-        "getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity === '0'"
+        "() => getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity === '0'"
     )
     visit.page.locator("#plot-waterfall").hover()
     visit.page.wait_for_function(
-        "getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity !== '0'"
+        "() => getComputedStyle(document.querySelector('#plot-waterfall .modebar-group')).opacity !== '0'"
     )
     assert bar.is_visible()
 

@@ -36,8 +36,8 @@ def test_the_tables_of_a_run_are_recomputed(report: ReportContent, recomputed: d
     assert {row[0]: row[1] for row in table(report, "outcomes").rows} == recomputed["outcomes"].to_dict()
     stages = {str(row[0]): np.array(row[2:6], np.float64) for row in table(report, "stages").rows}
     assert len(stages) == 16
-    for name, values in stages.items():
-        np.testing.assert_allclose(values, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
+    for stage, values in stages.items():
+        np.testing.assert_allclose(values, recomputed["stages"].loc[stage].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
     order = ["count", "mean", "25%", "50%", "75%", "95%", "99%", "99.9%", "min", "max", "std"]
     rows = table(report, "statistics").rows
     assert len(rows) == 18

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons import runs as comparison
+from bench.report.chapters.run.distribution import SEED
 from bench.report.chapters.run.provenance import manifest_rows, plain_text
-from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.chapters.traces import axis_from_zero, not_measured, points
 from bench.report.content import Caution, CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
