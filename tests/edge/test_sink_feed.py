@@ -11,10 +11,9 @@ from edge.sinks.sink import FrameResult
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage
-from tests.edge.conftest import HEIGHT, WIDTH
+from tests.edge.samples import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -63,25 +62,25 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     assert not thread.is_alive()
 
 
-def test_frames_are_put_in_order(card: ModelCard) -> None:
+def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
-    _fed(SinkFeed([sink], card), [3, 0, 2, 1, 7, 4, 6, 5])
+    _fed(SinkFeed([sink], CARD), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
 
-def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order(card: ModelCard) -> None:
+def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
     video, images = Recorder(in_order=True), Recorder(in_order=False)
-    feed = SinkFeed([video, images], card)
+    feed = SinkFeed([video, images], CARD)
     _fed(feed, [*range(1, 40), 0])
     assert video.got == list(range(1, 40))
     assert sorted(images.got) == list(range(40))
     assert feed.too_late == 1
 
 
-def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
+def test_a_sink_without_order_gets_each_frame_at_once() -> None:
     """A program that follows `results.jsonl` sees each frame as soon as it is answered."""
     written = [threading.Event() for _ in range(3)]
 
@@ -89,7 +88,7 @@ def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
         def write(self, frame: FrameResult) -> None:
             written[frame.sequence].set()
 
-    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
+    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], CARD)
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in (2, 0, 1):
@@ -100,9 +99,9 @@ def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
     assert feed.too_late == 0
 
 
-def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
+def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    feed = SinkFeed([Recorder(in_order=False)], card)
+    feed = SinkFeed([Recorder(in_order=False)], CARD)
     more = threading.Event()
     for sequence in range(64):
         feed.put(_record(sequence), ANSWER, MASK)
@@ -122,7 +121,7 @@ def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
     assert feed.written == 65
 
 
-def test_the_wait_for_a_sink_that_hangs_ends(card: ModelCard) -> None:
+def test_the_wait_for_a_sink_that_hangs_ends() -> None:
     """A disk that hangs does not block the end of the run."""
     may_write = threading.Event()
 
@@ -132,7 +131,7 @@ def test_the_wait_for_a_sink_that_hangs_ends(card: ModelCard) -> None:
             super().write(frame)
 
     sink = Hanging(in_order=False)
-    feed = SinkFeed([sink], card)
+    feed = SinkFeed([sink], CARD)
     for sequence in range(5):
         feed.put(_record(sequence), ANSWER, MASK)
     feed.end()
@@ -145,11 +144,11 @@ def test_the_wait_for_a_sink_that_hangs_ends(card: ModelCard) -> None:
     assert len(sink.got) == 5
 
 
-def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
+def test_a_failed_sink_is_removed_and_reported() -> None:
     """The run and the other sinks continue."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
-    feed = SinkFeed([failing, healthy], card)
+    feed = SinkFeed([failing, healthy], CARD)
     _fed(feed, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
@@ -158,9 +157,9 @@ def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
     assert healthy.is_closed
 
 
-def test_an_exception_in_a_sink_does_not_block_the_receiver(card: ModelCard) -> None:
+def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     """The thread of the feed ends with the exception, and `put` stops waiting."""
-    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], card)
+    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], CARD)
     raised: list[type[BaseException]] = []
 
     def run() -> None:
@@ -185,14 +184,14 @@ def _put_many(feed: SinkFeed) -> None:
     feed.end()
 
 
-def test_without_sinks_no_result_is_queued(card: ModelCard) -> None:
+def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = SinkFeed([], card).put
+    put: Callable[..., None] = SinkFeed([], CARD).put
     for sequence in range(200):
         put(_record(sequence), ANSWER, MASK)
 
 
-def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCard) -> None:
+def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
     """A mask of the cropped input does not match the whole frame."""
     got: list[FrameResult] = []
 
@@ -200,7 +199,7 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCa
         def write(self, frame: FrameResult) -> None:
             got.append(frame)
 
-    feed = SinkFeed([Keeper(in_order=True)], card)
+    feed = SinkFeed([Keeper(in_order=True)], CARD)
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)

@@ -21,7 +21,7 @@ from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import ECHOES, PROBES
 from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus
-from tests.edge.conftest import CARD
+from tests.edge.samples import CARD
 
 WAIT_S = 60.0
 MS = 10**6

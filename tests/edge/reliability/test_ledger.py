@@ -21,19 +21,18 @@ from shared.messages.frame import ResultMessage, Status
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
+from tests.edge.samples import make_answer, make_frame, mark_sent
 
-Make = Callable[..., Any]
 SECOND_NS = 10**9
 
 
 class Book:
     """A ledger with its log, and the number of closed frames that were sent."""
 
-    def __init__(self, folder: Path, frame: Make, send: Make, **settings: Any) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         """`settings`: `clocks` and `grace_ms` of the ledger, and those of the vehicle's configuration."""
         own = {key: settings.pop(key) for key in ("clocks", "grace_ms") if key in settings}
         self.folder, self.log, self.closed = folder, LogWriter(folder), 0
-        self._frame, self._send = frame, send
         config = EdgeConfig(vehicle="car", model="tiny", **settings)
         self.ledger = Ledger(self.log, config, "s1", on_closed=self._count_closed, **own)
 
@@ -42,13 +41,13 @@ class Book:
 
     def sent(self, index: int = 0, due_ns: int = 1000) -> FrameRecord:
         """Returns a frame in flight."""
-        record: FrameRecord = self._send(self.ledger.begin(self._frame(index), due_ns))
+        record = mark_sent(self.ledger.begin(make_frame(index), due_ns))
         self.ledger.open(record)
         return record
 
     def drop(self) -> None:
         """Drops a frame before it is sent."""
-        self.ledger.drop(self.ledger.begin(self._frame(), 1000), "window")
+        self.ledger.drop(self.ledger.begin(make_frame(), 1000), "window")
 
     def rows(self) -> list[dict[str, str]]:
         """Returns the rows so far."""
@@ -56,12 +55,12 @@ class Book:
 
 
 @pytest.fixture
-def books(tmp_path: Path, frame: Make, send: Make) -> Iterator[Callable[..., Book]]:
+def books(tmp_path: Path) -> Iterator[Callable[..., Book]]:
     """Makes ledgers."""
     with ExitStack() as stack:
 
         def make(**settings: Any) -> Book:
-            made = Book(tmp_path / "run", frame, send, **settings)
+            made = Book(tmp_path / "run", **settings)
             stack.enter_context(made.log)
             return made
 
@@ -81,11 +80,11 @@ def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outc
     return ledger.finish(record, message, 99)
 
 
-def test_an_answered_frame_gets_its_row(book: Book, answer: Make) -> None:
+def test_an_answered_frame_gets_its_row(book: Book) -> None:
     """The row contains everything that is known about the frame."""
     record = book.sent(3)
     record.bytes_up = 77
-    assert _finish(book.ledger, record, answer(record)) is Outcome.ANSWERED
+    assert _finish(book.ledger, record, make_answer(record)) is Outcome.ANSWERED
     (row,) = book.rows()
     expected = {
         "vehicle": "car", "camera": "/left", "session": "s1", "sequence": "0", "outcome": "answered", "reason": "",
@@ -98,10 +97,10 @@ def test_an_answered_frame_gets_its_row(book: Book, answer: Make) -> None:
     assert (counts.read, counts.in_flight, counts.closed, counts.median_ms) == (1, 0, 1, 5.006)
 
 
-def test_only_the_first_answer_is_accepted(book: Book, answer: Make) -> None:
+def test_only_the_first_answer_is_accepted(book: Book) -> None:
     """QoS 1 may deliver twice; releasing the window twice would allow too many frames in flight."""
     record = book.sent()
-    message = answer(record)
+    message = make_answer(record)
     _finish(book.ledger, record, message)
     for _ in range(3):
         assert book.ledger.accept(message) is None
@@ -110,10 +109,10 @@ def test_only_the_first_answer_is_accepted(book: Book, answer: Make) -> None:
     assert book.ledger.counts().ignored_answers == {"late_or_repeated": 3}
 
 
-def test_foreign_answers_are_counted_and_ignored(book: Book, answer: Make) -> None:
+def test_foreign_answers_are_counted_and_ignored(book: Book) -> None:
     """They may come from a faulty worker, from an earlier run, or from an attacker who guesses ids."""
     record = book.sent()
-    message = answer(record)
+    message = make_answer(record)
     book.ledger.accept(replace(message, id=replace(message.id, session="old")))
     book.ledger.accept(replace(message, id=replace(message.id, sequence=5)))
     book.ledger.accept(replace(message, stamps=message.stamps[1:]))
@@ -128,12 +127,10 @@ def test_foreign_answers_are_counted_and_ignored(book: Book, answer: Make) -> No
 
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
 @pytest.mark.parametrize("echoed", [True, False], ids=["with our stamps", "without"])
-def test_a_refusal_is_the_outcome_with_the_workers_reason(
-    book: Book, answer: Make, status: Status, *, echoed: bool
-) -> None:
+def test_a_refusal_is_the_outcome_with_the_workers_reason(book: Book, status: Status, *, echoed: bool) -> None:
     """A worker that could not decode a frame cannot repeat its stamps; its refusal still counts."""
     record = book.sent()
-    message = answer(record, status, reason="because")
+    message = make_answer(record, status, reason="because")
     if not echoed:
         message = replace(message, stamps=message.stamps[len(record.stamps) :])
     assert _finish(book.ledger, record, message) is Outcome(status.value)
@@ -151,11 +148,11 @@ def test_a_refusal_is_the_outcome_with_the_workers_reason(
     ],
     ids=["backwards", "longer than the round trip", "absurd"],
 )
-def test_inconsistent_times_are_left_out(book: Book, answer: Make, lie: Callable[[Stamp, int], Stamp]) -> None:
+def test_inconsistent_times_are_left_out(book: Book, lie: Callable[[Stamp, int], Stamp]) -> None:
     """A faulty worker must not cause negative times in the log, nor corrupt the clock offset of later frames."""
     for is_lying in (True, False):
         record = book.sent()
-        message = answer(record)
+        message = make_answer(record)
         if is_lying:
             count = len(record.stamps)
             cloud = tuple(lie(stamp, i) for i, stamp in enumerate(message.stamps[count:]))
@@ -168,7 +165,7 @@ def test_inconsistent_times_are_left_out(book: Book, answer: Make, lie: Callable
     assert abs(float(right["uplink_ms"]) - float(right["crossing_ms"]) / 2) <= float(right["clock_error_ms"])
 
 
-def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book], answer: Make) -> None:
+def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book]) -> None:
     """A probe gives a better offset than a large frame that was slow in one direction."""
     clocks = WorkerClocks()
     book = books(clocks=clocks)
@@ -180,7 +177,7 @@ def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book], an
     )
     record.times[Stage.RETURNED] = sent_ns + 105_000_000
     record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
-    message = answer(record)
+    message = make_answer(record)
     accepted = book.ledger.accept(message)
     assert accepted is not None
     book.ledger.finish(accepted, message, 99)
@@ -192,22 +189,22 @@ def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book], an
     assert (row["uplink_resolved"], row["downlink_resolved"]) == ("1", "1")
 
 
-def test_a_worker_cannot_affect_the_clock_of_another(books: Callable[..., Book], answer: Make) -> None:
+def test_a_worker_cannot_affect_the_clock_of_another(books: Callable[..., Book]) -> None:
     """Stamps with the name of another worker would corrupt all later rows of that worker."""
     clocks = WorkerClocks()
     book = books(clocks=clocks)
     record = book.sent()
-    assert _finish(book.ledger, record, answer(record, worker="liar")) is Outcome.ANSWERED
+    assert _finish(book.ledger, record, make_answer(record, worker="liar")) is Outcome.ANSWERED
     (row,) = book.rows()
     assert (row["worker"], row["worker_session"], row["cloud_ms"], row["clock_offset_ms"]) == ("liar", "", "", "")
     exchange = clock.Exchange(0, 10, 10, 20)
     assert clocks.offset("cloud/w/s9", exchange) == WorkerClocks().offset("cloud/w/s9", exchange)
 
 
-def test_a_network_time_below_its_error_bound_is_marked(book: Book, answer: Make) -> None:
+def test_a_network_time_below_its_error_bound_is_marked(book: Book) -> None:
     """Without probes, a frame alone cannot tell uplink from downlink."""
     record = book.sent()
-    _finish(book.ledger, record, answer(record))
+    _finish(book.ledger, record, make_answer(record))
     book.drop()
     answered, dropped = book.rows()
     assert (answered["uplink_resolved"], answered["downlink_resolved"]) == ("0", "0")
@@ -222,22 +219,22 @@ def test_rejected_clock_replies_are_counted(books: Callable[..., Book]) -> None:
     assert book.ledger.counts().ignored_answers == {"echo_untrue": 1}
 
 
-def test_only_times_of_the_same_node_are_subtracted(book: Book, answer: Make) -> None:
+def test_only_times_of_the_same_node_are_subtracted(book: Book) -> None:
     """A relay between vehicle and worker has another clock."""
     record = book.sent()
-    message = answer(record)
+    message = make_answer(record)
     relay = (Stamp("dequeued", "relay/r/s2", 5), Stamp("replied", "relay/r/s2", 6))
     _finish(book.ledger, record, replace(message, stamps=message.stamps + relay))
     (row,) = book.rows()
     assert row["cloud_ms"] == "0.000700"
 
 
-def test_an_answer_after_the_deadline_is_expired(books: Callable[..., Book], answer: Make) -> None:
+def test_an_answer_after_the_deadline_is_expired(books: Callable[..., Book]) -> None:
     """The vehicle's clock decides, whatever status the worker sent."""
     book = books(deadline_ms=5.0)
     for status in (Status.ANSWERED, Status.OVERLOADED):
         record = book.sent()
-        assert _finish(book.ledger, record, answer(record, status)) is Outcome.EXPIRED
+        assert _finish(book.ledger, record, make_answer(record, status)) is Outcome.EXPIRED
     assert [row["outcome"] for row in book.rows()] == ["expired", "expired"]
 
 
@@ -295,11 +292,11 @@ def test_a_frame_is_in_the_journal_before_it_is_sent(book: Book, tmp_path: Path)
     assert {row["outcome"] for row in read_rows(crashed)} == {"aborted"}
 
 
-def test_concurrent_ends_of_a_frame_produce_one_row(book: Book, answer: Make) -> None:
+def test_concurrent_ends_of_a_frame_produce_one_row(book: Book) -> None:
     """Answers, failed deliveries and timeouts race for every frame; exactly one of them wins."""
     count = 300
     records = [book.sent(i) for i in range(count)]
-    messages = [answer(record) for record in records]
+    messages = [make_answer(record) for record in records]
     ledger = book.ledger
     _at_once(
         [partial(_receive, ledger, message) for message in messages],
