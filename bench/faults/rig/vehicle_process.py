@@ -57,11 +57,11 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         self.folder = folder
         self.name = vehicle or folder.name
         self._is_asked = False
-        self._said = folder.with_name(f"{folder.name}.log")
-        self._said.parent.mkdir(parents=True, exist_ok=True)
+        self._log = folder.with_name(f"{folder.name}.log")
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [*wrapper, sys.executable, "-m", "skylane", "edge", "play", str(source), *flags]
         command += ["--vehicle", self.name, "--out", str(folder), "--wait-for-go"]
-        with self._said.open("wb") as log:
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -83,32 +83,40 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         return self._process.pid
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Its output so far."""
-        return self._said.read_text(encoding="utf-8", errors="replace")
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def log_tail(self) -> str:
         """The last line of its output."""
-        lines = self.said.strip().splitlines()
-        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
+        lines = self.output.strip().splitlines()
+        return lines[-1].removeprefix("skylane: ") if lines else "no output"
 
     @property
     def is_running(self) -> bool:
         """Whether the process is running."""
         return self._process.poll() is None
 
-    def rows(self) -> list[dict[str, str]]:
-        """Returns the rows of its latency log so far; empty before the log exists."""
+    def rows(
+        self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
+    ) -> list[dict[str, str]]:
+        """Returns the rows of its latency log so far; empty before the log exists.
+
+        With `outcome`, only rows of this outcome; with `due_ns`, only frames due from the first time to before the second.
+        """
+        rows: list[dict[str, str]] = []
         with suppress(LogError):
-            return list(read_rows(self.folder))
-        return []
+            rows = list(read_rows(self.folder))
+        if due_ns is not None:
+            rows = [row for row in rows if due_ns[0] <= int(row["t_due_ns"] or 0) < due_ns[1]]
+        return [row for row in rows if outcome in (None, row["outcome"])]
 
     def closed(self, outcome: Outcome | None = None) -> int:
         """Returns the number of rows so far, or of rows with `outcome`."""
         path = self.folder / CSV_NAME
-        said = path.read_bytes() if path.exists() else b""
-        return max(0, said.count(b"\n") - 1) if outcome is None else said.count(f",{outcome.value},".encode())
+        log = path.read_bytes() if path.exists() else b""
+        return max(0, log.count(b"\n") - 1) if outcome is None else log.count(f",{outcome.value},".encode())
 
     def go(self) -> None:
         """Lets a vehicle with `waits_for_go` begin."""
@@ -164,7 +172,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
 
     def _await_ready(self) -> None:
         until_s = time.monotonic() + _READY_S
-        while READY not in self.said:
+        while READY not in self.output:
             if not self.is_running:
                 raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.log_tail}")
             if time.monotonic() > until_s:
