@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.harness.frame_accounting import FrameAccounts
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels
+from bench.load.vehicle_process import VehicleProcess
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2

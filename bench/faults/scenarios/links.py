@@ -7,9 +7,9 @@ from bench.faults.rig.connections import established
 from bench.faults.rig.namespaces import namespace, namespace_broker, namespace_remarks
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
-from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.link.link import LinkSpec
+from bench.load.vehicle_process import VehicleProcess
 from shared import clock
 from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome

@@ -7,10 +7,10 @@ from bench.faults.rig.connections import reconnects
 from bench.faults.rig.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
-from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.samples import spread
 from bench.link.link import LinkSpec
+from bench.load.vehicle_process import VehicleProcess
 from shared.broker.broker import Broker
 from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome

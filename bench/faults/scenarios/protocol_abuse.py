@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.faults.hostile.intruder import CAMERA, Attempt, Intruder, frame, fresh_id
 from bench.faults.rig.connections import established
 from bench.faults.rig.rig import MODEL, Rig, RigError
-from bench.faults.rig.vehicle_process import VehicleError, VehicleProcess
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.link.link import LOOPBACK
+from bench.load.vehicle_process import VehicleError, VehicleProcess
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.frame import Status, unpack_result

@@ -122,7 +122,7 @@ class ProcessSession:
             flags += ["--sink", MASK_SINK] if self._plan.accuracy else ["--no-sinks"]
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
-            fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))
+            fleet = stack.enter_context(Fleet(source, folder, vehicle_flags))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
             stack.callback(self._copy_logs, folder)
             stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_INTERVAL_S))

@@ -23,7 +23,7 @@ class VehicleError(SkylaneError):
 
 
 class VehicleProcess(AbstractContextManager["VehicleProcess"]):
-    """`skylane edge play` with a folder of images; sends when the constructor returns, killed when the block ends.
+    """`skylane edge play`; sends when the constructor returns, killed when the block ends.
 
     Its run is in `folder`, its output in `folder.log`.
     """
@@ -37,17 +37,19 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
         waits_for_go: bool = False,
+        awaits_ready: bool = True,
         vehicle: str | None = None,
     ) -> None:
         """Starts the vehicle.
 
         Args:
-            source: Folder of images.
+            source: What it plays.
             folder: Folder of the run.
             flags: Command-line flags.
             environment: Variables added to this process's environment.
             wrapper: Command prefix, for example `ip netns exec NAME`.
             waits_for_go: Whether it waits for `go()`, so that several vehicles can begin together.
+            awaits_ready: Whether the constructor waits until the vehicle is ready; otherwise see `is_ready`.
             vehicle: Name of the vehicle; None: the name of the folder.
 
         Raises:
@@ -59,7 +61,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         self._is_asked = False
         self._log = folder.with_name(f"{folder.name}.log")
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        command = [*wrapper, sys.executable, "-m", "skylane", "edge", "play", str(source), *flags]
+        command = [*wrapper, sys.executable, "-P", "-m", "skylane", "edge", "play", str(source), *flags]
         command += ["--vehicle", self.name, "--out", str(folder), "--wait-for-go"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -70,7 +72,8 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
                 env={**os.environ, **(environment or {})},
             )
         try:
-            self._await_ready()
+            if awaits_ready:
+                self._await_ready()
             if not waits_for_go:
                 self.go()
         except BaseException:
@@ -96,7 +99,17 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
     @property
     def is_running(self) -> bool:
         """Whether the process is running."""
-        return self._process.poll() is None
+        return self.exit_code is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has been ready to play."""
+        return READY in self.output
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
 
     def rows(
         self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
@@ -172,9 +185,9 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
 
     def _await_ready(self) -> None:
         until_s = time.monotonic() + _READY_S
-        while READY not in self.output:
+        while not self.is_ready:
             if not self.is_running:
-                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.log_tail}")
+                raise VehicleError(f"{self.name} ended with exit code {self.exit_code}: {self.log_tail}")
             if time.monotonic() > until_s:
                 raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.log_tail}")
             time.sleep(_LOOK_S)
