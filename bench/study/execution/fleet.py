@@ -24,16 +24,20 @@ class Fleet(AbstractContextManager["Fleet"]):
     vehicles that are still running.
     """
 
-    def __init__(self, source: Path, folder: Path, flags: Sequence[Sequence[str]]) -> None:
-        """`flags` has the flags of `skylane edge play` for each vehicle."""
+    def __init__(self, count: int, source: Path, folder: Path, flags: Sequence[Sequence[str]]) -> None:
+        """`flags` has the flags of `skylane edge play` for each vehicle, by default without sinks."""
         with ExitStack() as stack:
             self._vehicles = [
                 stack.enter_context(
                     VehicleProcess(
-                        source, folder / f"vehicle-{number}", own_flags, waits_for_go=True, awaits_ready=False
+                        source,
+                        folder / f"vehicle-{number + 1}",
+                        _flags(flags[number]),
+                        waits_for_go=True,
+                        awaits_ready=False,
                     )
                 )
-                for number, own_flags in enumerate(flags, start=1)
+                for number in range(count)
             ]
             self._stack = stack.pop_all()
 
@@ -74,3 +78,7 @@ class Fleet(AbstractContextManager["Fleet"]):
         """Raises RunError if a vehicle failed; a run without answers is a valid result of a study."""
         if vehicle.exit_code not in (None, 0, NOTHING_ANSWERED):
             raise RunError(f"{vehicle.name} failed with exit code {vehicle.exit_code}: {vehicle.log_tail}")
+
+
+def _flags(given: Sequence[str]) -> list[str]:
+    return [*given, *([] if "--sink" in given else ["--no-sinks"])]

@@ -25,7 +25,7 @@ def endless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def test_a_failed_vehicle_ends_the_wait_for_the_others(endless: list[str], tmp_path: Path) -> None:
     """The other vehicles may play for an hour; the failure must be reported immediately."""
-    with Fleet(tmp_path, tmp_path, [endless, ["--fails"]]) as vehicles:
+    with Fleet(2, tmp_path, tmp_path, [endless, ["--fails"]]) as vehicles:
         pids = vehicles.pids
         with pytest.raises(RunError, match="vehicle-2 failed with exit code 1: no source"):
             vehicles.wait(600)
@@ -38,7 +38,7 @@ def test_an_error_of_the_check_ends_the_wait(endless: list[str], tmp_path: Path)
     def check() -> None:
         raise RunError("worker-1 ended")
 
-    with Fleet(tmp_path, tmp_path, [endless]) as vehicles, pytest.raises(RunError, match="worker-1 ended"):
+    with Fleet(1, tmp_path, tmp_path, [endless]) as vehicles, pytest.raises(RunError, match="worker-1 ended"):
         vehicles.wait(600, check)
 
 
@@ -57,14 +57,14 @@ def test_vehicles_start_playing_when_all_are_ready(tmp_path: Path, monkeypatch: 
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.chdir(tmp_path)
-    with Fleet(tmp_path, tmp_path, [[], ["--slow"]]) as vehicles:
+    with Fleet(2, tmp_path, tmp_path, [[], ["--slow"]]) as vehicles:
         vehicles.wait(60)
 
 
 def test_the_error_of_a_failed_vehicle_has_its_last_line(tmp_path: Path) -> None:
     """This line becomes the reason in the table of runs."""
     flags = [["--broker", "mqtt://127.0.0.1:1"]]
-    with Fleet(tmp_path / "nowhere", tmp_path, flags) as fleet, pytest.raises(RunError) as caught:
+    with Fleet(1, tmp_path / "nowhere", tmp_path, flags) as fleet, pytest.raises(RunError) as caught:
         fleet.wait(60)
     assert str(caught.value).startswith(f"vehicle-1 failed with exit code 1: {tmp_path / 'nowhere'} does not exist")
 
@@ -72,6 +72,6 @@ def test_the_error_of_a_failed_vehicle_has_its_last_line(tmp_path: Path) -> None
 def test_vehicles_that_exceed_the_time_limit_are_terminated(endless: list[str], tmp_path: Path) -> None:
     """A single run must not block a study."""
     limit = pytest.raises(RunError, match=r"longer than run_limit_s, 0\.01 s")
-    with Fleet(tmp_path, tmp_path, [endless] * 2) as fleet, limit:
+    with Fleet(2, tmp_path, tmp_path, [endless] * 2) as fleet, limit:
         fleet.wait(0.01)
     assert not any(psutil.pid_exists(pid) for pid in fleet.pids.values())
