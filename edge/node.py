@@ -8,9 +8,9 @@ from functools import partial
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
-from edge.pipeline import Pipeline, Preparation
+from edge.pipeline import Pipeline
 from edge.receiver import Receiver
-from edge.reliability.ledger import Ledger, LedgerSettings, RunCounts
+from edge.reliability.ledger import Ledger, RunCounts
 from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
@@ -48,21 +48,6 @@ class RunSettings:
         """Name of this process in stamps."""
         return f"edge/{self.config.vehicle}/{self.session}"
 
-    @property
-    def preparation(self) -> Preparation:
-        """How frames are prepared for the model."""
-        config = self.config
-        return Preparation(
-            card=self.card,
-            codec=config.codec,
-            quality=config.quality,
-            demosaic=config.demosaic,
-            resize=config.resize,
-            resize_at=config.resize_at,
-            want=config.want,
-            version=config.model_version,
-        )
-
 
 class EdgeNode:
     """One run: sends or accounts for every frame of a source."""
@@ -87,19 +72,7 @@ class EdgeNode:
         config, card = settings.config, settings.card
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
-        self._ledger = Ledger(
-            log,
-            LedgerSettings(
-                vehicle=config.vehicle,
-                session=settings.session,
-                model=card.name,
-                deadline_ms=config.deadline_ms,
-                answer_timeout_s=config.answer_timeout_s,
-            ),
-            clocks=self.clocks,
-            stats=stats,
-            on_closed=window.release,
-        )
+        self._ledger = Ledger(log, config, settings.session, clocks=self.clocks, stats=stats, on_closed=window.release)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
         self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live)
@@ -121,7 +94,7 @@ class EdgeNode:
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
-        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, settings.preparation)
+        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
         self._feed = SinkFeed(sinks, card)
         self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task)

@@ -1,7 +1,8 @@
 """The pipeline: prepares each due frame for the model and hands it to the sender."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
 from edge.reliability.ledger import FrameRecord, Ledger
 from edge.sender import InFlightWindow, Sender
@@ -10,24 +11,10 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.geometry import Geometry, Resize
-from shared.messages.frame import FrameMessage, RequestOptions
+from shared.imaging.geometry import Geometry
+from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """Settings for preparing frames for a model."""
-
-    card: ModelCard
-    codec: str = "jpeg"
-    quality: int = 85
-    demosaic: str = "auto"  # "auto": binning if the frame is at least twice the model's input, else bilinear.
-    resize: Resize | None = None  # None: as the model card says.
-    resize_at: str = "edge"  # "cloud": the worker resizes the demosaiced frame.
-    want: RequestOptions = field(default_factory=RequestOptions)
-    version: str | None = None  # Version of the model; None: the worker's current one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +25,8 @@ class Pipeline:
     window: InFlightWindow
     sender: Sender
     ledger: Ledger
-    preparation: Preparation
+    card: ModelCard
+    config: EdgeConfig
 
     def run(self) -> None:
         """Works until the queue is closed and empty; the body of a thread."""
@@ -59,45 +47,44 @@ class Pipeline:
             self.ledger.drop(record, "stopped")
             return
         try:
-            message = prepare(frame, record, self.preparation)
+            message = prepare(frame, record, self.card, self.config)
         except SkylaneError as error:
             self.ledger.drop(record, f"undecodable: {error}")
             return
         self.sender.send(record, message)
 
 
-def prepare(frame: Frame, record: FrameRecord, preparation: Preparation) -> FrameMessage:
-    """Demosaics, resizes and encodes a frame; stores the time of each stage and the image in `record`.
+def prepare(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
+    """Demosaics, resizes and encodes a frame for a model; stores the time of each stage and the image in `record`.
 
     Demosaicing does not depend on which node resizes, so the model's input is the same in both cases.
 
     Raises:
         SkylaneError: the frame cannot be demosaiced or encoded as configured.
     """
-    card = preparation.card
     height, width = frame.pixels.shape[:2]
-    plan = geometry.plan(preparation.resize or card.resize, height, width, card.height, card.width)
-    method = _demosaic_method(preparation.demosaic, frame.layout, plan)
+    plan = geometry.plan(config.resize or card.resize, height, width, card.height, card.width)
+    method = _demosaic_method(config.demosaic, frame.layout, plan)
     colour = to_colour(frame.pixels, frame.layout, card.layout, method)
     record.times[Stage.DEMOSAICED] = clock.now_ns()
-    image = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
+    image = colour if config.resize_at == "cloud" else geometry.apply(colour, plan)
     record.times[Stage.PREPROCESSED] = clock.now_ns()
-    data = image_codecs.encode(image, card.layout, preparation.codec, preparation.quality)
+    data = image_codecs.encode(image, card.layout, config.codec, config.quality)
     record.times[Stage.ENCODED] = clock.now_ns()
     record.image, record.geometry = image, plan
     return FrameMessage(
         id=record.id,
         attempt=record.attempts + 1,
         model=card.name,
-        version=preparation.version,
+        version=config.model_version,
         layout=card.layout,
         shape=image.shape,
-        codec=preparation.codec,
+        codec=config.codec,
         geometry=plan,
         frame_stamp_ns=record.frame_stamp_ns,
         data=data,
         deadline=record.deadline,
-        options=preparation.want,
+        options=config.want,
     )
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -55,41 +56,23 @@ class InFlightWindow:
             self._condition.notify_all()
 
 
+@dataclass(slots=True)
 class Sender:
     """Decides whether a frame is worth sending, and sends it."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        ledger: Ledger,
-        window: InFlightWindow,
-        *,
-        node: str,
-        liveness: LivenessMonitor | None = None,
-        worker_wait_s: float = 0.0,
-        keep_messages: bool = False,
-    ) -> None:
-        """Sets the limits.
-
-        Args:
-            node: Name of this process in stamps.
-            liveness: Detects that all online workers hang; None: such frames time out.
-            worker_wait_s: Time that a frame may wait for a worker to return.
-            keep_messages: Whether to keep sent messages for a retry; the window limits their number.
-        """
-        self._transport = transport
-        self._ledger = ledger
-        self._window = window
-        self._node = node
-        self._liveness = liveness
-        self._worker_wait_ns = round(worker_wait_s * 1e9)
-        self._keep_messages = keep_messages
+    transport: Transport
+    ledger: Ledger
+    window: InFlightWindow
+    node: str  # Name of this process in stamps.
+    liveness: LivenessMonitor | None = None  # Detects that all online workers hang; None: such frames time out.
+    worker_wait_s: float = 0.0  # Time that a frame may wait for a worker to return.
+    keep_messages: bool = False  # Whether to keep sent messages for a retry; the window limits their number.
 
     def no_worker_alive(self) -> bool:
         """Returns whether no worker serves the model, or all that do are unresponsive."""
-        if not self._transport.workers.wait_until_served(0.0):
+        if not self.transport.workers.wait_until_served(0.0):
             return True
-        return self._liveness is not None and self._liveness.all_unresponsive(self._transport.workers.online())
+        return self.liveness is not None and self.liveness.all_unresponsive(self.transport.workers.online())
 
     def refusal(self, record: FrameRecord) -> str | None:
         """Returns the reason why a frame is not worth sending, or None."""
@@ -97,28 +80,28 @@ class Sender:
             return "deadline"
         if not self.no_worker_alive():
             return None
-        wait_until_ns = clock.now_ns() + self._worker_wait_ns
-        while clock.now_ns() < wait_until_ns and not self._window.is_stopped:
-            if not self._transport.workers.wait_until_served(_POLL_S):
+        wait_until_ns = clock.now_ns() + round(self.worker_wait_s * 1e9)
+        while clock.now_ns() < wait_until_ns and not self.window.is_stopped:
+            if not self.transport.workers.wait_until_served(_POLL_S):
                 continue
             if not self.no_worker_alive():
                 return None
-            self._window.pause()
-        self._worker_wait_ns = 0  # Later frames do not wait again.
+            self.window.pause()
+        self.worker_wait_s = 0.0  # Later frames do not wait again.
         return "no_worker"
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamps, encodes, journals and sends a frame; drops it if it exceeds the transport's size limit."""
         record.times[Stage.SENT] = clock.now_ns()
-        record.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in record.times.items())
+        record.stamps = tuple(Stamp(stage, self.node, at_ns) for stage, at_ns in record.times.items())
         message = replace(message, stamps=record.stamps)
-        request = self._transport.pack(message)
-        if excess := self._transport.excess(request):
-            self._ledger.drop(record, f"too_large: {excess}")
+        request = self.transport.pack(message)
+        if excess := self.transport.excess(request):
+            self.ledger.drop(record, f"too_large: {excess}")
             return
         record.bytes_up = request.size
-        record.message = message if self._keep_messages else None
-        self._window.acquire()
-        self._ledger.open(record)
-        ledger, frame_id = self._ledger, record.id
-        self._transport.send(message, request, lambda reason: ledger.close_undelivered(frame_id, reason))
+        record.message = message if self.keep_messages else None
+        self.window.acquire()
+        self.ledger.open(record)
+        ledger, frame_id = self.ledger, record.id
+        self.transport.send(message, request, lambda reason: ledger.close_undelivered(frame_id, reason))

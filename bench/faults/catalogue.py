@@ -1,39 +1,16 @@
 """The table of all fault scenarios."""
 
+import pkgutil
 from collections.abc import Sequence
+from importlib import import_module
 
-from bench.faults.scenario import Scenario
-from bench.faults.scenarios import (
-    brokers,
-    callers,
-    hostile_senders,
-    links,
-    load,
-    message_faults,
-    models,
-    narrow_links,
-    protocol_abuse,
-    vehicle,
-    workers,
-)
+from bench.faults import scenarios
+from bench.faults.scenario import DECLARED, Scenario
 from shared.errors import SkylaneError, suggestion
 
-_GROUPS = (
-    message_faults,
-    brokers,
-    callers,
-    protocol_abuse,
-    hostile_senders,
-    links,
-    load,
-    models,
-    narrow_links,
-    vehicle,
-    workers,
-)
-SCENARIOS = tuple(
-    sorted((scenario for group in _GROUPS for scenario in group.SCENARIOS), key=lambda scenario: scenario.number)
-)
+for _module in pkgutil.iter_modules(scenarios.__path__, f"{scenarios.__name__}."):
+    import_module(_module.name)
+SCENARIOS = tuple(sorted(DECLARED, key=lambda scenario: scenario.number))
 
 
 class UnknownScenarioError(SkylaneError):

@@ -1,10 +1,10 @@
 """The contract of a fault scenario: the fault, the expected behaviour, and the measured values.
 
-To add one, extend `SCENARIOS` in a module of `scenarios`, and the table in docs/guides/faults.md.
+To add one, decorate a function with `scenario` in a module of `scenarios`, and extend the table in docs/guides/faults.md.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bench.faults.rig.rig import Rig
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
@@ -35,22 +35,32 @@ class Figure:
         return f"{self.name} {value}{' ' if self.unit else ''}{self.unit}{limit}"
 
 
-@dataclass(slots=True)
 class Finding:
     """The result of a scenario."""
 
-    figures: tuple[Figure, ...]
-    accounts: FrameAccounts = field(default_factory=FrameAccounts)  # Accounting of all vehicles of the scenario.
-    remarks: tuple[str, ...] = ()  # Notes for the reader, for example which part was not available.
-    broken: tuple[str, ...] = ()  # Broken promises other than figure limits and accounting.
-    keeps_masks: bool = True  # False if masks were not kept, so their labels could not be checked.
+    def __init__(
+        self,
+        accounts: FrameAccounts,
+        *figures: Figure,
+        remarks: Sequence[str] = (),
+        broken: Sequence[str] = (),
+        keeps_masks: bool = True,
+    ) -> None:
+        """Creates a result.
 
-    @property
-    def failures(self) -> list[str]:
-        """All promises that did not hold; empty if the scenario passed."""
-        figures = [f"{figure} does not hold" for figure in self.figures if not figure.holds]
-        unseen = [NO_MASKS] if self.keeps_masks and not self.accounts.masks_checked else []
-        return [*self.broken, *figures, *self.accounts.failures, *unseen]
+        Args:
+            accounts: Accounting of the frames of all vehicles.
+            figures: The measured values.
+            remarks: Notes for the reader, for example which part was not available.
+            broken: Broken promises other than limits of figures and accounting.
+            keeps_masks: False if masks were not kept, so their labels could not be checked.
+        """
+        self.accounts = accounts
+        self.figures = figures
+        self.remarks = remarks
+        limits = [f"{figure} does not hold" for figure in figures if not figure.holds]
+        unseen = [NO_MASKS] if keeps_masks and not accounts.masks_checked else []
+        self.failures = [*broken, *limits, *accounts.failures, *unseen]  # Empty if the scenario passed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +76,18 @@ class Scenario:
     fault: str  # Short description of the fault.
     promise: str  # Expected behaviour, in addition to complete accounting.
     run: Callable[[Rig], Finding]
+
+
+DECLARED: list[Scenario] = []  # Filled when the modules of `scenarios` are imported.
+
+
+def scenario(
+    number: int, name: str, fault: str, promise: str
+) -> Callable[[Callable[[Rig], Finding]], Callable[[Rig], Finding]]:
+    """Declares the decorated function as a scenario; the arguments are fields of `Scenario`."""
+
+    def declare(run: Callable[[Rig], Finding]) -> Callable[[Rig], Finding]:
+        DECLARED.append(Scenario(number, name, fault, promise, run))
+        return run
+
+    return declare

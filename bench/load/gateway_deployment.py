@@ -10,11 +10,10 @@ from bench.load import playback
 from bench.load.playback import PlaybackSettings
 from bench.load.worker_process import Worker
 from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
+from edge.transports.opening import open_transport
 from edge.transports.table import TRANSPORTS
 from edge.transports.transport import Transport
 from shared.broker.broker import Broker
-from shared.registry import load
 
 # Names of `skylane edge play --transport`.
 MQTT = "mqtt"
@@ -77,8 +76,7 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
             {"broker": self.broker.url} if transport == MQTT else {"worker_addresses": (self.address(transport),)}
         )
         config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": transport, **endpoint})
-        opened: Transport = load("transport", TRANSPORTS, transport)(config, session, TransportEvents())
-        return opened
+        return open_transport(config, session)
 
     def play(
         self, settings: PlaybackSettings, transport: str, folder: Path, *, sinks: Sequence[str] = ()

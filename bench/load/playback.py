@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.harness.comparison import TOTAL, BenchError
 from cloud.models.model import Model
-from edge.pipeline import Preparation, prepare
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
 from edge.reliability.ledger import FrameRecord
 from edge.sources.opening import open_source
 from shared.imaging import geometry, image_codecs
@@ -49,18 +50,13 @@ def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessag
     Raises:
         BenchError: the bag has no readable frame.
     """
-    preparation = Preparation(
-        card=model.card,
-        codec=settings.codec,
-        quality=settings.quality,
-        resize=settings.resize,
-        resize_at=settings.resize_at,
-    )
+    keys = {"codec", "quality", "resize", "resize_at"}
+    config = EdgeConfig.model_validate({key: getattr(settings, key) for key in keys})
     source = open_source(str(settings.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), settings.frames):
         journey = FrameRecord(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {})
-        messages.append(prepare(frame, journey, preparation))
+        messages.append(prepare(frame, journey, model.card, config))
     source.close()
     if not messages:
         raise BenchError(f"{settings.bag} has no readable frame: make a bag with 'skylane bag make'")

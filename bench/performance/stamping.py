@@ -20,7 +20,8 @@ from bench.harness.output import spread_table, target_text
 from bench.harness.samples import spread
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
@@ -68,7 +69,7 @@ class _StampingPath:
 
     def __init__(self, log: LogWriter) -> None:
         clocks = WorkerClocks()
-        self._ledger = Ledger(log, LedgerSettings(_VEHICLE, "session", _MODEL), clocks=clocks)
+        self._ledger = Ledger(log, EdgeConfig(vehicle=_VEHICLE, model=_MODEL), "session", clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
         self._replies: list[ResultMessage] = []
         for _ in range(_WARM_UP_FRAMES):

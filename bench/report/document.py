@@ -19,7 +19,6 @@ from bench.report.chapters.run import (
     outcomes,
     provenance,
     resources,
-    stage_statistics,
     stages,
     timeline,
 )
@@ -82,16 +81,17 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     frames = run.frames
     answered = answered_frames(frames)
     start_ns = first_due_ns(frames)
+    shown = frames_on_page(frames)
     chapters = (
         stages.chapter(answered),
         outcomes.chapter(run),
         distribution.chapter(answered, len(frames)),
-        timeline.chapter(frames, answered, start_ns),
+        timeline.chapter(shown, answered, start_ns),
         load.chapter(answered, len(frames), start_ns),
         load.throughput_chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
-        stage_statistics.chapter(answered, len(frames)),
+        distribution.statistics_chapter(answered, len(frames)),
         *_optional_chapters(source, tariff),
         provenance.consistency(source.problems, len(frames)),
         provenance.chapter(run),
@@ -99,7 +99,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     samples = answered["sequence"].iloc[:: max(1, len(answered) // _SAMPLE_IMAGES)]
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
     images = overlay_images(run.folder, frames, map(int, with_image))
-    details = frame_details(frames_on_page(frames), answered, start_ns, images)
+    details = frame_details(shown, answered, start_ns, images)
     figures = key_figures(frames, answered, throughput_hz(run))
     return ReportContent(
         _title(run), run_summary(frames, answered), chapters, details, figures, _picture(run, answered)

@@ -6,15 +6,16 @@ explains which test applies when.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bench.statistics.bootstrap import CONFIDENCE, Floats
+from bench.statistics.bootstrap import CONFIDENCE
 from bench.statistics.description import IntervalEstimate
 
 MIN_RUNS: Final = 3  # Minimum number of runs in each group, or of blocks, for a test.
@@ -58,16 +59,6 @@ class RunTest:
         return "higher" if self.difference.value > 0 else "lower"
 
 
-class _MeanDifference(NamedTuple):
-    """A difference of means with its standard error."""
-
-    difference: float
-    standard_error: float
-    degrees: float
-    method: str
-    basis: str
-
-
 def compare_runs(pairs: Sequence[tuple[pd.Series, pd.Series]], *, in_blocks: bool) -> list[RunTest]:
     """Tests b against a for each pair; all pairs form one family of tests.
 
@@ -77,50 +68,33 @@ def compare_runs(pairs: Sequence[tuple[pd.Series, pd.Series]], *, in_blocks: boo
     (1947) applies. Bonferroni's method (Dunn 1961) adjusts p-values and intervals alike, so that they always agree.
     """
     groups = [(a.dropna().astype(np.float64), b.dropna().astype(np.float64)) for a, b in pairs]
-    differences = [_paired(a, b) if in_blocks else _welch(a, b) for a, b in groups]
-    tests = sum(difference is not None for difference in differences)
-    return [_result(a, b, difference, tests) for (a, b), difference in zip(groups, differences, strict=True)]
+    bases = [_basis(a, b, in_blocks=in_blocks) for a, b in groups]
+    tests = sum(bool(basis) for basis in bases)
+    return [_run_test(a, b, basis, tests, in_blocks=in_blocks) for (a, b), basis in zip(groups, bases, strict=True)]
 
 
-def _group(values: pd.Series) -> RunGroup:
-    count = len(values)
-    return RunGroup(
-        count,
-        float(values.mean()) if count else math.nan,
-        float(values.std(ddof=1)) if count > 1 else math.nan,
-    )
+def _basis(a: pd.Series, b: pd.Series, *, in_blocks: bool) -> str:
+    """Returns the sample size of a test; empty if there are too few runs for one."""
+    if in_blocks:
+        blocks = len(a.index.intersection(b.index))
+        return f"{blocks} blocks" if blocks >= MIN_RUNS else ""
+    return f"{len(a)} and {len(b)} runs" if min(len(a), len(b)) >= MIN_RUNS else ""
 
 
-def _paired(a: pd.Series, b: pd.Series) -> _MeanDifference | None:
-    differences: Floats = (b - a).dropna().to_numpy(np.float64)  # Aligned by the index, which is the block.
-    count = len(differences)
-    if count < MIN_RUNS:
-        return None
-    error = float(differences.std(ddof=1)) / math.sqrt(count)
-    return _MeanDifference(float(differences.mean()), error, count - 1, PAIRED, f"{count} blocks")
-
-
-def _welch(a: pd.Series, b: pd.Series) -> _MeanDifference | None:
-    if min(len(a), len(b)) < MIN_RUNS:
-        return None
-    squared_errors = [float(group.var(ddof=1)) / len(group) for group in (a, b)]
-    total = sum(squared_errors)
-    spread = sum(error**2 / (len(group) - 1) for error, group in zip(squared_errors, (a, b), strict=True))
-    degrees = total**2 / spread if spread > 0 else float(len(a) + len(b) - 2)
-    return _MeanDifference(float(b.mean() - a.mean()), math.sqrt(total), degrees, WELCH, f"{len(a)} and {len(b)} runs")
-
-
-def _result(a: pd.Series, b: pd.Series, found: _MeanDifference | None, tests: int) -> RunTest:
-    group_a, group_b = _group(a), _group(b)
-    if found is None:
+def _run_test(a: pd.Series, b: pd.Series, basis: str, tests: int, *, in_blocks: bool) -> RunTest:
+    group_a, group_b = (RunGroup(len(values), float(values.mean()), float(values.std())) for values in (a, b))
+    if not basis:
         return RunTest(group_a, group_b, IntervalEstimate(group_b.mean - group_a.mean), math.nan, "", "", tests)
-    margin = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * tests), found.degrees)) * found.standard_error
-    difference = IntervalEstimate(found.difference, found.difference - margin, found.difference + margin)
-    return RunTest(group_a, group_b, difference, _p_value(found, tests), found.method, found.basis, tests)
-
-
-def _p_value(found: _MeanDifference, tests: int) -> float:
-    if not found.standard_error > 0:  # Without variation between runs, any difference is certain.
-        return 0.0 if found.difference else 1.0
-    single = 2 * float(stats.t.sf(abs(found.difference) / found.standard_error, found.degrees))
-    return min(1.0, tests * single)
+    if in_blocks:
+        blocks = a.index.intersection(b.index)
+        a, b = a[blocks], b[blocks]
+    difference = float(b.mean() - a.mean())
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):  # Equal values have no t statistic.
+        found = stats.ttest_rel(b, a) if in_blocks else stats.ttest_ind(b, a, equal_var=False)
+        interval = found.confidence_interval(1 - (1 - CONFIDENCE) / tests)
+    method = PAIRED if in_blocks else WELCH
+    if not math.isfinite(found.statistic):  # Without variation between runs, any difference is certain.
+        estimate = IntervalEstimate(difference, difference, difference)
+        return RunTest(group_a, group_b, estimate, 0.0 if difference else 1.0, method, basis, tests)
+    estimate = IntervalEstimate(difference, float(interval.low), float(interval.high))
+    return RunTest(group_a, group_b, estimate, min(1.0, tests * float(found.pvalue)), method, basis, tests)

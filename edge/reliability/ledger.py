@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from edge.config import EdgeConfig
 from edge.frame_log import VehicleFrameLog
 from edge.reliability.reply_validation import ReplyOrigin, ValidatedReply, matches_attempt
 from edge.reliability.worker_clocks import WorkerClocks
@@ -73,33 +74,29 @@ class RunCounts:
         return sum(self.outcomes.values())
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSettings:
-    """Identity of the frames, and their time limits."""
-
-    vehicle: str
-    session: str
-    model: str
-    deadline_ms: float | None = None  # After the due time.
-    answer_timeout_s: float = 30.0  # Limit for a reply to a frame without a deadline.
-    grace_ms: float = 500.0  # Time after its deadline until a frame counts as lost.
-
-
 class Ledger:
     """Writes exactly one row for every frame that was read. All methods may be called from any thread."""
 
     def __init__(
         self,
         log: LogWriter,
-        settings: LedgerSettings,
+        config: EdgeConfig,
+        session: str,
         *,
         clocks: WorkerClocks | None = None,
         stats: WorkerStats | None = None,
         on_closed: Callable[[], None] = lambda: None,
+        grace_ms: float = 500.0,
     ) -> None:
-        """Starts with no frames. `stats` is updated with each reply; `on_closed` is called when a sent frame ends."""
+        """Starts with no frames.
+
+        `stats` is updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time after its
+        deadline until a frame counts as lost.
+        """
         self._log = log
-        self._settings = settings
+        self._config = config
+        self._session = session
+        self._grace_ns = round(grace_ms * 1e6)
         self._clocks = clocks or WorkerClocks()
         self._stats = stats or WorkerStats()
         self._on_closed = on_closed
@@ -122,14 +119,14 @@ class Ledger:
             sequence = self._sequence
             self._sequence += 1
         return FrameRecord(
-            id=FrameId(self._settings.vehicle, camera_name(frame.camera), self._settings.session, sequence),
+            id=FrameId(self._config.vehicle, camera_name(frame.camera), self._session, sequence),
             camera=frame.camera,
             frame_index=frame.index,
             frame_stamp_ns=frame.stamp_ns,
             source_ns=frame.source_ns,
             read_ns=frame.read_ns,
             times={Stage.DUE: due_ns},
-            deadline=Deadline.after_ms(self._settings.deadline_ms, due_ns),
+            deadline=Deadline.after_ms(self._config.deadline_ms, due_ns),
         )
 
     def drop(self, record: FrameRecord, reason: str) -> None:
@@ -140,9 +137,9 @@ class Ledger:
         """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
         record.attempts += 1
         if record.deadline == Deadline.NEVER:
-            record.lost_after_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
+            record.lost_after_ns = clock.now_ns() + round(self._config.answer_timeout_s * 1e9)
         else:
-            record.lost_after_ns = record.deadline.at_ns + round(self._settings.grace_ms * 1e6)
+            record.lost_after_ns = record.deadline.at_ns + self._grace_ns
         self._log.open(self._row(record, Outcome.ABORTED, ""))
         with self._lock:
             self._in_flight[record.id] = record
@@ -223,7 +220,7 @@ class Ledger:
             self._stats.add_reply(message.worker, sent_ns, returned_ns)
             with self._lock:
                 self._origins[reply.origin] += 1
-            self._frame_log.answered(record.id, self._settings.model, reply.origin)
+            self._frame_log.answered(record.id, self._config.model, reply.origin)
         self._close(record, outcome, reason, reply)
         return outcome
 
@@ -275,7 +272,7 @@ class Ledger:
     def _why_ignored(self, message: ResultMessage, record: FrameRecord | None) -> str:
         if record:
             return "stamps_not_ours"
-        if message.id.session != self._settings.session:
+        if message.id.session != self._session:
             return "other_session"
         return "duplicate" if message.id in self._answered_retries else "late_or_repeated"
 
@@ -322,7 +319,7 @@ class Ledger:
             read_ns=record.read_ns,
             attempts=record.attempts,
             retry_wait_ns=record.times[Stage.SENT] - record.stamps[-1].at_ns if record.stamps else 0,
-            model=self._settings.model,
+            model=self._config.model,
             model_version=reply.origin.model_version,
             engine=reply.origin.engine,
             worker=reply.origin.worker,

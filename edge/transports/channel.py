@@ -1,6 +1,5 @@
 """The contracts for calls to one worker: channel, protocol adapter, and the possible outcomes of a call."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -91,12 +90,15 @@ class RpcChannel(Protocol):
             ChannelError: there is no echo.
         """
 
-    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
-        """Yields the worker's packed status: the current one, then each change.
+    def statuses(self) -> Iterator[bytes]:
+        """Yields the worker's packed status: the current one, then each change until interrupted.
 
         Raises:
             ChannelError: the worker cannot be reached, or the connection is lost.
         """
+
+    def interrupt(self) -> None:
+        """Ends `statuses`, because the known status may be outdated."""
 
     def close(self) -> None:
         """Closes the connection and cancels calls in progress."""

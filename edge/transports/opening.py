@@ -1,12 +1,19 @@
 """Opens the transport of a configuration."""
 
-from collections.abc import Callable
-
 from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
+from edge.transports.channel import RpcChannel
+from edge.transports.credentials import WorkerCredentials
+from edge.transports.rpc_transport import RpcTransport
 from edge.transports.table import TRANSPORTS
 from edge.transports.transport import Transport
-from shared.registry import load
+from shared.network.endpoint import Endpoint
+from shared.registry import Entry, load
+
+_CHANNELS = {
+    "grpc": Entry("edge.transports.grpc.channel:GrpcChannel", "transports"),
+    "http": Entry("edge.transports.http.channel:HttpChannel", "transports"),
+}
 
 
 def open_transport(config: EdgeConfig, session: str, *, events: TransportEvents | None = None) -> Transport:
@@ -15,5 +22,16 @@ def open_transport(config: EdgeConfig, session: str, *, events: TransportEvents 
     Raises:
         SkylaneError: an address cannot be used, a library is missing, or there is no broker.
     """
-    factory: Callable[..., Transport] = load("transport", TRANSPORTS, config.transport)
-    return factory(config, session, events or TransportEvents())
+    endpoint, events = TRANSPORTS[config.transport].endpoint, events or TransportEvents()
+    plug_in = load("transport", TRANSPORTS, config.transport)
+    if endpoint == "broker":
+        transport: Transport = plug_in(config, session, events)
+        return transport
+    adapter = plug_in(config.model) if endpoint == "http" else plug_in()
+    channel = load("channel", _CHANNELS, endpoint)
+    credentials = WorkerCredentials.read(config.worker_tls_ca)
+    channels: dict[str, RpcChannel] = {
+        str(address): channel(address, adapter, credentials, config.vehicle, window=config.window)
+        for address in map(Endpoint.parse, config.worker_addresses)
+    }
+    return RpcTransport(adapter, channels, config, session, events.fault)

@@ -136,7 +136,7 @@ class RpcTransport:
         """See Transport."""
         self._stop.set()
         for connection in self._connections:
-            connection.interrupted.set()
+            connection.channel.interrupt()
             connection.channel.close()
         self._threads.join(_JOIN_TIMEOUT_S)
 
@@ -183,7 +183,7 @@ class RpcTransport:
             case NotDelivered():
                 if connection.name is not None:
                     self.workers.left(connection.name, is_drained=outcome.is_stopping)
-                connection.interrupted.set()
+                connection.channel.interrupt()
                 self._send(call, tried | {connection.address})
             case Indeterminate() if outcome.is_broken and connection.name is not None:
                 self.workers.connection_lost(connection.name)

@@ -4,7 +4,11 @@ from typing import Literal, NamedTuple
 
 
 class TransportEntry(NamedTuple):
-    """A row of the table: a function (EdgeConfig, session, TransportEvents) -> Transport, by its import path."""
+    """A row of the table.
+
+    `path` is "module:attribute": with a broker, a function (EdgeConfig, session, TransportEvents) -> Transport; with an
+    endpoint of workers, a ProtocolAdapter of gRPC, or one of HTTP that is built with the name of the model.
+    """
 
     path: str
     extra: str  # The pip extra that installs its dependencies.
@@ -18,9 +22,13 @@ class TransportEntry(NamedTuple):
 
 TRANSPORTS = {
     "mqtt": TransportEntry("edge.transports.mqtt.transport:open_mqtt", "edge", "broker"),
-    "grpc": TransportEntry("edge.transports.protocols.skylane:open_grpc", "transports", "grpc"),
-    "tfs-grpc": TransportEntry("edge.transports.protocols.tensorflow_serving:open_grpc", "transports", "grpc"),
-    "oip-grpc": TransportEntry("edge.transports.protocols.open_inference:open_grpc", "transports", "grpc"),
-    "oip-rest": TransportEntry("edge.transports.protocols.open_inference:open_rest", "transports", "http"),
-    "tfs-rest": TransportEntry("edge.transports.protocols.tensorflow_serving:open_rest", "transports", "http"),
+    "grpc": TransportEntry("edge.transports.protocols.skylane:SkylaneAdapter", "transports", "grpc"),
+    "tfs-grpc": TransportEntry(
+        "edge.transports.protocols.tensorflow_serving:TfServingGrpcAdapter", "transports", "grpc"
+    ),
+    "oip-grpc": TransportEntry("edge.transports.protocols.open_inference:OipGrpcAdapter", "transports", "grpc"),
+    "oip-rest": TransportEntry("edge.transports.protocols.open_inference:OipRestAdapter", "transports", "http"),
+    "tfs-rest": TransportEntry(
+        "edge.transports.protocols.tensorflow_serving:TfServingRestAdapter", "transports", "http"
+    ),
 }

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from edge.transports.channel import ChannelError, RpcChannel
 from shared import clock
@@ -27,7 +27,6 @@ class WorkerConnection:
     problem: ChannelError | None = None  # Why it is not connected.
     in_flight: int = 0
     last_used: int = 0  # Number of the latest frame that was sent here.
-    interrupted: threading.Event = field(default_factory=threading.Event)  # The known status may be outdated.
 
     def follow(
         self,
@@ -48,7 +47,6 @@ class WorkerConnection:
         limited = RateLimitedLogger(_LOG)
         while not stop.is_set():
             started_s = time.monotonic()
-            self.interrupted.clear()
             reason = "a call to it failed"
             try:
                 self._read_statuses(session, on_status)
@@ -68,7 +66,7 @@ class WorkerConnection:
 
     def _read_statuses(self, session: str, on_status: Callable[[str, bytes], None]) -> None:
         name = None
-        for packed in self.channel.statuses(self.interrupted):
+        for packed in self.channel.statuses():
             name = name or self._worker_name(session, unpack_status(packed))
             if self.name is None:
                 _LOG.info("connected to worker", address=self.address, worker=name)

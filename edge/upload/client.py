@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from edge.config import EdgeConfig
-from edge.pipeline import Preparation, prepare
+from edge.pipeline import prepare
 from edge.reliability.ledger import FrameRecord
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.messages import EncodedRequest
@@ -92,17 +92,9 @@ class UploadClient:
         self._settings = settings
         self._session = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        config = EdgeConfig(
-            transport=UPLOAD_TRANSPORTS[settings.transport],
-            worker_addresses=(address,),
-            worker_tls_ca=settings.worker_tls_ca,
-            vehicle=settings.vehicle,
-            model=settings.model,
-            model_version=settings.model_version,
-            answer_timeout_s=settings.answer_timeout_s,
-            window=1,
-        )
-        self._transport = open_transport(config, self._session)
+        own = {"transport": UPLOAD_TRANSPORTS[settings.transport], "worker_addresses": (address,), "window": 1}
+        self._config = EdgeConfig.model_validate(settings.model_dump(exclude={"concurrency", "annotate"}) | own)
+        self._transport = open_transport(self._config, self._session)
         try:
             self._wait_for_card(is_needed)
         except BaseException:
@@ -123,9 +115,7 @@ class UploadClient:
         frame_id = FrameId(settings.vehicle, _CAMERA, self._session, next(self._numbers))
         record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={})
         card = self._wait_for_card(lambda: True)  # It may have changed since the previous image.
-        message = prepare(
-            frame, record, Preparation(card, settings.codec, settings.quality, version=settings.model_version)
-        )
+        message = prepare(frame, record, card, self._config)
         request = self._transport.pack(message)
         reply = self._send(message, request)
         if reply.status is Status.OVERLOADED:

@@ -17,11 +17,11 @@ from edge.transports.messages import MAX_QUEUED_REPLIES
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
 from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
+from tests.edge.samples import CARD
 
 WAIT_S = 60.0
 
@@ -50,12 +50,12 @@ class Endless:
 
 
 @pytest.fixture
-def bus(card: ModelCard) -> Iterator[MemoryBus]:
+def bus() -> Iterator[MemoryBus]:
     """Returns a bus with a worker that receives frames and never answers."""
     with MemoryBus() as made:
         made.publish(
             WORKER_STATUS.of(worker="w"),
-            pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (card,))),
+            pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))),
             qos=1,
             retained=True,
         )
@@ -63,13 +63,11 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
         yield made
 
 
-def _node(
-    bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless, events: TransportEvents | None = None
-) -> EdgeNode:
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
-    assert transport.wait_for_card(WAIT_S) == card
+def _node(bus: MemoryBus, log: LogWriter, source: Endless, events: TransportEvents | None = None) -> EdgeNode:
+    transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
+    assert transport.wait_for_card(WAIT_S) == CARD
     config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
-    return EdgeNode(source, transport, log, [], RunSettings(config, "s1", card), events=events)
+    return EdgeNode(source, transport, log, [], RunSettings(config, "s1", CARD), events=events)
 
 
 def _no_threads_left() -> bool:
@@ -77,10 +75,10 @@ def _no_threads_left() -> bool:
     return not names & {"pipeline", "sinks", "receiver", "pacer", "reader"}
 
 
-def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, tmp_path: Path) -> None:
     """The run waits for the frames in flight; every frame has its row, and the error is reported at the end."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless(5, SkylaneError("the rest is missing")))
+        node = _node(bus, log, Endless(5, SkylaneError("the rest is missing")))
         counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["the rest is missing"]
     assert (counts.read, counts.outcomes) == (5, {Outcome.LOST: 5})
@@ -88,12 +86,10 @@ def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, card: ModelCa
     assert _no_threads_left()
 
 
-def test_an_unexpected_exception_ends_the_run_with_all_rows_written(
-    bus: MemoryBus, card: ModelCard, tmp_path: Path
-) -> None:
+def test_an_unexpected_exception_ends_the_run_with_all_rows_written(bus: MemoryBus, tmp_path: Path) -> None:
     """The exception is raised, and no row is lost."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless(5, ZeroDivisionError("a bug")))
+        node = _node(bus, log, Endless(5, ZeroDivisionError("a bug")))
         with pytest.raises(ZeroDivisionError, match="a bug"):
             node.run(lambda: None)
     counts = node.counts()
@@ -101,21 +97,21 @@ def test_an_unexpected_exception_ends_the_run_with_all_rows_written(
     assert _no_threads_left()
 
 
-def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, tmp_path: Path) -> None:
     """It is raised again by `run`."""
     events = TransportEvents()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless(), events)
+        node = _node(bus, log, Endless(), events)
         with pytest.raises(KeyError, match="lost"):
             node.run(lambda: events.fault(KeyError("lost")))
     assert node.counts().read == node.counts().closed
     assert _no_threads_left()
 
 
-def test_a_stopped_run_accounts_for_every_frame(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+def test_a_stopped_run_accounts_for_every_frame(bus: MemoryBus, tmp_path: Path) -> None:
     """The stop comes while frames are read, queued and in flight."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless())
+        node = _node(bus, log, Endless())
         counts = node.run(lambda: node.stop() if node.counts().read >= 3 else None)
     assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert counts.in_flight == 0
@@ -128,7 +124,7 @@ def test_a_vehicle_announces_its_start_and_its_end() -> None:
     statuses: list[NodeStatus] = []
     with MemoryBus() as bus:
         bus.subscribe(VEHICLE_STATUS.filter(), 1, lambda delivery: statuses.append(unpack_status(delivery.payload)))
-        MqttTransport(bus, vehicle="car", session="s1", model="tiny").close()
+        MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1").close()
     assert [(status.state, status.session) for status in statuses] == [
         (NodeState.ONLINE, "s1"),
         (NodeState.OFFLINE, "s1"),
@@ -141,7 +137,7 @@ def test_a_vehicle_announces_its_start_and_its_end() -> None:
 def test_only_replies_to_this_vehicle_are_received() -> None:
     """The topic filter contains the vehicle's name."""
     with MemoryBus() as bus:
-        transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
         for vehicle, payload in (("bus", b"of bus"), ("car", b"of the car")):
             bus.publish(f"skylane/v1/masks/{vehicle}/left", payload, qos=1)
         reply = transport.replies.get(timeout=WAIT_S)
@@ -150,9 +146,9 @@ def test_only_replies_to_this_vehicle_are_received() -> None:
         assert transport.replies.empty()
 
 
-def test_the_queue_of_replies_is_bounded(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+def test_the_queue_of_replies_is_bounded(bus: MemoryBus, tmp_path: Path) -> None:
     """Slow sinks must not fill the memory; frames whose reply was dropped time out."""
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+    transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
     settled = threading.Event()
     for _ in range(MAX_QUEUED_REPLIES + 3):
         bus.publish("skylane/v1/masks/car/left", b"", qos=1)
@@ -160,15 +156,15 @@ def test_the_queue_of_replies_is_bounded(bus: MemoryBus, card: ModelCard, tmp_pa
     assert settled.wait(WAIT_S)
     assert transport.replies.qsize() == MAX_QUEUED_REPLIES
     with LogWriter(tmp_path) as log:
-        node = EdgeNode(Endless(), transport, log, [], RunSettings(EdgeConfig(vehicle="car"), "s1", card))
+        node = EdgeNode(Endless(), transport, log, [], RunSettings(EdgeConfig(vehicle="car"), "s1", CARD))
         assert node.counts().ignored_answers == {"too_many": 3}
 
 
-def test_the_manifest_describes_the_run_without_secrets(card: ModelCard) -> None:
+def test_the_manifest_describes_the_run_without_secrets() -> None:
     """It has a count for every outcome, including zeros."""
     config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
-    started = run_record.started(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
-    assert (started["state"], started["session"], started["model"]["sha256"]) == ("running", "s1", card.sha256)
+    started = run_record.started(config, "s1", {"kind": "bag", "sha256": "ab"}, CARD)
+    assert (started["state"], started["session"], started["model"]["sha256"]) == ("running", "s1", CARD.sha256)
     assert started["source"]["sha256"] == "ab"
     assert started["configuration"]["codec"] == "jpeg"
     assert started["host"]["python"]
@@ -180,7 +176,7 @@ def test_the_manifest_describes_the_run_without_secrets(card: ModelCard) -> None
     assert "secret" not in json.dumps(ended)
 
 
-def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, tmp_path: Path) -> None:
     """Another process uses the vehicle's name, perhaps since before the node existed: every frame has its row."""
     events = TransportEvents()
     events.check()
@@ -188,7 +184,7 @@ def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, card: ModelCard
     with pytest.raises(SkylaneError, match="car runs already"):
         events.check()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, card, Endless(), events)
+        node = _node(bus, log, Endless(), events)
         counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["car runs already"]
     assert counts.read == counts.closed == len(list(read_rows(tmp_path)))

@@ -1,14 +1,12 @@
 """Preparation of frames for a model."""
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
@@ -16,25 +14,8 @@ from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
-from shared.messages.model_card import ModelCard
-from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage
-
-HEIGHT, WIDTH = 8, 12
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[[Frame], FrameRecord]]:
-    """Makes the record of a frame."""
-    with LogWriter(tmp_path) as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
-
-        def start(frame: Frame) -> FrameRecord:
-            record = ledger.begin(frame, 0)
-            record.times[Stage.TAKEN] = 1
-            return record
-
-        yield start
+from tests.edge.samples import CARD, HEIGHT, WIDTH, make_record
 
 
 def _frame(height: int, width: int, layout: Layout) -> Frame:
@@ -50,44 +31,38 @@ def _decoded(message: FrameMessage) -> Pixels:
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])
-def test_lossless_codecs_send_exactly_the_models_input(
-    card: ModelCard, begin: Callable[[Frame], FrameRecord], codec: str
-) -> None:
+def test_lossless_codecs_send_exactly_the_models_input(codec: str) -> None:
     """The image has the model's size and colour order."""
     frame = _frame(HEIGHT, WIDTH, Layout.BGR8)
-    record = begin(frame)
-    message = prepare(frame, record, Preparation(card, codec=codec))
+    record = make_record()
+    message = prepare(frame, record, CARD, EdgeConfig(codec=codec))
     np.testing.assert_array_equal(_decoded(message), frame.pixels[..., ::-1])
     assert record.image is not None
     np.testing.assert_array_equal(record.image, frame.pixels[..., ::-1])
     assert (message.layout, message.shape) == (Layout.RGB8, (HEIGHT, WIDTH, 3))
-    assert list(record.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
+    assert list(record.times) == [Stage.DUE, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
-def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
+def test_a_frame_of_twice_the_size_is_binned() -> None:
     """Binning 1936×1216 to 968×608 interpolates no pixels that resizing would discard."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_GBRG8)
-    message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    message = prepare(frame, make_record(), CARD, EdgeConfig(codec="raw"))
     np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "binning"))
     assert (message.geometry.source_height, message.geometry.source_width) == (2 * HEIGHT, 2 * WIDTH)
 
 
-def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution(
-    card: ModelCard, begin: Callable[[Frame], FrameRecord]
-) -> None:
+def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution() -> None:
     """Binning would discard detail that the model can use."""
     frame = _frame(HEIGHT, WIDTH, Layout.BAYER_RGGB8)
-    message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    message = prepare(frame, make_record(), CARD, EdgeConfig(codec="raw"))
     np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear"))
 
 
 @pytest.mark.parametrize("resize", list(Resize))
-def test_the_message_contains_the_resize_geometry(
-    card: ModelCard, begin: Callable[[Frame], FrameRecord], resize: Resize
-) -> None:
+def test_the_message_contains_the_resize_geometry(resize: Resize) -> None:
     """The configured mode takes precedence over the model card."""
     frame = _frame(40, 40, Layout.RGB8)
-    message = prepare(frame, begin(frame), Preparation(card, resize=resize))
+    message = prepare(frame, make_record(), CARD, EdgeConfig(resize=resize))
     plan = message.geometry
     assert (plan.target_height, plan.target_width) == (HEIGHT, WIDTH)
     assert (plan.crop_height < 40) == (resize is Resize.CROP)
@@ -95,30 +70,28 @@ def test_the_message_contains_the_resize_geometry(
 
 
 @pytest.mark.parametrize(("size", "sent"), [((40, 50), (20, 25)), ((14, 20), (14, 20)), ((6, 6), (6, 6))])
-def test_a_frame_that_the_worker_resizes_is_sent_in_full_size(
-    card: ModelCard, begin: Callable[[Frame], FrameRecord], size: tuple[int, int], sent: tuple[int, int]
-) -> None:
+def test_a_frame_that_the_worker_resizes_is_sent_in_full_size(size: tuple[int, int], sent: tuple[int, int]) -> None:
     """With its geometry, the worker gets exactly the pixels that the vehicle would have sent."""
     frame = _frame(*size, Layout.BAYER_RGGB8)
-    here = prepare(frame, begin(frame), Preparation(card, codec="raw"))
-    record = begin(frame)
-    there = prepare(frame, record, Preparation(card, codec="raw", resize_at="cloud"))
+    here = prepare(frame, make_record(), CARD, EdgeConfig(codec="raw"))
+    record = make_record()
+    there = prepare(frame, record, CARD, EdgeConfig(codec="raw", resize_at="cloud"))
     assert there.geometry == here.geometry
     assert there.shape == (*sent, 3)
     np.testing.assert_array_equal(geometry.apply(_decoded(there), there.geometry), _decoded(here))
-    assert list(record.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
+    assert list(record.times) == [Stage.DUE, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
-def test_an_unsupported_demosaicing_is_an_error(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
+def test_an_unsupported_demosaicing_is_an_error() -> None:
     """The frame is dropped with this reason."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB16)
     with pytest.raises(SkylaneError, match="8"):
-        prepare(frame, begin(frame), Preparation(card, demosaic="vng"))
+        prepare(frame, make_record(), CARD, EdgeConfig(demosaic="vng"))
 
 
-def test_preparation_starts_no_threads(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
+def test_preparation_starts_no_threads() -> None:
     """Work in other threads would make the times of the stages wrong."""
     before = threading.active_count()
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB8)
-    prepare(frame, begin(frame), Preparation(card))
+    prepare(frame, make_record(), CARD, EdgeConfig())
     assert threading.active_count() == before

@@ -5,7 +5,7 @@ from dataclasses import replace
 from edge.reliability.ledger import RunCounts
 from edge.reliability.reply_validation import ReplyOrigin
 from edge.run_summary import origin_lines, retry_lines, unused_lines
-from shared.messages.model_card import ModelCard
+from tests.edge.samples import CARD
 
 COUNTS = RunCounts(3, 0, {}, {}, None)
 
@@ -27,25 +27,25 @@ def test_an_address_without_frames_is_a_warning() -> None:
     ]
 
 
-def test_each_worker_has_a_line(card: ModelCard) -> None:
+def test_each_worker_has_a_line() -> None:
     """There is no warning if all workers used the requested model."""
-    origins = {ReplyOrigin(name, "1", "openvino bf16", card.sha256): 7 for name in ("b", "a")}
-    assert list(origin_lines(replace(COUNTS, origins=origins), card)) == [
+    origins = {ReplyOrigin(name, "1", "openvino bf16", CARD.sha256): 7 for name in ("b", "a")}
+    assert list(origin_lines(replace(COUNTS, origins=origins), CARD)) == [
         "7 frames answered by a (tiny 1, openvino bf16, 000000000000)",
         "7 frames answered by b (tiny 1, openvino bf16, 000000000000)",
     ]
 
 
-def test_different_models_with_one_name_are_a_warning(card: ModelCard) -> None:
+def test_different_models_with_one_name_are_a_warning() -> None:
     """Results over two versions describe neither."""
-    origins = {ReplyOrigin("a", "1", "tensorflow fp32", card.sha256): 1, ReplyOrigin("b", "2", "", "f" * 64): 1}
-    *_, unknown, warning = origin_lines(replace(COUNTS, origins=origins), card)
+    origins = {ReplyOrigin("a", "1", "tensorflow fp32", CARD.sha256): 1, ReplyOrigin("b", "2", "", "f" * 64): 1}
+    *_, unknown, warning = origin_lines(replace(COUNTS, origins=origins), CARD)
     assert unknown == "1 frames answered by b (tiny 2, unknown engine, ffffffffffff)"
     assert warning.startswith("WARNING: 2 different models named tiny answered")
 
 
-def test_another_model_than_the_announced_one_is_a_warning(card: ModelCard) -> None:
+def test_another_model_than_the_announced_one_is_a_warning() -> None:
     """The worker replaced its model between the announcement and the first frame."""
     origins = {ReplyOrigin("a", "2", "tensorflow fp32", "f" * 64): 1}
-    *_, warning = origin_lines(replace(COUNTS, origins=origins), card)
+    *_, warning = origin_lines(replace(COUNTS, origins=origins), CARD)
     assert warning == "WARNING: tiny was announced as version 1 (000000000000), but another one answered"

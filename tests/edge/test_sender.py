@@ -10,24 +10,23 @@ import pytest
 
 from edge.sender import InFlightWindow
 from shared import clock
-from shared.imaging.frames import Frame
 from shared.messages.frame import unpack_frame
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
 from shared.stages import EDGE_STAGES
+from tests.edge.samples import CARD, make_frame
 from tests.edge.vehicle import WAIT_S, Vehicle
 
 
 @pytest.fixture
-def vehicle(tmp_path: Path, card: ModelCard) -> Iterator[Callable[..., Vehicle]]:
+def vehicle(tmp_path: Path) -> Iterator[Callable[..., Vehicle]]:
     """Makes vehicles."""
     with MemoryBus() as bus:
         made: list[Vehicle] = []
 
         def make(**options: Any) -> Vehicle:
-            made.append(Vehicle(bus, tmp_path, card, **options))
+            made.append(Vehicle(bus, tmp_path, CARD, **options))
             return made[-1]
 
         yield make
@@ -40,13 +39,11 @@ def outcomes(vehicle: Vehicle) -> list[tuple[str, str]]:
     return [(row["outcome"], row["reason"]) for row in vehicle.rows()]
 
 
-def test_a_message_contains_identity_stamps_and_reply_topic(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
-) -> None:
+def test_a_message_contains_identity_stamps_and_reply_topic(vehicle: Callable[..., Vehicle]) -> None:
     """The worker needs them to reply; topic, payload and correlation data agree."""
     car, published = vehicle(deadline_ms=3_600_000.0), list[Delivery]()
     car.bus.subscribe(FRAMES.filter(model="tiny"), 1, published.append)
-    record = car.send(frame(7))
+    record = car.send(make_frame(7))
     car.settle()
     (delivery,) = published
     message = unpack_frame(delivery.payload, 0)
@@ -63,19 +60,17 @@ def test_a_message_contains_identity_stamps_and_reply_topic(
     assert car.ledger.counts().in_flight == 1
 
 
-def test_a_message_without_a_subscriber_is_dropped(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
-) -> None:
+def test_a_message_without_a_subscriber_is_dropped(vehicle: Callable[..., Vehicle]) -> None:
     """The broker reports it at once, and the window is released."""
     car = vehicle()
-    car.send(frame())
+    car.send(make_frame())
     car.settle()
     assert outcomes(car) == [("dropped", "no_worker")]
     assert car.window.in_flight == 0
 
 
 def test_a_message_that_the_broker_refuses_is_dropped_with_the_reason(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
+    vehicle: Callable[..., Vehicle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason helps the user to find a changed access list or a quota."""
     car = vehicle()
@@ -87,7 +82,7 @@ def test_a_message_that_the_broker_refuses_is_dropped_with_the_reason(
 
     monkeypatch.setattr(car.bus, "publish", publish)
     for index in range(len(reasons)):
-        car.send(frame(index))
+        car.send(make_frame(index))
     monkeypatch.undo()
     car.settle()
     expected = [
@@ -98,14 +93,12 @@ def test_a_message_that_the_broker_refuses_is_dropped_with_the_reason(
     assert outcomes(car) == [("dropped", reason) for reason in expected]
 
 
-def test_a_message_above_the_brokers_limit_is_not_published(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
-) -> None:
+def test_a_message_above_the_brokers_limit_is_not_published(vehicle: Callable[..., Vehicle]) -> None:
     """The broker would close the connection, and again after every reconnect."""
     car, published = vehicle(), list[Delivery]()
     car.bus.subscribe(FRAMES.filter(model="tiny"), 1, published.append)
     car.bus.max_payload_bytes = 200
-    car.send(frame())
+    car.send(make_frame())
     car.settle()
     ((outcome, reason),) = outcomes(car)
     assert outcome == "dropped"
@@ -115,20 +108,18 @@ def test_a_message_above_the_brokers_limit_is_not_published(
     assert car.window.in_flight == 0
 
 
-def test_a_frame_past_its_deadline_is_refused(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+def test_a_frame_past_its_deadline_is_refused(vehicle: Callable[..., Vehicle]) -> None:
     """Its result would be useless."""
     car = vehicle(deadline_ms=10.0)
     car.announce()
-    assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() - 11_000_000)) == "deadline"
-    assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() + 3600 * 10**9)) is None
+    assert car.sender.refusal(car.ledger.begin(make_frame(), clock.now_ns() - 11_000_000)) == "deadline"
+    assert car.sender.refusal(car.ledger.begin(make_frame(), clock.now_ns() + 3600 * 10**9)) is None
 
 
-def test_without_a_worker_wait_frames_are_refused_at_once(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
-) -> None:
+def test_without_a_worker_wait_frames_are_refused_at_once(vehicle: Callable[..., Vehicle]) -> None:
     """In an open loop, newer frames follow anyway."""
     car = vehicle()
-    record = car.ledger.begin(frame(), clock.now_ns())
+    record = car.ledger.begin(make_frame(), clock.now_ns())
     assert car.sender.refusal(record) == "no_worker"
     car.announce()
     assert car.sender.refusal(record) is None
@@ -136,11 +127,11 @@ def test_without_a_worker_wait_frames_are_refused_at_once(
     assert car.sender.refusal(record) == "no_worker"
 
 
-def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle]) -> None:
     """A closed loop sends every frame, and the worker may be restarting."""
     car = vehicle(worker_wait_s=WAIT_S)
     found: list[str | None] = []
-    record = car.ledger.begin(frame(), clock.now_ns())
+    record = car.ledger.begin(make_frame(), clock.now_ns())
     waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.announce()
@@ -148,11 +139,11 @@ def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle], frame: C
     assert found == [None]
 
 
-def test_a_stop_ends_the_wait_for_a_worker(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+def test_a_stop_ends_the_wait_for_a_worker(vehicle: Callable[..., Vehicle]) -> None:
     """Ctrl-C must not wait for a worker."""
     car = vehicle(worker_wait_s=3600.0)
     found: list[str | None] = []
-    record = car.ledger.begin(frame(), clock.now_ns())
+    record = car.ledger.begin(make_frame(), clock.now_ns())
     waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.stop.set()

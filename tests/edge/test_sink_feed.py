@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
 from edge.reliability.ledger import FrameRecord
 from edge.sinks.feed import SinkFeed
@@ -12,10 +11,9 @@ from edge.sinks.sink import FrameResult
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage
-from tests.edge.conftest import HEIGHT, WIDTH
+from tests.edge.samples import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -64,25 +62,25 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     assert not thread.is_alive()
 
 
-def test_frames_are_put_in_order(card: ModelCard) -> None:
+def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
-    _fed(SinkFeed([sink], card), [3, 0, 2, 1, 7, 4, 6, 5])
+    _fed(SinkFeed([sink], CARD), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
 
-def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order(card: ModelCard) -> None:
+def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
     video, images = Recorder(in_order=True), Recorder(in_order=False)
-    feed = SinkFeed([video, images], card)
+    feed = SinkFeed([video, images], CARD)
     _fed(feed, [*range(1, 40), 0])
     assert video.got == list(range(1, 40))
     assert sorted(images.got) == list(range(40))
     assert feed.too_late == 1
 
 
-def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
+def test_a_sink_without_order_gets_each_frame_at_once() -> None:
     """A program that follows `results.jsonl` sees each frame as soon as it is answered."""
     written = [threading.Event() for _ in range(3)]
 
@@ -90,7 +88,7 @@ def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
         def write(self, frame: FrameResult) -> None:
             written[frame.sequence].set()
 
-    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
+    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], CARD)
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in (2, 0, 1):
@@ -101,9 +99,9 @@ def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
     assert feed.too_late == 0
 
 
-def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
+def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    feed = SinkFeed([Recorder(in_order=False)], card)
+    feed = SinkFeed([Recorder(in_order=False)], CARD)
     more = threading.Event()
     for sequence in range(64):
         feed.put(_record(sequence), ANSWER, MASK)
@@ -123,73 +121,34 @@ def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
     assert feed.written == 65
 
 
-class Gated(Recorder):
-    """A sink that writes a frame only when the test allows it."""
+def test_the_wait_for_a_sink_that_hangs_ends() -> None:
+    """A disk that hangs does not block the end of the run."""
+    may_write = threading.Event()
 
-    def __init__(self) -> None:
-        super().__init__(in_order=False)
-        self.may_write = threading.Semaphore(0)
-        self.ready = threading.Semaphore(0)  # Released once per frame and at the end, after the previous write.
+    class Hanging(Recorder):
+        def write(self, frame: FrameResult) -> None:
+            assert may_write.wait(WAIT_S)
+            super().write(frame)
 
-    def write(self, frame: FrameResult) -> None:
-        """See Sink."""
-        self.ready.release()
-        assert self.may_write.acquire(timeout=WAIT_S)
-        super().write(frame)
-
-    def close(self) -> None:
-        """See Sink."""
-        super().close()
-        self.ready.release()
-
-
-class Stepped(threading.Thread):
-    """The thread of a feed whose sink writes one frame per call of `join`, `writes` times."""
-
-    def __init__(self, feed: SinkFeed, sink: Gated, writes: int) -> None:
-        super().__init__(target=feed.run)
-        self.sink, self.writes = sink, writes
-
-    def join(self, timeout: float | None = None) -> None:
-        """Simulates `timeout` seconds in which the sink writes one frame, or none."""
-        if self.writes:
-            self.writes -= 1
-            self.sink.may_write.release()
-            assert self.sink.ready.acquire(timeout=timeout)
-        elif self.sink.is_closed:
-            super().join(timeout)
-
-
-@pytest.mark.parametrize("writes", [2, 5], ids=["stalled", "slow"])
-def test_the_wait_for_sinks_lasts_as_long_as_they_make_progress(card: ModelCard, writes: int) -> None:
-    """A slow disk gets the time it needs; a disk that hangs does not block the end of the run."""
-    sink = Gated()
-    feed = SinkFeed([sink], card)
+    sink = Hanging(in_order=False)
+    feed = SinkFeed([sink], CARD)
     for sequence in range(5):
         feed.put(_record(sequence), ANSWER, MASK)
     feed.end()
-    thread = Stepped(feed, sink, writes)
+    thread = threading.Thread(target=feed.run)
     thread.start()
-    assert sink.ready.acquire(timeout=WAIT_S)
+    feed.wait_until_written(thread, 0.1)
+    assert (sink.got, thread.is_alive()) == ([], True)
+    may_write.set()
     feed.wait_until_written(thread, WAIT_S)
-    assert (len(sink.got), thread.is_alive()) == (writes, writes < 5)
-    sink.may_write.release(5)
-    threading.Thread.join(thread, WAIT_S)
     assert len(sink.got) == 5
 
 
-def test_no_frame_is_too_late_for_sinks_without_order(card: ModelCard) -> None:
-    """Otherwise a run without video and bag would report missing frames."""
-    feed = SinkFeed([Recorder(in_order=False)], card)
-    _fed(feed, [*range(1, 40), 0])
-    assert feed.too_late == 0
-
-
-def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
+def test_a_failed_sink_is_removed_and_reported() -> None:
     """The run and the other sinks continue."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
-    feed = SinkFeed([failing, healthy], card)
+    feed = SinkFeed([failing, healthy], CARD)
     _fed(feed, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
@@ -198,9 +157,9 @@ def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
     assert healthy.is_closed
 
 
-def test_an_exception_in_a_sink_does_not_block_the_receiver(card: ModelCard) -> None:
+def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     """The thread of the feed ends with the exception, and `put` stops waiting."""
-    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], card)
+    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], CARD)
     raised: list[type[BaseException]] = []
 
     def run() -> None:
@@ -225,14 +184,14 @@ def _put_many(feed: SinkFeed) -> None:
     feed.end()
 
 
-def test_without_sinks_no_result_is_queued(card: ModelCard) -> None:
+def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = SinkFeed([], card).put
+    put: Callable[..., None] = SinkFeed([], CARD).put
     for sequence in range(200):
         put(_record(sequence), ANSWER, MASK)
 
 
-def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCard) -> None:
+def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
     """A mask of the cropped input does not match the whole frame."""
     got: list[FrameResult] = []
 
@@ -240,7 +199,7 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCa
         def write(self, frame: FrameResult) -> None:
             got.append(frame)
 
-    feed = SinkFeed([Keeper(in_order=True)], card)
+    feed = SinkFeed([Keeper(in_order=True)], CARD)
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)

@@ -32,6 +32,7 @@ from shared.imaging.labels import Labels, colourise
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.tasks.task import TASKS, task_named
+from tests.edge.samples import CARD
 from tests.full_disk import disk_of
 
 HEIGHT, WIDTH = 48, 64
@@ -46,11 +47,10 @@ RESULTS: dict[str, Result] = {
 }
 
 
-@pytest.fixture
-def card_of(card: ModelCard) -> Callable[[str], ModelCard]:
+def card_of(task: str) -> ModelCard:
     """Makes the card of a model for a task."""
     labels = Labels(("car", "Fußgänger"), ((0, 0, 255), (255, 0, 0)))
-    return lambda task: replace(card, task=task, height=HEIGHT, width=WIDTH, labels=labels)
+    return replace(CARD, task=task, height=HEIGHT, width=WIDTH, labels=labels)
 
 
 def _open(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
@@ -105,9 +105,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_a_line_contains_the_whole_result(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str, fields: dict[str, Any]
-) -> None:
+def test_a_line_contains_the_whole_result(tmp_path: Path, task: str, fields: dict[str, Any]) -> None:
     """A program can join it with the latency log by sequence, and scores keep all digits."""
     sink = JsonLinesSink(tmp_path, card_of(task))
     sink.write(_result(task))
@@ -128,7 +126,7 @@ def test_a_line_contains_the_whole_result(
     assert second["sequence"] == 2
 
 
-def test_the_png_sink_writes_class_ids_and_colours(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+def test_the_png_sink_writes_class_ids_and_colours(tmp_path: Path) -> None:
     """The class ids are unchanged."""
     card, frame = card_of("segmentation"), _result("segmentation")
     PngSink(tmp_path, card).write(frame)
@@ -138,9 +136,7 @@ def test_the_png_sink_writes_class_ids_and_colours(card_of: Callable[[str], Mode
     np.testing.assert_array_equal(colours[..., ::-1], colourise(frame.result, card.labels))
 
 
-def test_overlays_are_small_and_named_by_camera_and_sequence(
-    card_of: Callable[[str], ModelCard], tmp_path: Path
-) -> None:
+def test_overlays_are_small_and_named_by_camera_and_sequence(tmp_path: Path) -> None:
     """A report finds the image of a frame by its row, and contains several of them."""
     pixels, mask = np.full((608, 968, 3), 100, np.uint8), np.ones((608, 968), np.uint8)
     card = card_of("segmentation")
@@ -150,9 +146,7 @@ def test_overlays_are_small_and_named_by_camera_and_sequence(
     np.testing.assert_allclose(image[150, 240, ::-1], np.array(card.labels.colours[1]) / 2 + 50, atol=6)
 
 
-def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(
-    card_of: Callable[[str], ModelCard], tmp_path: Path
-) -> None:
+def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(tmp_path: Path) -> None:
     """Otherwise the mask would not match the image."""
     small = _result("segmentation")
     large = replace(small, result=to_source(small.result, GEOMETRY, 255))
@@ -162,9 +156,7 @@ def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(
     assert one == other
 
 
-def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(
-    card_of: Callable[[str], ModelCard], tmp_path: Path
-) -> None:
+def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(tmp_path: Path) -> None:
     """A viewer needs both to show them together."""
     answered = _result("segmentation")
     sink = BagSink(tmp_path, card_of("segmentation"))
@@ -177,7 +169,7 @@ def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(
     assert (frame.stamp_ns, frame.source_ns) == (answered.stamp_ns, answered.source_ns)
 
 
-def test_lines_are_complete_during_the_run(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+def test_lines_are_complete_during_the_run(tmp_path: Path) -> None:
     """A killed run leaves no partial line, and other programs can follow the file."""
     sink = JsonLinesSink(tmp_path, card_of("detection"))
     for sequence in range(3):
@@ -194,9 +186,7 @@ def test_lines_are_complete_during_the_run(card_of: Callable[[str], ModelCard], 
         (JsonLinesSink, RESULTS_NAME, "Is a directory"),
     ],
 )
-def test_a_write_error_says_what_to_do(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, sink: Callable[..., Sink], name: str, problem: str
-) -> None:
+def test_a_write_error_says_what_to_do(tmp_path: Path, sink: Callable[..., Sink], name: str, problem: str) -> None:
     """Something else has the name of a file or folder."""
     in_the_way = tmp_path / name
     in_the_way.mkdir() if name == RESULTS_NAME else in_the_way.touch()
@@ -204,7 +194,7 @@ def test_a_write_error_says_what_to_do(
         sink(tmp_path, card_of("segmentation")).write(_result("segmentation"))
 
 
-def test_a_full_disk_is_an_error(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     """An incomplete line counts as one, too."""
     sink = JsonLinesSink(tmp_path, card_of("detection"))
     with disk_of(100), pytest.raises(SinkError, match="make room or choose another --out"):
@@ -212,9 +202,7 @@ def test_a_full_disk_is_an_error(card_of: Callable[[str], ModelCard], tmp_path: 
     sink.close()
 
 
-def test_a_sink_that_cannot_be_opened_closes_the_others(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_that_cannot_be_opened_closes_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run does not begin, so nothing else would close them."""
     monkeypatch.setitem(SINKS, "npz", SinkEntry("edge.sinks.none:Sink", "edge"))
     with pytest.raises(ImportError):
@@ -223,7 +211,7 @@ def test_a_sink_that_cannot_be_opened_closes_the_others(
     assert [file for file in psutil.Process().open_files() if Path(file.path).parent == tmp_path] == []
 
 
-def test_tensors_are_written_unchanged(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+def test_tensors_are_written_unchanged(tmp_path: Path) -> None:
     """Any tensor name works, and the file needs no pickle."""
     NpzSink(tmp_path, card_of("tensors")).write(_result("tensors"))
     with np.load(tmp_path / "tensors" / "cam_left_image_raw" / "000005.npz") as kept:
@@ -233,9 +221,7 @@ def test_tensors_are_written_unchanged(card_of: Callable[[str], ModelCard], tmp_
 
 
 @pytest.mark.parametrize("task", ["classification", "detection", "tensors"])
-def test_images_with_text_are_wide_enough_to_read(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
-) -> None:
+def test_images_with_text_are_wide_enough_to_read(tmp_path: Path, task: str) -> None:
     """A small model input would be covered by the text."""
     sinks = _open(tmp_path, card_of(task), "overlay", "png", "video")
     for sink in sinks:
@@ -253,9 +239,7 @@ def test_images_with_text_are_wide_enough_to_read(
 
 @pytest.mark.parametrize("task", ["segmentation", "classification", "detection"])
 @pytest.mark.parametrize("sink", [PngSink, OverlaySink])
-def test_images_of_untrained_models_are_marked(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, sink: Callable[..., Sink], task: str
-) -> None:
+def test_images_of_untrained_models_are_marked(tmp_path: Path, sink: Callable[..., Sink], task: str) -> None:
     """An image may be passed on without its run; only class ids stay unchanged."""
     for trained in (True, False):
         sink(tmp_path / str(trained), replace(card_of(task), trained=trained)).write(_result(task))
@@ -264,7 +248,7 @@ def test_images_of_untrained_models_are_marked(
         assert is_marked is (path.parents[1].name != "masks")
 
 
-def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[str], ModelCard], tmp_path: Path) -> None:
+def test_boxes_in_a_bag_are_in_pixels_of_their_frame(tmp_path: Path) -> None:
     """The messages are standard ROS detections with names and scores."""
     sink = BagSink(tmp_path, card_of("detection"))
     sink.write(_result("detection"))
@@ -280,9 +264,7 @@ def test_boxes_in_a_bag_are_in_pixels_of_their_frame(card_of: Callable[[str], Mo
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_sink_supports_the_tasks_that_the_table_lists(
-    card_of: Callable[[str], ModelCard], tmp_path: Path, task: str
-) -> None:
+def test_every_sink_supports_the_tasks_that_the_table_lists(tmp_path: Path, task: str) -> None:
     """The default sinks of each task are among them."""
     card = card_of(task)
     check_sinks(task_named(task).sinks, card)
@@ -296,7 +278,7 @@ def test_every_sink_supports_the_tasks_that_the_table_lists(
             assert any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_sink_that_does_not_support_the_task_is_refused(card_of: Callable[[str], ModelCard]) -> None:
+def test_a_sink_that_does_not_support_the_task_is_refused() -> None:
     """The message names the sinks that do."""
     with pytest.raises(SinkError, match="sink npz holds tensors, model tiny answers segmentation: use png, video"):
         check_sinks(("png", "npz"), card_of("segmentation"))

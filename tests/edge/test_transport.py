@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from edge.config import EdgeConfig
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.broker.broker import Broker
@@ -35,7 +36,7 @@ def test_a_broker_that_hangs_is_pinged_once(mosquitto_broker: Broker) -> None:
     """Otherwise a long outage would queue one ping per second."""
     pings: list[Delivery] = []
     with _connect(mosquitto_broker) as bus, _connect(mosquitto_broker) as observer:
-        transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
         observer.subscribe(VEHICLE_STATUS.of(vehicle="car"), 1, pings.append)
         _wait_for_broker(bus, observer)
         pings.clear()

@@ -28,13 +28,14 @@ from shared.flags import override
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.model_card import ModelCard
+from tests.edge.samples import CARD
 from tests.support.browser import browser
 
 __all__ = ["browser"]
 
 START_NS = 10**18
 MEDIA_TYPES = {".webm": "video/webm", ".mp4": "video/mp4"}
+DARK = replace(CARD, labels=Labels(("dark",), ((0, 0, 0),)))  # A model whose only label has the overlay colour black.
 COLOURS = ((200, 30, 30), (30, 180, 60), (40, 60, 210), (220, 210, 40))
 # Shows the frame at a time of a video, and returns the colour in the middle of each of so many columns.
 SHOW = """([source, time_s, columns]) => new Promise((resolve, reject) => {
@@ -81,27 +82,21 @@ def _result(image: npt.NDArray[np.uint8], time_ms: int) -> FrameResult:
     )
 
 
-def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[FrameResult]) -> Path:
-    sink = VideoSink(folder, card, video_codec=codec)
+def _written(folder: Path, codec: VideoCodec, frames: list[FrameResult]) -> Path:
+    sink = VideoSink(folder, DARK, video_codec=codec)
     for frame in frames:
         sink.write(frame)
     sink.close()
     return folder / f"overlay_cam{VIDEO_FORMATS[codec].suffix}"
 
 
-@pytest.fixture
-def card(card: ModelCard) -> ModelCard:
-    """A model whose only label has the overlay colour black."""
-    return replace(card, labels=Labels(("dark",), ((0, 0, 0),)))
-
-
 @pytest.mark.parametrize("codec", VideoCodec)
-def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
+def test_a_video_keeps_the_times_of_the_source(tmp_path: Path, codec: VideoCodec) -> None:
     """Frames arrive at any interval, two may share a millisecond, and a model's input may have odd sides."""
     noise = np.random.default_rng(1)
     times_ms = (0, 100, 200, 500, 500)
     frames = [_result(noise.integers(0, 256, (65, 97, 3), np.uint8), time_ms) for time_ms in times_ms]
-    path = _written(tmp_path, card, codec, frames)
+    path = _written(tmp_path, codec, frames)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (VideoCodec(stream.codec.canonical_name), stream.pix_fmt) == (codec, "yuv420p")
@@ -119,7 +114,7 @@ from pathlib import Path
 import numpy as np
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VideoCodec
-from tests.edge.conftest import CARD
+from tests.edge.samples import CARD
 from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec("{codec}"))
 sink.write(_result(np.zeros((120, 160, 3), np.uint8), 0))
@@ -132,13 +127,13 @@ sink.close()
 @pytest.mark.parametrize("height", [600, 800])
 @pytest.mark.parametrize("codec", VideoCodec)
 def test_a_browser_shows_a_video_in_its_true_colours(
-    browser: Browser, card: ModelCard, tmp_path: Path, codec: VideoCodec, height: int
+    browser: Browser, tmp_path: Path, codec: VideoCodec, height: int
 ) -> None:
     """A browser guesses the colour conversion of an unmarked video, for H.264 wrongly from 720 lines on."""
     frames = [_result(np.full((height, 400, 3), shade, np.uint8), time_ms) for shade, time_ms in ((10, 0), (90, 100))]
     frames.append(_result(_columns(height, 400, COLOURS), 200))
     frames.append(_result(np.full((height, 400, 3), 250, np.uint8), 300))
-    path = _written(tmp_path, card, codec, frames)
+    path = _written(tmp_path, codec, frames)
     source = f"data:{MEDIA_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
     with browser.new_context(offline=True) as context:
         shown: Any = context.new_page().evaluate(SHOW, [source, 0.2, 2 * len(COLOURS)])
@@ -155,7 +150,7 @@ from pathlib import Path
 import numpy as np
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VideoCodec
-from tests.edge.conftest import CARD
+from tests.edge.samples import CARD
 from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec.VP9)
 noise = np.random.default_rng(1)
@@ -169,15 +164,13 @@ os.kill(os.getpid(), {int(signal.SIGKILL)})
         assert sum(1 for _ in container.decode(video=0)) >= 55
 
 
-def test_an_encoder_that_is_missing_is_reported_before_the_run(
-    card: ModelCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoder_that_is_missing_is_reported_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyAV may be built against an FFmpeg with fewer encoders, as THIRD-PARTY.md proposes."""
     for codec in (VideoCodec.VP9, VideoCodec.H264):
         missing = replace(VIDEO_FORMATS[codec], encoder=f"no-{codec}")
         monkeypatch.setitem(video_codec.VIDEO_FORMATS, codec, missing)
     with pytest.raises(SinkError, match=r"vp9 needs the encoder no-vp9, .* choose another --video-codec \(av1\)"):
-        VideoSink(tmp_path, card, video_codec=VideoCodec.VP9)
+        VideoSink(tmp_path, DARK, video_codec=VideoCodec.VP9)
 
 
 def test_h264_is_written_only_on_request(tmp_path: Path) -> None:

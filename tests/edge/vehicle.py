@@ -4,8 +4,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport
@@ -29,9 +30,9 @@ class Vehicle:
         self.folder, self.card, self.bus = folder, card, bus
         self.stop, self.stats, self.log = threading.Event(), WorkerStats(), LogWriter(folder)
         self.window = InFlightWindow(options.pop("window", 2), self.stop)
-        settings = LedgerSettings("car", "s1", "tiny", deadline_ms=options.pop("deadline_ms", None))
-        self.ledger = Ledger(self.log, settings, stats=self.stats, on_closed=self.window.release)
-        self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        config = EdgeConfig(vehicle="car", model="tiny", deadline_ms=options.pop("deadline_ms", None))
+        self.ledger = Ledger(self.log, config, "s1", stats=self.stats, on_closed=self.window.release)
+        self.transport = MqttTransport(bus, config, "s1")
         self.sender = Sender(self.transport, self.ledger, self.window, node="edge/car/s1", **options)
 
     def announce(self, worker: str = "w", state: NodeState = NodeState.ONLINE, session: str = "s9") -> None:
@@ -50,7 +51,7 @@ class Vehicle:
         """Prepares and sends a frame."""
         record = self.ledger.begin(frame, clock.now_ns())
         record.times[Stage.TAKEN] = clock.now_ns()
-        self.sender.send(record, prepare(frame, record, Preparation(self.card, codec="raw")))
+        self.sender.send(record, prepare(frame, record, self.card, EdgeConfig(codec="raw")))
         return record
 
     def rows(self) -> list[dict[str, str]]:

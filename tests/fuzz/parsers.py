@@ -25,7 +25,6 @@ PARSERS = {
     "cloud/gateway/grpc/server.py": "(the operator's own certificate)",
     "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/http/test_hostile_peers.py)",
     "cloud/gateway/http/json_reader.py": "gateway",
-    "cloud/gateway/http/json_writer.py": f"({_OWN}: a table of digits)",
     "cloud/gateway/http/multipart.py": "gateway",
     "cloud/gateway/open_inference/json_messages.py": "gateway",
     "cloud/gateway/tf_serving/json_messages.py": "gateway",

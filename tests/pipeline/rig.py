@@ -124,9 +124,7 @@ class Vehicle:
         times = {key: settings.pop(key) for key in ("unresponsive_after_s",) if key in settings}
         defaults = {"vehicle": out.name, "model": "tiny", "codec": "raw", "closed_loop": True}
         config = EdgeConfig.model_validate(defaults | settings)
-        self._transport = MqttTransport(
-            bus, vehicle=config.vehicle, session="s1", model=config.model, version=config.model_version
-        )
+        self._transport = MqttTransport(bus, config, "s1")
         self.card = self._transport.wait_for_card(WAIT_S)
         self._source = open_source(str(source), topics=config.topics)
         self._log = LogWriter(out)

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from bench.load.worker_process import Worker
 from cloud.models.model import Model
 from edge.run_summary import NOTHING_ANSWERED
 from shared.broker.broker import Broker
@@ -22,28 +20,6 @@ from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, play, skylane, worker
-
-
-def test_frames_of_a_killed_worker_are_accounted_for(
-    mosquitto_url: str, models: Path, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """Frames that the worker held are `lost`, later ones `dropped(no_worker)`."""
-    with Worker(mosquitto_url, models=models, model="tiny", name=f"worker-{uuid4().hex[:6]}") as worker:
-        vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-kill", loop=True, answer_timeout_s=2.0)
-        killed = threading.Event()
-
-        def tick() -> None:
-            if vehicle.answered() >= 10 and not killed.is_set():
-                os.kill(worker.pid, signal.SIGKILL)
-                killed.set()
-            if vehicle.counts().outcomes.get(Outcome.DROPPED):
-                vehicle.stop()
-
-        rows = vehicle.play(tick)
-    outcomes = count_outcomes(rows)
-    assert outcomes["answered", ""] >= 10
-    assert outcomes["dropped", "no_worker"] > 0
-    assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped", "lost"}
 
 
 def test_a_stopping_worker_answers_its_frames(

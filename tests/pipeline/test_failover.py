@@ -66,7 +66,10 @@ def played(
 def test_no_frame_is_lost_when_one_of_several_workers_fails(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path, how: signal.Signals
 ) -> None:
-    """The broker does not redeliver the frames that the worker held; the vehicle sends them again."""
+    """The broker does not redeliver the frames that the worker held; the vehicle sends them again.
+
+    The sums of log and manifest hold for frames that were sent twice, and the journal has a line per attempt.
+    """
     model = f"instant-{uuid4().hex[:6]}"
     source = pictures(40)
     with null_workers(mosquitto_url, model, WORKERS, think_ms=40) as processes:
@@ -77,8 +80,13 @@ def test_no_frame_is_lost_when_one_of_several_workers_fails(
         found = played(vehicles, processes[0], how, lambda: any(vehicle.counts().retry_won for vehicle in vehicles))
         retried = sum(vehicle.counts().retried for vehicle in vehicles)
         won = sum(vehicle.counts().retry_won for vehicle in vehicles)
-    for rows in found:
+    for vehicle, rows in zip(vehicles, found, strict=True):
         assert set(count_outcomes(rows)) <= {("answered", ""), ("dropped", "stopped")}
+        counts, source_of = vehicle.counts(), {"kind": "folder", "sha256": "a" * 64}
+        manifest = run_record.ended(run_record.started(EdgeConfig(), "s1", source_of, vehicle.card), counts, 0)
+        write_manifest(vehicle.out, manifest)
+        assert audit(vehicle.out) == ()
+        assert sum(by["frames"] for by in manifest["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
     twice = [row for rows in found for row in rows if row["attempts"] == "2"]
     assert 0 < won <= retried == len(twice)
     assert {row["worker"] for row in twice if float(row["retry_wait_ms"])} <= {each.worker for each in processes[1:]}
@@ -130,37 +138,15 @@ def test_without_retries_the_frames_of_a_dead_worker_are_lost(
     assert {row["attempts"] for row in rows} == {"1"}
 
 
-def test_the_log_of_a_run_with_retries_is_consistent(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """The sums hold for frames that were sent twice, and the journal has a line per attempt."""
-    model = f"instant-{uuid4().hex[:6]}"
-    with null_workers(mosquitto_url, model, WORKERS, think_ms=60) as processes:
-        vehicle = Vehicle(
-            connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, loop=True
-        )
-        played([vehicle], processes[0], signal.SIGKILL, lambda: vehicle.counts().retry_won > 0)
-    counts = vehicle.counts()
-    assert counts.retried > 0
-    card = vehicle.card
-    started = run_record.started(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
-    write_manifest(vehicle.out, run_record.ended(started, counts, 0))
-    assert audit(vehicle.out) == ()
-    manifest = run_record.ended(started, counts, 0)
-    assert manifest["retries"] == {"retried": counts.retried, "won": counts.retry_won}
-    assert sum(by["frames"] for by in manifest["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
-    assert {by["sha256"] for by in manifest["answered_by"]} == {card.sha256}
-
-
 def test_a_missing_version_is_an_error_that_names_the_available_ones(mosquitto_url: str) -> None:
     """The error comes before anything is played."""
     model = f"instant-{uuid4().hex[:6]}"
     with ExitStack() as stack:
         stack.enter_context(NullWorkerProcess(mosquitto_url, NullWorkerSettings(f"w-{model}", model, HEIGHT, WIDTH)))
         bus = stack.enter_context(connect(mosquitto_url))
-        transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="1")
+        transport = MqttTransport(bus, EdgeConfig(vehicle=f"car-{model}", model=model, model_version="1"), "s1")
         assert transport.wait_for_card(WAIT_S).version == "1"
-        transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="9")
+        transport = MqttTransport(bus, EdgeConfig(vehicle=f"car-{model}", model=model, model_version="9"), "s1")
         message = ""
         while "ask for" not in message:  # The worker's status may not have arrived yet.
             with pytest.raises(NoWorkerError) as caught:

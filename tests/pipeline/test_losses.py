@@ -84,15 +84,3 @@ def test_an_overloaded_worker_refuses_frames(
     outcomes = Counter(row["outcome"] for row in rows)
     assert outcomes["overloaded"] > 0
     assert outcomes["answered"] + outcomes["overloaded"] == 20
-
-
-def test_without_a_worker_every_frame_is_dropped_with_that_reason(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """The worker stops before the run starts."""
-    with memory_bus() as bus:
-        with serving(lambda _: bus, model):
-            vehicle = Vehicle(bus, pictures(10), tmp_path / "car", closed_loop=False, rate=1e4)
-        rows = vehicle.play()
-    assert set(count_outcomes(rows)) <= {("dropped", "no_worker"), ("dropped", "window")}
-    assert ("dropped", "no_worker") in count_outcomes(rows)

@@ -21,8 +21,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(f"{_MISSING} (SKYLANE_REQUIRE_BROWSER=1)")
         pytest.skip(_MISSING)
     with sync_playwright() as playwright:
-        # The sandbox does not work for root (as in a container); software renders WebGL without a graphics card.
-        arguments = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-        chromium = playwright.chromium.launch(executable_path=executable, args=arguments)
+        # The sandbox does not work for root (as in a container).
+        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield chromium
         chromium.close()

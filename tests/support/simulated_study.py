@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from bench.study.execution.cell_run import RunResult
-from bench.study.execution.runner import PlannedRun
 from bench.study.execution.session import RESOURCES
 from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.run_order import PlannedRun
 from bench.study.plan.scenarios import VehicleLoad
 from bench.study.plan.study_plan import StudyPlan, read_plan
 from shared.clock import Offset

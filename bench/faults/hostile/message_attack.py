@@ -20,8 +20,9 @@ from bench.faults.hostile.inline_bus import InlineBus
 from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
 from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
 from cloud.node import CloudNode, WorkerSettings
+from edge.config import EdgeConfig
 from edge.receiver import Receiver
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
@@ -153,11 +154,11 @@ _UNANSWERED = frozenset(
 
 def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
     """Sends broken replies and clock replies to a vehicle, a few of them valid; its log is in `folder`."""
-    bus, stop = InlineBus(), threading.Event()
-    transport = MqttTransport(bus, vehicle="car", session="s1", model=MODEL)
+    bus, stop, config = InlineBus(), threading.Event(), EdgeConfig(vehicle="car", model=MODEL)
+    transport = MqttTransport(bus, config, "s1")
     with LogWriter(folder) as log:
         clocks = WorkerClocks()
-        ledger = Ledger(log, LedgerSettings("car", "s1", MODEL), clocks=clocks)
+        ledger = Ledger(log, config, "s1", clocks=clocks)
         receiver = Receiver(transport, ledger, lambda *_: None, stop, DEFAULT_TASK)
 
         def accounted() -> dict[str, int]:

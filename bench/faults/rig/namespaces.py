@@ -6,12 +6,15 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 
 from bench.faults.rig.radio import Radio
-from bench.faults.rig.rig import RigError
+from bench.faults.rig.rig import Rig, RigError
 from bench.faults.scenario import UnavailableError
+from bench.link.link import LOOPBACK
+from shared.broker.broker import Broker
 
 _PREFIX = "skylane-"
 _MARKS = Path("/run/netns")  # Folder of iproute2 with a file for each namespace.
@@ -93,6 +96,25 @@ class Namespace(AbstractContextManager["Namespace"]):
 
     def _inside(self, *arguments: str) -> None:
         _run(*self.wrapper, "ip", *arguments)
+
+
+def namespace(rig: Rig) -> Namespace | None:
+    """Creates a network namespace for a vehicle; returns None if this machine or user cannot."""
+    try:
+        return rig.enter(Namespace(rig.chance))
+    except UnavailableError:
+        return None
+
+
+def namespace_broker(rig: Rig, space: Namespace | None, **options: Any) -> Broker:
+    """Starts a broker that can be reached from a namespace, if there is one."""
+    return rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True, **options)
+
+
+def namespace_remarks(space: Namespace | None) -> tuple[str, ...]:
+    """Returns what a reader must know about a scenario that ran without a namespace."""
+    missing = "without network namespaces (they need root, iproute2 and /dev/net/tun): only over the fault proxy"
+    return () if space else (missing,)
 
 
 def _ip(*arguments: str) -> None:

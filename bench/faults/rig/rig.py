@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.harness.frame_accounting import FrameAccounts
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels
+from bench.load.vehicle_process import VehicleProcess
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
@@ -62,8 +62,8 @@ class Rig(AbstractContextManager["Rig"]):
         self.chance = random.Random(seed)
         self.say = on_step
         self.overload_s = overload_s
+        self.vehicles: list[VehicleProcess] = []  # All vehicles, in the order in which they were started.
         self._stack = ExitStack()
-        self._pictures: dict[tuple[int, int, int], Path] = {}
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -95,7 +95,6 @@ class Rig(AbstractContextManager["Rig"]):
         """
         fields = {"height": HEIGHT, "width": WIDTH} | changes
         settings = NullWorkerSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **fields)
-        self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
         worker = self._stack.enter_context(
             NullWorkerProcess(url, settings, clock_offset_s=clock_offset_s, environment=environment, log=log)
@@ -124,6 +123,7 @@ class Rig(AbstractContextManager["Rig"]):
         vehicle = VehicleProcess(source, self.folder / name, [*usual, *flags], **options)
         self._stack.enter_context(vehicle)
         self._stack.callback(resume, vehicle.pid)
+        self.vehicles.append(vehicle)
         return vehicle
 
     def link(self, to: Broker, spec: LinkSpec | None = None) -> Link:
@@ -132,17 +132,15 @@ class Rig(AbstractContextManager["Rig"]):
         self._stack.callback(link.close)
         return link
 
-    def pictures(self, count: int, height: int = HEIGHT, width: int = WIDTH) -> Path:
-        """Returns a folder with `count` different PNG images of noise."""
-        key = (count, height, width)
-        if key not in self._pictures:
-            folder = self.folder / f"pictures-{count}-{width}x{height}"
-            folder.mkdir(parents=True, exist_ok=True)
+    def pictures(self, count: int, height: int = HEIGHT, width: int = WIDTH, name: str = "") -> Path:
+        """Returns a folder with `count` different PNG images of noise; `name`: a folder of its own, to change it."""
+        folder = self.folder / (name or f"pictures-{count}-{width}x{height}")
+        if not folder.exists():
+            folder.mkdir()
             noise = np.random.default_rng(count)
             for index in range(count):
                 cv2.imwrite(str(folder / f"{index:05d}.png"), noise.integers(0, 256, (height, width, 3), np.uint8))
-            self._pictures[key] = folder
-        return self._pictures[key]
+        return folder
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float = 60.0) -> float:
         """Waits until `condition` is true and returns the seconds that it took.
@@ -168,6 +166,25 @@ class Rig(AbstractContextManager["Rig"]):
             lambda: all(vehicle.closed(outcome) >= count for vehicle, count in zip(vehicles, wanted, strict=True)),
             f"{more} more frames of each vehicle{f' to be {outcome.value}' if outcome else ''}",
         )
+
+    def rows(
+        self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
+    ) -> list[dict[str, str]]:
+        """Returns the rows of all vehicles; the parameters are those of `VehicleProcess.rows`."""
+        return [row for vehicle in self.vehicles for row in vehicle.rows(outcome, due_ns=due_ns)]
+
+    def end_vehicles(self) -> FrameAccounts:
+        """Ends all vehicles, checks that they end in order, and returns the accounting of their frames.
+
+        Raises:
+            VehicleError: see VehicleProcess.end.
+        """
+        for vehicle in self.vehicles:
+            if vehicle.is_running:
+                vehicle.stop()
+        for vehicle in self.vehicles:
+            vehicle.end()
+        return self.accounts(*self.vehicles)
 
     def accounts(self, *vehicles: VehicleProcess) -> FrameAccounts:
         """Returns the accounting of vehicles that have ended, with each mask checked against its image."""

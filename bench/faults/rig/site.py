@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.faults.rig.rig import Rig, kill, vehicle_truth
-from bench.faults.rig.vehicle_process import VehicleProcess
 from bench.harness.frame_accounting import FrameAccounts
 from bench.harness.process_log import ProcessLog
 from bench.link.link import Link
 from bench.load.null_worker import NullWorkerProcess
+from bench.load.vehicle_process import VehicleProcess
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import Outcome

@@ -5,33 +5,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.faults.rig.rig import Rig, freeze, kill, resume
-from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.process_log import ProcessLog
 from bench.harness.samples import spread
+from bench.load.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
 
-_S = 1e9
 _KILLS = 20
 _RECONNECT_S = 3.0
 _MOST_AWAY_S = 2.0  # Maximum random time until a killed broker is started again.
 _RATE_HZ = 20.0
-_DEADLINE_MS = 2000.0
+_FLAGS = ("--deadline-ms", "2000", "--loop")
 _FROZEN_S = 30.0
 _HEIGHT, _WIDTH = 200, 320  # 192 KB per frame: half a minute of frames is 115 MB.
 _GROWTH_MB = 24.0  # Memory growth of each node: a few frames in progress, and what the allocator keeps.
 
 
+@scenario(
+    5,
+    "killed-broker",
+    f"kill -9 the broker and start it again, {_KILLS} times",
+    f"all nodes are connected again within {_RECONNECT_S:g} s (p95) of when it listens",
+)
 def killed_broker(rig: Rig) -> Finding:
     """Kills the broker of two workers and two vehicles repeatedly and restarts it after a random time."""
-    log = _log(rig, 0)
-    broker = rig.broker(log=log)
-    workers = [rig.worker(broker.url, f"worker-{number}", think_ms=5) for number in (1, 2)]
-    flags = ["--deadline-ms", f"{_DEADLINE_MS:g}", "--loop"]
-    vehicles = [
-        rig.vehicle(broker.url, f"vehicle-{number}", pictures=400, rate_hz=_RATE_HZ, flags=flags) for number in (1, 2)
-    ]
+    broker = rig.broker()
+    workers = [rig.worker(broker.url, f"worker-{number}") for number in (1, 2)]
+    vehicles = [rig.vehicle(broker.url, f"vehicle-{number}", rate_hz=_RATE_HZ, flags=_FLAGS) for number in (1, 2)]
     nodes = [f"skylane-worker-{worker.worker}" for worker in workers]
     nodes += [f"skylane-vehicle-{vehicle.name}" for vehicle in vehicles]
     reconnects_s: list[float] = []
@@ -42,59 +43,49 @@ def killed_broker(rig: Rig) -> Finding:
         kill(broker.pid)
         broker.stop()
         time.sleep(rig.chance.uniform(0, _MOST_AWAY_S))
-        log = _log(rig, number)
+        log = rig.folder / f"broker-{number:02d}.log"
         broker = rig.broker(port=broker.listener.port, log=log)
         listening_ns.append(clock.now_ns())
         reconnects_s += _reconnects_s(rig, log, nodes)
     rig.wait_for_frames(vehicles, 5, Outcome.ANSWERED)
-    for vehicle in vehicles:
-        vehicle.end()
-    first_answers_s = [wait_s for vehicle in vehicles for wait_s in _first_answers_s(vehicle, listening_ns)]
-    accounts = rig.accounts(*vehicles)
+    accounts = rig.end_vehicles()
     return Finding(
-        (
-            Figure("broker killed", _KILLS),
-            Figure("reconnect p95", spread(reconnects_s)["p95"], "s", most=_RECONNECT_S),
-            Figure("reconnect worst", max(reconnects_s), "s"),
-            Figure("first answer p95", spread(first_answers_s)["p95"] if first_answers_s else None, "s"),
-            Figure("frames sent again", accounts.retried),
-        ),
         accounts,
+        Figure("broker killed", _KILLS),
+        Figure("reconnect p95", spread(reconnects_s)["p95"], "s", most=_RECONNECT_S),
+        Figure("reconnect worst", max(reconnects_s), "s"),
+        Figure("first answer p95", spread(_first_answers_s(vehicles, listening_ns))["p95"], "s"),
+        Figure("frames sent again", accounts.retried),
     )
 
 
+@scenario(
+    6,
+    "frozen-broker",
+    f"SIGSTOP the broker for {_FROZEN_S:g} s",
+    f"no node's memory grows by more than {_GROWTH_MB:g} MB; frames are answered again afterwards",
+)
 def frozen_broker(rig: Rig) -> Finding:
     """Freezes the broker for half a minute while a vehicle sends large frames, and observes memory."""
     broker = rig.broker()
-    worker = rig.worker(broker.url, think_ms=5, height=_HEIGHT, width=_WIDTH)
-    source = rig.pictures(40, _HEIGHT, _WIDTH)
-    flags = ["--loop", "--deadline-ms", f"{_DEADLINE_MS:g}"]
-    vehicle = rig.vehicle(broker.url, source=source, rate_hz=_RATE_HZ, flags=flags)
+    worker = rig.worker(broker.url, height=_HEIGHT, width=_WIDTH)
+    vehicle = rig.vehicle(broker.url, source=rig.pictures(40, _HEIGHT, _WIDTH), rate_hz=_RATE_HZ, flags=_FLAGS)
     with ProcessLog(rig.folder / "processes.csv", interval_s=0.25) as log:
         lives = [log.watch("vehicle", vehicle.name, vehicle.pid), log.watch("worker", worker.worker, worker.pid)]
         rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # The memory use is then stable.
         before_s = time.monotonic()
         freeze(broker.pid)
-        rig.wait(lambda: time.monotonic() > before_s + _FROZEN_S, "the broker to have stood still", _FROZEN_S + 10)
+        time.sleep(_FROZEN_S)
         resume(broker.pid)
-        again_s = _answered_again_s(rig, vehicle)
+        again_s = rig.wait_for_frames([vehicle], 1, Outcome.ANSWERED)
         rig.wait_for_frames([vehicle], 40, Outcome.ANSWERED)
-    vehicle.end()
     figures = [Figure("answered again after", again_s, "s")]
     for life in lives:
         before = max(value for at, value in zip(life.times_s, life.rss_bytes, strict=True) if at <= before_s)
         peak = life.peak("rss_bytes", since_s=before_s)
-        figures.append(
-            Figure(
-                f"{life.role}'s memory grew by", None if peak is None else (peak - before) / 1e6, "MB", most=_GROWTH_MB
-            )
-        )
-    return Finding(tuple(figures), rig.accounts(vehicle))
-
-
-def _log(rig: Rig, number: int) -> Path:
-    rig.folder.mkdir(parents=True, exist_ok=True)
-    return rig.folder / f"broker-{number:02d}.log"
+        grown_mb = None if peak is None else (peak - before) / 1e6
+        figures.append(Figure(f"{life.role}'s memory grew by", grown_mb, "MB", most=_GROWTH_MB))
+    return Finding(rig.end_vehicles(), *figures)
 
 
 def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:
@@ -103,9 +94,9 @@ def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:
     began_s = time.monotonic()
 
     def look() -> bool:
-        said = log.read_text(encoding="utf-8", errors="replace")
+        output = log.read_text(encoding="utf-8", errors="replace")
         for node in nodes:
-            if f" as {node}" in said:
+            if f" as {node}" in output:
                 waits.setdefault(node, time.monotonic() - began_s)
         return len(waits) == len(nodes)
 
@@ -113,31 +104,12 @@ def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:
     return list(waits.values())
 
 
-def _first_answers_s(vehicle: VehicleProcess, listening_ns: Sequence[int]) -> list[float]:
-    """Returns the time from each moment to the vehicle's next answer."""
-    came_ns = sorted(int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED)
-    later = [min((at_ns for at_ns in came_ns if at_ns > moment_ns), default=None) for moment_ns in listening_ns]
-    return [(at_ns - moment_ns) / _S for at_ns, moment_ns in zip(later, listening_ns, strict=True) if at_ns is not None]
-
-
-def _answered_again_s(rig: Rig, vehicle: VehicleProcess) -> float:
-    answered = vehicle.closed(Outcome.ANSWERED)
-    return rig.wait(lambda: vehicle.closed(Outcome.ANSWERED) > answered, "an answer after the broker went on")
-
-
-SCENARIOS = (
-    Scenario(
-        5,
-        "killed-broker",
-        f"kill -9 the broker and start it again, {_KILLS} times",
-        f"all nodes are connected again within {_RECONNECT_S:g} s (p95) of when it listens",
-        killed_broker,
-    ),
-    Scenario(
-        6,
-        "frozen-broker",
-        f"SIGSTOP the broker for {_FROZEN_S:g} s",
-        f"no node's memory grows by more than {_GROWTH_MB:g} MB; frames are answered again afterwards",
-        frozen_broker,
-    ),
-)
+def _first_answers_s(vehicles: Sequence[VehicleProcess], moments_ns: Sequence[int]) -> list[float]:
+    """Returns the time from each moment to each vehicle's next answer."""
+    waits_s = []
+    for vehicle in vehicles:
+        answered_ns = [int(row["t_mask_decoded_ns"]) for row in vehicle.rows(Outcome.ANSWERED)]
+        for moment_ns in moments_ns:
+            later_ns = [at_ns for at_ns in answered_ns if at_ns > moment_ns]
+            waits_s += [(min(later_ns) - moment_ns) / 1e9] if later_ns else []
+    return waits_s

@@ -9,34 +9,39 @@ from pathlib import Path
 
 from bench.faults.hostile.attacks import ATTACKS, RATE_BYTES_PER_S, STARTED
 from bench.faults.rig.rig import Rig, RigError
-from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.environment import free_ports
 from bench.harness.samples import spread
+from bench.load.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
 from shared.runtime.processes import terminate
 
 _RATE_HZ = 10.0  # Frame rate of each honest sender.
 _DEADLINE_MS = 1000.0
-_THINK_MS = 20.0
 _PHASE_S = 8.0  # Duration of each attack, and of the phase without attack.
 _SETTLING_S = 2.0  # Not in the p95: the attackers connect and occupy slots. Missed frames count from the start.
-_PICTURES = 300
 _FLAGS = ("--deadline-ms", f"{_DEADLINE_MS:g}", "--loop")
 _MAX_SLOWDOWN = 5.0
 _MAX_MISSED = 5.0  # Percent.
 _STOP_S = 5.0
 
 
+@scenario(
+    21,
+    "hostile-callers",
+    f"nested JSON, tiny messages, repeated headers, large calls, slow reads, 1,000 idle connections: each from one "
+    f"process at {RATE_BYTES_PER_S / 1e6:g} MB/s, and all at once",
+    "the worker lives; an honest gRPC caller's p95 and an honest vehicle's frames in time stay within their limits",
+)
 def hostile_callers(rig: Rig) -> Finding:
     """Runs one hostile process of each kind in turn, then all at once, while two honest senders send frames."""
     broker = rig.broker()
     http, grpc = (f"127.0.0.1:{port}" for port in free_ports(2))
-    worker = rig.worker(broker.url, think_ms=_THINK_MS, http=http, grpc=grpc)
+    worker = rig.worker(broker.url, think_ms=20, http=http, grpc=grpc)
     caller_flags = ("--transport", "grpc", "--worker-address", grpc)
-    vehicle = rig.vehicle(broker.url, "vehicle", pictures=_PICTURES, rate_hz=_RATE_HZ, flags=_FLAGS)
-    caller = rig.vehicle(broker.url, "caller", pictures=_PICTURES, rate_hz=_RATE_HZ, flags=(*_FLAGS, *caller_flags))
+    vehicle = rig.vehicle(broker.url, "vehicle", rate_hz=_RATE_HZ, flags=_FLAGS)
+    caller = rig.vehicle(broker.url, "caller", rate_hz=_RATE_HZ, flags=(*_FLAGS, *caller_flags))
     rig.wait_for_frames([vehicle, caller], 10)
     phases: dict[str, tuple[int, int]] = {}  # Start and end of each attack.
     settled: dict[str, tuple[int, int]] = {}  # The same without the settling time.
@@ -52,21 +57,18 @@ def hostile_callers(rig: Rig) -> Finding:
         if not worker.is_running:
             break
     is_alive = worker.is_running
-    for sender in (vehicle, caller):
-        sender.end()
+    accounts = rig.end_vehicles()
     alone_ms = _p95_ms(caller, settled["alone"])
     slowdowns = {name: _p95_ms(caller, span) / alone_ms for name, span in settled.items() if name != "alone"}
     missed = {name: _missed_percent(vehicle, span) for name, span in phases.items()}
-    missed_calls = {name: _missed_percent(caller, span) for name, span in phases.items()}
+    missed_calls = [_missed_percent(caller, span) for span in phases.values()]
     return Finding(
-        (
-            Figure("workers ended", int(not is_alive), most=0),
-            Figure("honest caller's p95 alone", alone_ms, "ms"),
-            Figure("its p95 at most", max(slowdowns.values(), default=None), "times that", most=_MAX_SLOWDOWN),
-            Figure("honest caller's frames not answered in time", max(missed_calls.values()), "%"),
-            Figure("honest vehicle's frames not answered in time", max(missed.values()), "%", most=_MAX_MISSED),
-        ),
-        rig.accounts(vehicle, caller),
+        accounts,
+        Figure("workers ended", int(not is_alive), most=0),
+        Figure("honest caller's p95 alone", alone_ms, "ms"),
+        Figure("its p95 at most", max(slowdowns.values(), default=None), "times that", most=_MAX_SLOWDOWN),
+        Figure("honest caller's frames not answered in time", max(missed_calls), "%"),
+        Figure("honest vehicle's frames not answered in time", max(missed.values()), "%", most=_MAX_MISSED),
         remarks=(
             f"p95 by attack: {', '.join(f'{name} {ratio:.2f}' for name, ratio in slowdowns.items())}",
             f"vehicle's frames missed, %: {', '.join(f'{name} {share:.1f}' for name, share in missed.items())}",
@@ -95,36 +97,16 @@ def _attacked(kinds: Sequence[str], http: str, grpc: str, folder: Path) -> Itera
             process.stdout.close()
 
 
-def _rows(sender: VehicleProcess, span_ns: tuple[int, int]) -> list[dict[str, str]]:
-    """Returns the rows of the frames that were due within a time span."""
-    return [row for row in sender.rows() if span_ns[0] <= int(row["t_due_ns"] or 0) < span_ns[1]]
-
-
 def _p95_ms(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
     """Returns the 95th percentile of a sender's latency; an unanswered frame counts with its deadline."""
     took_ms = [
-        (int(row["t_mask_decoded_ns"]) - int(row["t_due_ns"])) / 1e6
-        if row["outcome"] == Outcome.ANSWERED
-        else _DEADLINE_MS
-        for row in _rows(sender, span_ns)
+        float(row["total_ms"]) if row["outcome"] == Outcome.ANSWERED else _DEADLINE_MS
+        for row in sender.rows(due_ns=span_ns)
     ]
     return spread(took_ms)["p95"] if took_ms else _DEADLINE_MS
 
 
 def _missed_percent(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
     """Returns the percentage of frames not answered in time, including frames that were never read."""
-    answered = sum(row["outcome"] == Outcome.ANSWERED for row in _rows(sender, span_ns))
     due = int(_RATE_HZ * (span_ns[1] - span_ns[0]) / 1e9)
-    return 100 * max(0.0, 1 - answered / due)
-
-
-SCENARIOS = (
-    Scenario(
-        21,
-        "hostile-callers",
-        f"nested JSON, tiny messages, repeated headers, large calls, slow reads, 1,000 idle connections: each from one "
-        f"process at {RATE_BYTES_PER_S / 1e6:g} MB/s, and all at once",
-        "the worker lives; an honest gRPC caller's p95 and an honest vehicle's frames in time stay within their limits",
-        hostile_callers,
-    ),
-)
+    return 100 * max(0.0, 1 - len(sender.rows(Outcome.ANSWERED, due_ns=span_ns)) / due)

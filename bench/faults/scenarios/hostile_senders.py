@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import queue
 import subprocess
 import sys
 import threading
@@ -15,14 +16,13 @@ from typing import Any, Self
 from bench.faults.hostile.bombs import bombs
 from bench.faults.hostile.messages import for_worker
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig, RigError, rss_bytes
-from bench.faults.scenario import Figure, Finding, Scenario
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from bench.faults.scenario import Figure, Finding, scenario
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.control import ControlRequest, Verb, pack_request
-from shared.messages.frame import Status, unpack_result
+from shared.messages.frame import ResultMessage, Status, unpack_result
 from shared.messages.topics import FrameId
-from shared.mqtt.bus import Delivery, Properties
+from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 
@@ -40,89 +40,81 @@ _REFUSAL_S = 5.0
 _SENDER, _CAMERA, _ASKER = "hostile", "left", "asker"
 
 
+@scenario(
+    15,
+    "broken-messages",
+    "a million messages cut, flipped, spliced and lied in, to workers and a vehicle",
+    "each is answered or counted, and a good vehicle beside them is served",
+)
 def broken_messages(rig: Rig) -> Finding:
     """Sends a million mutated messages to workers and a vehicle, directly and through Mosquitto with a good vehicle."""
     seeds = [rig.chance.randrange(1 << 31) for _ in range(5)]
     rig.say(f"{_WORKER_CASES:,} messages to each of two workers")
-    commands = [("worker", _WORKER_CASES, ()), ("worker", _WORKER_CASES, ())]
-    results = _attacks(rig.folder, [(*command, seed) for command, seed in zip(commands, seeds[:2], strict=True)])
+    results = _attacks(rig.folder, *(("worker", f"--count={_WORKER_CASES}", f"--seed={seed}") for seed in seeds[:2]))
     rig.say("a flood to a worker, and answers to a vehicle")
-    more = [("worker", _FLOOD_CASES, ("--flood",), seeds[2]), ("vehicle", _VEHICLE_CASES, (), seeds[3])]
-    results += _attacks(rig.folder, more)
+    flood = ("worker", f"--count={_FLOOD_CASES}", f"--seed={seeds[2]}", "--flood")
+    results += _attacks(rig.folder, flood, ("vehicle", f"--count={_VEHICLE_CASES}", f"--seed={seeds[3]}"))
     rig.say(f"{_BROKER_CASES:,} messages through the broker, beside a good vehicle")
     broker = rig.broker()
-    worker = _worker(rig, broker.url)
-    vehicle = rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
+    worker = rig.worker(broker.url, think_ms=1)
+    rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
     before_bytes = rss_bytes(worker.pid)
     answered = _publish(broker.url, worker.worker, seeds[4])
-    grown_mb = max(0.0, (rss_bytes(worker.pid) - before_bytes) / 1e6)
-    vehicle.end()
+    grown_mb = [(rss_bytes(worker.pid) - before_bytes) / 1e6, *(result["rss_growth_mb"] for result in results)]
+    accounts = rig.end_vehicles()
     delivered = sum(result["delivered"] for result in results)
     seconds = max(result["seconds"] for result in results[:2])
-    crashes = int(not worker.is_running)
     return Finding(
-        (
-            Figure("messages", delivered + _BROKER_CASES),
-            Figure("crashes", crashes, most=0),
-            Figure("neither answered nor counted", sum(abs(result["unaccounted"]) for result in results), most=0),
-            Figure("answered or counted", sum(result["delivered"] for result in results[:2]) / seconds, "a second"),
-            Figure(
-                "memory grew by", max(grown_mb, *(result["rss_growth_mb"] for result in results)), "MB", most=_GROWTH_MB
-            ),
-        ),
-        rig.accounts(vehicle),
+        accounts,
+        Figure("messages", delivered + _BROKER_CASES),
+        Figure("crashes", int(not worker.is_running), most=0),
+        Figure("neither answered nor counted", sum(abs(result["unaccounted"]) for result in results), most=0),
+        Figure("answered or counted", sum(result["delivered"] for result in results[:2]) / seconds, "a second"),
+        Figure("memory grew by", max(0.0, *grown_mb), "MB", most=_GROWTH_MB),
         remarks=(_accounted(results), f"through the broker: {answered} of {_BROKER_CASES:,} got an answer"),
     )
 
 
+@scenario(
+    16,
+    "bombs",
+    "pictures and messages that would unfold into gigabytes",
+    "each is refused before memory is taken, and a good vehicle beside them is served",
+)
 def unfolding_messages(rig: Rig) -> Finding:
     """Sends each bomb to a real worker, which must refuse it before it allocates memory, and continue."""
     broker = rig.broker()
-    worker = _worker(rig, broker.url)
-    vehicle = rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
-    rig.wait_for_frames([vehicle], 10)
-    answers: dict[int, tuple[Status, str]] = {}
-    heard = threading.Condition()
-
-    def returned(delivery: Delivery) -> None:
-        message = unpack_result(delivery.payload)
-        with heard:
-            answers[message.id.sequence] = (message.status, message.reason)
-            heard.notify_all()
-
+    worker = rig.worker(broker.url, think_ms=1)
+    rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
+    rig.wait_for_frames(rig.vehicles, 10)
+    answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
     took: dict[str, tuple[float, float]] = {}  # Memory growth and seconds until the refusal, by bomb.
     broken = []
     bus = rig.enter(_Client(broker.url))
-    bus.subscribe(topics.MASKS.filter(vehicle=_SENDER), 1, returned)
+    bus.subscribe(
+        topics.MASKS.filter(vehicle=_SENDER), 1, lambda delivery: answers.put(unpack_result(delivery.payload))
+    )
     topic = topics.FRAMES.of(model=MODEL, vehicle=_SENDER, camera=_CAMERA)
     for bomb in bombs(FrameId(_SENDER, _CAMERA, "s1", 0), MODEL, HEIGHT, WIDTH):
-        sequence = bomb.frame_id.sequence
         rig.say(bomb.name)
         before_mb, began_s = _begin_peak(worker.pid), time.monotonic()
         bus.publish(topic, bomb.payload, qos=1, properties=Properties(correlation=str(bomb.frame_id).encode()))
-        with heard:
-            if not heard.wait_for(lambda: sequence in answers, _ANSWER_S):  # noqa: B023  Waited for here.
-                broken.append(f"{bomb.name}: no answer within {_ANSWER_S:g} s")
-                break
-        status, reason = answers[sequence]
-        grown_mb = _peak_mb(worker.pid) - before_mb
-        if status is not Status.REJECTED:
-            broken.append(f"{bomb.name} was {status}: {reason}")
-        took[bomb.name] = (grown_mb, time.monotonic() - began_s)
-    vehicle.end()
+        try:
+            answer = answers.get(timeout=_ANSWER_S)
+        except queue.Empty:
+            broken.append(f"{bomb.name}: no answer within {_ANSWER_S:g} s")
+            break
+        if answer.status is not Status.REJECTED or answer.id != bomb.frame_id:
+            broken.append(f"{bomb.name} was {answer.status}: {answer.reason}")
+        took[bomb.name] = (_peak_mb(worker.pid) - before_mb, time.monotonic() - began_s)
+    grown_mb, seconds = ([each[place] for each in took.values()] for place in (0, 1))
     return Finding(
-        (
-            Figure("bombs refused", len(took)),
-            Figure(
-                "memory grew at most by", max((mb for mb, _ in took.values()), default=None), "MB", most=_BOMB_GROWTH_MB
-            ),
-            Figure(
-                "slowest refusal", max((seconds for _, seconds in took.values()), default=None), "s", most=_REFUSAL_S
-            ),
-        ),
-        rig.accounts(vehicle),
+        rig.end_vehicles(),
+        Figure("bombs refused", len(took)),
+        Figure("memory grew at most by", max(grown_mb, default=None), "MB", most=_BOMB_GROWTH_MB),
+        Figure("slowest refusal", max(seconds, default=None), "s", most=_REFUSAL_S),
         remarks=(f"memory by bomb: {', '.join(f'{name} {mb:.1f} MB' for name, (mb, _) in took.items() if mb >= 1)}",),
-        broken=tuple(broken),
+        broken=broken,
     )
 
 
@@ -139,42 +131,23 @@ class _Client(MqttBus):
         self.close()
 
 
-def _worker(rig: Rig, url: str) -> NullWorkerProcess:
-    """Starts a worker with an unlimited log for messages of image decoders."""
-    settings = NullWorkerSettings(
-        worker="worker-1", model=MODEL, height=HEIGHT, width=WIDTH, think_ms=1.0, labels_from_pixels=True
-    )
-    return rig.enter(NullWorkerProcess(url, settings, log=rig.folder / "worker-1.log"))
-
-
-def _attacks(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:
-    """Runs all attacks at the same time, each in its own process, and returns their results.
+def _attacks(folder: Path, *commands: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Runs `message_attack` with each of the arguments, all at the same time, and returns the results.
 
     Raises:
         RigError: a node ended because of a message; the text has its last output.
     """
     processes = []
-    for number, (node, count, flags, seed) in enumerate(commands):
-        log = folder / f"attack-{number}-{node}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as errors:
-            command = [
-                sys.executable,
-                "-m",
-                "bench.faults.hostile.message_attack",
-                node,
-                f"--count={count}",
-                f"--seed={seed}",
-                *flags,
-            ]
-            processes.append(
-                (log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT))
-            )
-    outputs = [(log, process, process.communicate()[0]) for log, process in processes]
-    for log, process, _ in outputs:
+    for arguments in commands:
+        command = [sys.executable, "-m", "bench.faults.hostile.message_attack", *arguments]
+        with (folder / f"attack{''.join(arguments)}.log").open("wb") as errors:
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT))
+    outputs = [process.communicate()[0] for process in processes]
+    for arguments, process in zip(commands, processes, strict=True):
         if process.returncode:
-            raise RigError(f"an attack ended with code {process.returncode}: {log.read_text(errors='replace')[-500:]}")
-    return [json.loads(line) for _, _, line in outputs]
+            said = (folder / f"attack{''.join(arguments)}.log").read_text(errors="replace")
+            raise RigError(f"an attack ended with code {process.returncode}: {said[-500:]}")
+    return [json.loads(line) for line in outputs]
 
 
 def _publish(url: str, worker: str, seed: int) -> int:
@@ -242,21 +215,3 @@ def _peak_mb(pid: int) -> float:
     """Returns the peak memory of a process since `_begin_peak`, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
-
-
-SCENARIOS = (
-    Scenario(
-        15,
-        "broken-messages",
-        "a million messages cut, flipped, spliced and lied in, to workers and a vehicle",
-        "each is answered or counted, and a good vehicle beside them is served",
-        broken_messages,
-    ),
-    Scenario(
-        16,
-        "bombs",
-        "pictures and messages that would unfold into gigabytes",
-        "each is refused before memory is taken, and a good vehicle beside them is served",
-        unfolding_messages,
-    ),
-)

@@ -1,16 +1,15 @@
 """Link faults: half-open connections, and links that go up and down."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from bench.faults.rig.connections import established
-from bench.faults.rig.namespaces import Namespace
+from bench.faults.rig.namespaces import namespace, namespace_broker, namespace_remarks
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
-from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
-from bench.link.link import LOOPBACK, LinkSpec
+from bench.faults.scenario import Figure, Finding, scenario
+from bench.link.link import LinkSpec
+from bench.load.vehicle_process import VehicleProcess
 from shared import clock
 from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
@@ -23,29 +22,33 @@ _AGAIN = 20  # Number of answers that show that a vehicle continues.
 _FLAPS = 6
 _FLAP_S = 5.0
 _RATE_HZ = 20.0
-NO_NAMESPACE = "without network namespaces (they need root, iproute2 and /dev/net/tun): only over the fault proxy"
 
 
+@scenario(
+    8,
+    "half-open",
+    "links that swallow all for 35 s: of a busy vehicle, of an idle one, of a worker",
+    "noticed within two keepalives; all go on afterwards",
+)
 def half_open(rig: Rig) -> Finding:
     """Lets the links of a busy vehicle, an idle vehicle and a worker drop everything for 35 s without closing."""
     space = namespace(rig)
-    broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
+    broker = namespace_broker(rig, space)
     links = {name: rig.link(broker) for name in ("worker-1", "busy", "idle")}
-    workers = [rig.worker(links["worker-1"].url, "worker-1"), rig.worker(broker.url, "worker-2")]
+    worker = rig.worker(links["worker-1"].url, "worker-1")
+    rig.worker(broker.url, "worker-2")
     near = rig.vehicle(broker.url, "near", pictures=800, rate_hz=10)
     busy = rig.vehicle(links["busy"].url, "busy", pictures=800, rate_hz=10)
     idle = rig.vehicle(links["idle"].url, "idle", pictures=100, waits_for_go=True)
-    vehicles = [near, busy, idle]
+    watched = {"worker": worker.pid, "busy": busy.pid, "idle": idle.pid}
     if space:
-        vehicles.append(rig.vehicle(broker.url, "air", pictures=800, rate_hz=10, wrapper=space.wrapper))
-    moving = [vehicle for vehicle in vehicles if vehicle is not idle]
-    rig.wait(lambda: all(vehicle.closed() > _AGAIN for vehicle in moving), "frames of every vehicle that has begun")
+        watched["air"] = rig.vehicle(broker.url, "air", pictures=800, rate_hz=10, wrapper=space.wrapper).pid
+    rig.wait_for_frames([vehicle for vehicle in rig.vehicles if vehicle is not idle], _AGAIN)
     for link in links.values():
         link.set(_DARK)
     if space:
         space.radio.air = Air(is_dark=True)
     rig.say("all is dark")
-    watched = {"worker": workers[0].pid, **{each.name: each.pid for each in vehicles if each is not near}}
     noticed_s = _closed_after(rig, watched)
     for link in links.values():
         link.set(LinkSpec())
@@ -54,68 +57,57 @@ def half_open(rig: Rig) -> Finding:
     light_ns = clock.now_ns()
     idle.go()
     rig.say("there is light again")
-    rig.wait(lambda: all(_answers(vehicle, light_ns) >= _AGAIN for vehicle in vehicles), "all vehicles go on")
+    rig.wait(lambda: all(_answers(each, light_ns) >= _AGAIN for each in rig.vehicles), "all vehicles go on")
     rig.wait(lambda: _answers(near, light_ns, "worker-1"), "the worker goes on")
-    for vehicle in vehicles:
-        vehicle.end()
+    accounts = rig.end_vehicles()
     lost = sum(row["outcome"] != Outcome.ANSWERED and row["attempts"] != "0" for row in near.rows())
-    return Finding(
-        (
-            *(
-                Figure(f"{name} notices", noticed_s.get(name), "s", most=_KEEPALIVES[name] * KEEPALIVE_S)
-                for name in watched
-            ),
-            Figure("sent over a good link and not answered", lost, most=0),
-        ),
-        rig.accounts(*vehicles),
-        () if space else (NO_NAMESPACE,),
-    )
+    notices = [
+        Figure(f"{name} notices", noticed_s.get(name), "s", most=_KEEPALIVES[name] * KEEPALIVE_S) for name in watched
+    ]
+    figures = (*notices, Figure("sent over a good link and not answered", lost, most=0))
+    return Finding(accounts, *figures, remarks=namespace_remarks(space))
 
 
+@scenario(
+    9,
+    "flapping",
+    "a link goes down and up every 5 s for a minute, its connections broken or kept",
+    "answers come whenever it is up",
+)
 def flapping(rig: Rig) -> Finding:
     """Switches links on and off every 5 s for a minute, with broken and with kept connections."""
     space = namespace(rig)
-    broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
+    broker = namespace_broker(rig, space)
     rig.worker(broker.url)
     link = rig.link(broker)
     pictures = round(_RATE_HZ * (2 * _FLAPS + 1) * _FLAP_S)
-    options: dict[str, Any] = {"pictures": pictures, "rate_hz": _RATE_HZ, "flags": ("--deadline-ms", "2000")}
-    vehicles = [rig.vehicle(link.url, "broken", **options)]
-    ways: list[tuple[Callable[[], None], Callable[[], None]]] = [
-        (lambda: link.set(LinkSpec(reset_after_s=0)), lambda: link.set(LinkSpec()))
-    ]
+    flags = ("--deadline-ms", "2000")
+    rig.vehicle(link.url, "broken", pictures=pictures, rate_hz=_RATE_HZ, flags=flags)
     if space:
-        vehicles.append(rig.vehicle(broker.url, "kept", wrapper=space.wrapper, **options))
-        ways.append((space.cut, space.mend))
-    rig.wait(lambda: all(vehicle.closed() > _AGAIN for vehicle in vehicles), "frames of every vehicle")
+        rig.vehicle(broker.url, "kept", pictures=pictures, rate_hz=_RATE_HZ, flags=flags, wrapper=space.wrapper)
+    rig.wait_for_frames(rig.vehicles, _AGAIN)
     ups = []
     for _ in range(_FLAPS):
-        for down, _up in ways:
-            down()
+        link.set(LinkSpec(reset_after_s=0))
+        if space:
+            space.cut()
         time.sleep(_FLAP_S)
-        for _down, up in ways:
-            up()
+        link.set(LinkSpec())
+        if space:
+            space.mend()
         began_ns = clock.now_ns()
         time.sleep(_FLAP_S)
         ups.append((began_ns, clock.now_ns()))
-    for vehicle in vehicles:
-        vehicle.end()
+    accounts = rig.end_vehicles()
     figures = []
-    for vehicle in vehicles:
-        counts = _in_each(vehicle, ups)
+    for vehicle in rig.vehicles:
+        answered_ns = [int(row["t_mask_decoded_ns"]) for row in vehicle.rows(Outcome.ANSWERED)]
+        counts = [sum(began_ns <= at_ns < ended_ns for at_ns in answered_ns) for began_ns, ended_ns in ups]
         figures += [
             Figure(f"goodput of a {vehicle.name} link while up", sum(counts) / len(ups) / _FLAP_S, "/s"),
             Figure(f"times a {vehicle.name} link was up without an answer", counts.count(0), most=0),
         ]
-    return Finding(tuple(figures), rig.accounts(*vehicles), () if space else (NO_NAMESPACE,))
-
-
-def namespace(rig: Rig) -> Namespace | None:
-    """Creates a network namespace for a vehicle; returns None if this machine or user cannot."""
-    try:
-        return rig.enter(Namespace(rig.chance))
-    except UnavailableError:
-        return None
+    return Finding(accounts, *figures, remarks=namespace_remarks(space))
 
 
 def _closed_after(rig: Rig, pids: Mapping[str, int]) -> dict[str, float]:
@@ -136,31 +128,5 @@ def _closed_after(rig: Rig, pids: Mapping[str, int]) -> dict[str, float]:
 
 def _answers(vehicle: VehicleProcess, since_ns: int, worker: str = "") -> int:
     """Counts the answered frames that were sent after `since_ns`, by one worker or all."""
-    answered = [
-        row for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED and row["worker"].startswith(worker)
-    ]
-    return sum(int(row["t_sent_ns"]) > since_ns for row in answered)
-
-
-def _in_each(vehicle: VehicleProcess, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Counts the answers in each time span."""
-    came_ns = [int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED]
-    return [sum(began_ns <= at_ns < ended_ns for at_ns in came_ns) for began_ns, ended_ns in spans]
-
-
-SCENARIOS = (
-    Scenario(
-        8,
-        "half-open",
-        "links that swallow all for 35 s: of a busy vehicle, of an idle one, of a worker",
-        "noticed within two keepalives; all go on afterwards",
-        half_open,
-    ),
-    Scenario(
-        9,
-        "flapping",
-        "a link goes down and up every 5 s for a minute, its connections broken or kept",
-        "answers come whenever it is up",
-        flapping,
-    ),
-)
+    answered = vehicle.rows(Outcome.ANSWERED)
+    return sum(int(row["t_sent_ns"]) > since_ns and row["worker"].startswith(worker) for row in answered)

@@ -1,13 +1,13 @@
 """Message faults: repeated, out of order, without acknowledgement, too large."""
 
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.faults.rig.connections import reconnects
 from bench.faults.rig.mqtt_proxy import PUBACK, MqttProxy, Packet
 from bench.faults.rig.rig import Rig
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.scenario import Figure, Finding, scenario
+from bench.harness.environment import free_port
 from bench.link.link import LOOPBACK
 from shared.broker.mosquitto import MosquittoListener, write_config
 from shared.messages.topics import PREFIX
@@ -46,6 +46,12 @@ class Disorder:
         return [*copies, *held]
 
 
+@scenario(
+    13,
+    "repeated",
+    "acknowledgements swallowed, frames sent twice, masks three times, and all of them out of order",
+    "one mask a frame is taken, every other one is counted",
+)
 def repeated(rig: Rig) -> Finding:
     """A proxy drops acknowledgements and closes the connection; then it repeats and swaps all frames and masks."""
     broker = rig.broker()
@@ -71,78 +77,58 @@ def repeated(rig: Rig) -> Finding:
     frames.is_on = masks.is_on = True
     rig.wait_for_frames([vehicle], 2 * _STEP)
     frames.is_on = masks.is_on = False
-    vehicle.finish()
-    accounts = rig.accounts(vehicle)
+    vehicle.wait()
+    accounts = rig.end_vehicles()
     taken = accounts.outcomes[Outcome.ANSWERED]
     return Finding(
-        (
-            Figure("acknowledgements swallowed", len(swallowed)),
-            Figure("frames repeated", frames.repeated),
-            Figure("masks repeated", masks.repeated),
-            Figure("masks delivered", masks.passed),
-            Figure("duplicates removed", accounts.ignored.total()),
-            Figure("masks neither taken nor removed", abs(masks.passed - taken - accounts.ignored.total()), most=0),
-            Figure("frames not answered", accounts.read - taken, most=0),
-        ),
         accounts,
+        Figure("acknowledgements swallowed", len(swallowed)),
+        Figure("frames repeated", frames.repeated),
+        Figure("masks repeated", masks.repeated),
+        Figure("masks delivered", masks.passed),
+        Figure("duplicates removed", accounts.ignored.total()),
+        Figure("masks neither taken nor removed", abs(masks.passed - taken - accounts.ignored.total()), most=0),
+        Figure("frames not answered", accounts.read - taken, most=0),
         broken=() if frames.repeated and masks.repeated else ("nothing was repeated: the fault did not happen",),
     )
 
 
+@scenario(
+    14,
+    "too-large",
+    "every other frame is larger than the broker takes",
+    "refused without a reconnect; the smaller ones flow",
+)
 def too_large(rig: Rig) -> Finding:
     """Every other frame exceeds the broker's limit, with a broker that announces its limit and one that does not."""
     source = rig.pictures(40)
     for picture in rig.pictures(40, *_LARGER).iterdir():
         (source / f"{picture.stem}~larger.png").write_bytes(picture.read_bytes())
-    vehicles, came_again = [], 0
+    came_again = 0
     for name, setting in (("announced", "max_packet_size"), ("not-announced", "message_size_limit")):
         log = rig.folder / f"broker-{name}.log"
         broker = rig.broker(config=_limited(rig.folder / f"broker-{name}.conf", setting), log=log)
         rig.worker(broker.url, f"worker-{name}")
-        vehicle = rig.vehicle(broker.url, name, source=source, flags=("--resize-at", "cloud", "--resize", "stretch"))
-        vehicle.finish()
-        vehicles.append(vehicle)
+        rig.vehicle(broker.url, name, source=source, flags=("--resize-at", "cloud", "--resize", "stretch")).wait()
         came_again += reconnects(log, f"skylane-vehicle-{name}")
-    rows = [row for vehicle in vehicles for row in vehicle.rows()]
-    small = [row for row in rows if int(row["frame_index"]) % 2 == 0]
-    larger = [row for row in rows if int(row["frame_index"]) % 2]
+    small = [row for row in rig.rows() if int(row["frame_index"]) % 2 == 0]
+    larger = [row for row in rig.rows() if int(row["frame_index"]) % 2]
     before = sum(row["reason"].startswith("too_large") and row["attempts"] == "0" for row in larger)
     by_broker = sum(row["reason"].startswith("broker_refused") for row in larger)
     return Finding(
-        (
-            Figure("refused before publishing", before),
-            Figure("refused by a broker", by_broker),
-            Figure("larger frames not refused", len(larger) - before - by_broker, most=0),
-            Figure("smaller frames not answered", sum(row["outcome"] != Outcome.ANSWERED for row in small), most=0),
-            Figure("reconnects", came_again, most=0),
-        ),
-        rig.accounts(*vehicles),
+        rig.end_vehicles(),
+        Figure("refused before publishing", before),
+        Figure("refused by a broker", by_broker),
+        Figure("larger frames not refused", len(larger) - before - by_broker, most=0),
+        Figure("smaller frames not answered", sum(row["outcome"] != Outcome.ANSWERED for row in small), most=0),
+        Figure("reconnects", came_again, most=0),
     )
 
 
 def _limited(path: Path, setting: str) -> Path:
     """Writes a broker configuration with a smaller value of one of its two limits."""
-    with socket.create_server((LOOPBACK, 0)) as free:
-        port = free.getsockname()[1]
-    lines = write_config(path, MosquittoListener(LOOPBACK, port)).read_text(encoding="utf-8").splitlines()
+    listener = MosquittoListener(LOOPBACK, free_port())
+    lines = write_config(path, listener).read_text(encoding="utf-8").splitlines()
     lines = [f"{setting} {_LIMIT_BYTES}" if line.startswith(f"{setting} ") else line for line in lines]
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return path
-
-
-SCENARIOS = (
-    Scenario(
-        13,
-        "repeated",
-        "acknowledgements swallowed, frames sent twice, masks three times, and all of them out of order",
-        "one mask a frame is taken, every other one is counted",
-        repeated,
-    ),
-    Scenario(
-        14,
-        "too-large",
-        "every other frame is larger than the broker takes",
-        "refused without a reconnect; the smaller ones flow",
-        too_large,
-    ),
-)

@@ -1,17 +1,16 @@
 """Faults of links that stay up: the lowest promised bandwidth, packet loss, and delay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.faults.rig.connections import reconnects
-from bench.faults.rig.namespaces import Namespace
+from bench.faults.rig.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
-from bench.faults.rig.vehicle_process import VehicleProcess
-from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
-from bench.faults.scenarios.links import NO_NAMESPACE, namespace
+from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.samples import spread
-from bench.link.link import LOOPBACK, LinkSpec
+from bench.link.link import LinkSpec
+from bench.load.vehicle_process import VehicleProcess
 from shared.broker.broker import Broker
 from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
@@ -31,90 +30,94 @@ _MOST_LATE = 50.0  # Maximum percentage of late frames on a link with a loss of 
 _JUDGED_LOSS = 0.05  # With more loss, TCP alone can exceed the deadline.
 
 
+@scenario(
+    10,
+    "least-bandwidth",
+    f"links of {_MBPS:g} Mbit/s, the least that was promised, and a window full of the largest frames",
+    "frames complete or expire, no reconnect; a larger one is refused at the vehicle",
+)
 def narrow(rig: Rig) -> Finding:
     """Sends a window of the largest frames, and a larger one, over links with exactly the lowest bandwidth."""
     log = rig.folder / "broker.log"
     space, remarks = _narrow_namespace(rig)
-    broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True, log=log)
+    broker = namespace_broker(rig, space, log=log)
     rig.worker(broker.url, height=_HEIGHT, width=_WIDTH)
     source = rig.pictures(_LARGEST_FRAMES, _HEIGHT, _WIDTH)
     for picture in rig.pictures(1, _LARGER * _HEIGHT, _WIDTH).iterdir():
         (source / f"larger-{picture.name}").write_bytes(picture.read_bytes())
     link = rig.link(broker, LinkSpec(bandwidth_mbps=_MBPS))
     flags = ("--min-bandwidth", f"{_MBPS:g}", "--resize-at", "cloud", "--resize", "stretch")
-    vehicles = [rig.vehicle(link.url, "deadline", source=source, flags=(*flags, "--deadline-ms", "20000"))]
+    rig.vehicle(link.url, "deadline", source=source, flags=(*flags, "--deadline-ms", "20000"))
     if space:
         patient = (*flags, "--answer-timeout", f"{_ANSWER_S:g}")
-        vehicles.append(rig.vehicle(broker.url, "patient", source=source, wrapper=space.wrapper, flags=patient))
-    for vehicle in vehicles:
-        vehicle.finish(limit_s=180)
-    rows = [row for vehicle in vehicles for row in vehicle.rows()]
-    took_s = [float(row["total_ms"]) / 1e3 for row in rows if row["outcome"] == Outcome.ANSWERED]
-    given_up = [row for vehicle in vehicles[1:] for row in vehicle.rows() if row["outcome"] == Outcome.LOST]
-    too_large = [row for row in rows if row["reason"].startswith("too_large")]
+        rig.vehicle(broker.url, "patient", source=source, wrapper=space.wrapper, flags=patient)
+    for vehicle in rig.vehicles:
+        vehicle.wait(limit_s=180)
+    accounts, rows = rig.end_vehicles(), rig.rows()
+    took_s = [float(row["total_ms"]) / 1e3 for row in rig.rows(Outcome.ANSWERED)]
+    given_up = [row for vehicle in rig.vehicles[1:] for row in vehicle.rows(Outcome.LOST)]
+    too_large = sum(row["reason"].startswith("too_large") for row in rows)
     return Finding(
-        (
-            Figure("largest frame", max(int(row["bytes_up"]) for row in rows) / 1e6, "MB"),
-            Figure("longest journey", max(took_s, default=None), "s", most=_ANSWER_S),
-            Figure("frames without a deadline given up", len(given_up), most=0),
-            Figure("reconnects", _reconnects(log, vehicles), most=0),
-        ),
-        rig.accounts(*vehicles),
-        remarks,
-        () if len(too_large) == len(vehicles) else (f"{len(too_large)} frames refused as too large, not one each",),
+        accounts,
+        Figure("largest frame", max(int(row["bytes_up"]) for row in rows) / 1e6, "MB"),
+        Figure("longest journey", max(took_s, default=None), "s", most=_ANSWER_S),
+        Figure("frames without a deadline given up", len(given_up), most=0),
+        Figure("reconnects", _reconnects(rig, log), most=0),
+        remarks=remarks,
+        broken=() if too_large == len(rig.vehicles) else (f"{too_large} frames refused as too large, not one each",),
     )
 
 
+@scenario(
+    11,
+    "lossy-links",
+    "2, 5 and 10 % of packets lost, 50 and 300 ms there and back",
+    "frames are answered or expire, no reconnect",
+)
 def lossy(rig: Rig) -> Finding:
     """Runs one vehicle for each of 2, 5 and 10 % packet loss and 50 and 300 ms round trip, all at once."""
     log = rig.folder / "broker.log"
     cells = [(loss, round_trip_s) for loss in _LOSSES for round_trip_s in _ROUND_TRIPS_S]
     spaces = [namespace(rig) for _ in cells]
-    broker = rig.broker(host=spaces[0].outside if spaces[0] else LOOPBACK, open_to_network=True, log=log)
+    broker = namespace_broker(rig, spaces[0], log=log)
     rig.worker(broker.url)
-    vehicles = [_lossy_vehicle(rig, broker, space, *cell) for space, cell in zip(spaces, cells, strict=True)]
-    for vehicle in vehicles:
+    for space, (loss, round_trip_s) in zip(spaces, cells, strict=True):
+        _lossy_vehicle(rig, broker, space, loss, round_trip_s)
+    for vehicle in rig.vehicles:
         vehicle.go()
-    for vehicle in vehicles:
-        vehicle.finish()
-    figures = [figure for vehicle, cell in zip(vehicles, cells, strict=True) for figure in _cell(vehicle, *cell)]
-    return Finding(
-        (*figures, Figure("reconnects", _reconnects(log, vehicles), most=0)),
-        rig.accounts(*vehicles),
-        () if spaces[0] else (NO_NAMESPACE,),
-    )
+    for vehicle in rig.vehicles:
+        vehicle.wait()
+    accounts = rig.end_vehicles()
+    figures = [figure for vehicle, cell in zip(rig.vehicles, cells, strict=True) for figure in _cell(vehicle, *cell)]
+    figures.append(Figure("reconnects", _reconnects(rig, log), most=0))
+    return Finding(accounts, *figures, remarks=namespace_remarks(spaces[0]))
 
 
 def _narrow_namespace(rig: Rig) -> tuple[Namespace | None, tuple[str, ...]]:
     """Creates a network namespace with the lowest bandwidth; returns None and the reason if that is not possible."""
     space = namespace(rig)
-    if space is None:
-        return None, (NO_NAMESPACE,)
     try:
-        space.narrow(_MBPS)
+        if space is not None:
+            space.narrow(_MBPS)
     except UnavailableError as error:
         return None, (f"only over the fault proxy: {error}",)
-    return space, ()
+    return space, namespace_remarks(space)
 
 
-def _lossy_vehicle(
-    rig: Rig, broker: Broker, space: Namespace | None, loss: float, round_trip_s: float
-) -> VehicleProcess:
+def _lossy_vehicle(rig: Rig, broker: Broker, space: Namespace | None, loss: float, round_trip_s: float) -> None:
     """Starts a vehicle behind its own link; it waits for `go()`."""
     if space:
         space.radio.air = Air(round_trip_s / 2, loss)
-        wrapper: Sequence[str] = space.wrapper
         url = broker.url
     else:
-        link = rig.link(broker, LinkSpec(delay_ms=round_trip_s / 2 * 1e3, loss_percent=100 * loss))
-        url, wrapper = link.url, ()
-    return rig.vehicle(
+        url = rig.link(broker, LinkSpec(delay_ms=round_trip_s / 2 * 1e3, loss_percent=100 * loss)).url
+    rig.vehicle(
         url,
         f"loss-{100 * loss:.0f}-{1e3 * round_trip_s:.0f}ms",
         pictures=_LOSSY_FRAMES,
         rate_hz=_LOSSY_HZ,
         flags=("--deadline-ms", str(_DEADLINE_MS)),
-        wrapper=wrapper,
+        wrapper=space.wrapper if space else (),
         waits_for_go=True,
     )
 
@@ -122,31 +125,12 @@ def _lossy_vehicle(
 def _cell(vehicle: VehicleProcess, loss: float, round_trip_s: float) -> Iterator[Figure]:
     """Yields the figures of one combination of loss and round trip."""
     title = f"{loss:.0%} of {1e3 * round_trip_s:.0f} ms:"
-    rows = vehicle.rows()
-    took_ms = [float(row["total_ms"]) for row in rows if row["outcome"] == Outcome.ANSWERED]
-    yield Figure(f"{title} p50", spread(took_ms)["median"] if took_ms else None, "ms", most=_DEADLINE_MS)
-    yield Figure(f"{title} p99", spread(took_ms)["p99"] if took_ms else None, "ms")
+    took_ms = [float(row["total_ms"]) for row in vehicle.rows(Outcome.ANSWERED)]
+    yield Figure(f"{title} p50", spread(took_ms)["median"], "ms", most=_DEADLINE_MS)
+    yield Figure(f"{title} p99", spread(took_ms)["p99"], "ms")
     most = _MOST_LATE if loss <= _JUDGED_LOSS else None
-    yield Figure(f"{title} not answered in time", 100 * (1 - len(took_ms) / len(rows)), "%", most=most)
+    yield Figure(f"{title} not answered in time", 100 * (1 - len(took_ms) / len(vehicle.rows())), "%", most=most)
 
 
-def _reconnects(log: Path, vehicles: Sequence[VehicleProcess]) -> int:
-    return sum(reconnects(log, f"skylane-vehicle-{vehicle.name}") for vehicle in vehicles)
-
-
-SCENARIOS = (
-    Scenario(
-        10,
-        "least-bandwidth",
-        f"links of {_MBPS:g} Mbit/s, the least that was promised, and a window full of the largest frames",
-        "frames complete or expire, no reconnect; a larger one is refused at the vehicle",
-        narrow,
-    ),
-    Scenario(
-        11,
-        "lossy-links",
-        "2, 5 and 10 % of packets lost, 50 and 300 ms there and back",
-        "frames are answered or expire, no reconnect",
-        lossy,
-    ),
-)
+def _reconnects(rig: Rig, log: Path) -> int:
+    return sum(reconnects(log, f"skylane-vehicle-{vehicle.name}") for vehicle in rig.vehicles)

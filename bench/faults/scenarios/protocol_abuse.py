@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.faults.hostile.intruder import CAMERA, Attempt, Intruder, frame, fresh_id
 from bench.faults.rig.connections import established
 from bench.faults.rig.rig import MODEL, Rig, RigError
-from bench.faults.rig.vehicle_process import VehicleError, VehicleProcess
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.scenario import Figure, Finding, scenario
 from bench.link.link import LOOPBACK
+from bench.load.vehicle_process import VehicleError, VehicleProcess
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.frame import Status, unpack_result
@@ -68,6 +68,12 @@ class Visit:
     shares_name: bool  # Whether another process could run with the good vehicle's name.
 
 
+@scenario(
+    17,
+    "manners",
+    "wrong version, wrong model, another's id, a foreign response topic, a taken name: on an open and a secured broker",
+    "denied and counted; nothing leaks; a good vehicle's frames are answered meanwhile",
+)
 def manners(rig: Rig) -> Finding:
     """Runs an intruder without certificate on an open broker, and one with a vehicle's certificate on a secured one."""
     opened = _visit(rig, "open", rig.broker(), None)
@@ -77,19 +83,17 @@ def manners(rig: Rig) -> Finding:
     accounts = rig.accounts(*(visit.good for visit in visits))
     sent = [row for visit in visits for row in visit.good.rows() if row["attempts"] != "0"]
     return Finding(
-        (
-            Figure("rejected by the workers", sum(visit.rejected for visit in visits)),
-            Figure("not rejected", sum(len(visit.not_rejected) for visit in visits), most=0),
-            Figure("denied by the secured broker", secured.denied),
-            Figure("let through", len(secured.passed), most=0),
-            Figure("leaks", secured.leaks, most=0),
-            Figure("connections of the good vehicle lost", sum(visit.has_lost_connection for visit in visits), most=0),
-            Figure("names shared", sum(visit.shares_name for visit in visits), most=0),
-            Figure("sent and not answered", sum(row["outcome"] != Outcome.ANSWERED for row in sent), most=0),
-            Figure("sent twice", accounts.retried),
-            Figure("answers ignored", accounts.ignored.total()),
-        ),
         accounts,
+        Figure("rejected by the workers", sum(visit.rejected for visit in visits)),
+        Figure("not rejected", sum(len(visit.not_rejected) for visit in visits), most=0),
+        Figure("denied by the secured broker", secured.denied),
+        Figure("let through", len(secured.passed), most=0),
+        Figure("leaks", secured.leaks, most=0),
+        Figure("connections of the good vehicle lost", sum(visit.has_lost_connection for visit in visits), most=0),
+        Figure("names shared", sum(visit.shares_name for visit in visits), most=0),
+        Figure("sent and not answered", sum(row["outcome"] != Outcome.ANSWERED for row in sent), most=0),
+        Figure("sent twice", accounts.retried),
+        Figure("answers ignored", accounts.ignored.total()),
         broken=(
             *(f"no worker rejected {what}" for visit in visits for what in visit.not_rejected),
             *(f"the secured broker let {what} through" for what in secured.passed),
@@ -171,14 +175,3 @@ def _certificates(folder: Path) -> Path:
     if done.returncode:
         raise RigError(f"'skylane broker certs' failed: {done.stderr.strip()}")
     return folder
-
-
-SCENARIOS = (
-    Scenario(
-        17,
-        "manners",
-        "wrong version, wrong model, another's id, a foreign response topic, a taken name: on an open and a secured broker",
-        "denied and counted; nothing leaks; a good vehicle's frames are answered meanwhile",
-        manners,
-    ),
-)

@@ -9,25 +9,30 @@ from pathlib import Path
 from bench.faults.rig.rig import Rig, RigError, kill, vehicle_truth
 from bench.faults.rig.small_disk import small_disk
 from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, is_stepped
-from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
 from shared.runlog.run_manifest import read_manifest
 
-_MS = 1e3  # Milliseconds in a second.
 _PICTURES = 600
 _THINK_MS = 40.0  # Time of an answer, so that frames are in flight when the vehicle is killed.
 _DISK_BYTES = 192 << 10
 _LOG_BYTES = 48 << 10  # Maximum file size, if no disk can be mounted.
 _HOUR_S = 3600
-_STEP_MS = _HOUR_S * _MS / 2  # A duration that contains a step is longer than this.
-_DEADLINE_MS = 20_000.0
+_STEP_MS = _HOUR_S * 1e3 / 2  # A duration that contains a step is longer than this.
+_DEADLINE = ("--deadline-ms", "20000")  # If it depended on the wall clock, every frame would expire.
 _AHEAD_S = 7.25  # Advance of the worker's clock, because an offset of zero could be right by chance.
 _SHOWN_S = 60.0  # Time until a process has started and reported its clock.
 _SLACK_MS = 1.0  # Tolerance, because two processes read the wall clock at different times.
 _SIGNED = frozenset({"clock_offset_ms"})  # All other times of a row are durations.
 
 
+@scenario(
+    7,
+    "killed-vehicle",
+    "kill -9 a vehicle with frames in flight, start another beside it",
+    "the rows that were written stay, the open frames are closed as aborted",
+)
 def killed_vehicle(rig: Rig) -> Finding:
     """Kills a vehicle with frames in flight; the next one with a folder next to it closes its log."""
     broker = rig.broker()
@@ -45,17 +50,21 @@ def killed_vehicle(rig: Rig) -> Finding:
     # Masks that were not yet on the disk are lost with the vehicle: only existing ones are checked.
     accounts.add(killed.folder, vehicle_truth(killed.source, only_written=True))
     return Finding(
-        (
-            Figure("open frames at the kill", before),
-            Figure("open rows after the restart", open_frames(killed.folder), most=0),
-            Figure("closed as aborted", accounts.outcomes[Outcome.ABORTED]),
-            Figure("rows lost", max(0, answered - len(killed.rows())), most=0),
-        ),
         accounts,
+        Figure("open frames at the kill", before),
+        Figure("open rows after the restart", open_frames(killed.folder), most=0),
+        Figure("closed as aborted", accounts.outcomes[Outcome.ABORTED]),
+        Figure("rows lost", max(0, answered - len(killed.rows())), most=0),
         broken=() if before else ("no frame was in flight when the vehicle was killed: the fault did not happen",),
     )
 
 
+@scenario(
+    19,
+    "full-disk",
+    "the disk that takes the log has room for some of the rows",
+    "frames are answered all the same; missing rows are counted and reported",
+)
 def full_disk(rig: Rig) -> Finding:
     """A vehicle writes its log to a disk that is too small for all rows."""
     broker = rig.broker()
@@ -70,21 +79,25 @@ def full_disk(rig: Rig) -> Finding:
     read, lost = manifest["frames_read"], manifest["rows_lost"]
     accounts = FrameAccounts(read, abs(read - len(rows) - lost), outcomes=Counter(manifest["outcomes"]))
     broken = [] if lost else ["no row was lost: the disk did not fill"]
-    if not code or f"{lost} rows of" not in vehicle.said:
+    if not code or f"{lost} rows of" not in vehicle.output:
         broken.append(f"the vehicle ended with exit code {code} and did not say how many rows it lost")
     return Finding(
-        (
-            Figure("rows lost", lost),
-            Figure("rows lost and not counted", accounts.unaccounted, most=0),
-            Figure("frames not answered", read - accounts.outcomes[Outcome.ANSWERED], most=0),
-        ),
         accounts,
-        (remark, "its masks were not kept: their labels were not judged"),
-        tuple(broken),
+        Figure("rows lost", lost),
+        Figure("rows lost and not counted", accounts.unaccounted, most=0),
+        Figure("frames not answered", read - accounts.outcomes[Outcome.ANSWERED], most=0),
+        remarks=(remark, "its masks were not kept: their labels were not judged"),
+        broken=broken,
         keeps_masks=False,
     )
 
 
+@scenario(
+    20,
+    "stepped-clock",
+    "the wall clocks of vehicle and worker jump to an hour ahead and an hour behind",
+    "no duration is negative, and the offset between the two clocks stays true to its stated error",
+)
 def stepped_clock(rig: Rig) -> Finding:
     """Steps the wall clocks of vehicle and worker an hour ahead, then an hour back, at different times."""
     if LIBRARY is None:
@@ -93,11 +106,7 @@ def stepped_clock(rig: Rig) -> Finding:
     walls = {node: WallClock(rig.folder / f"wall-clock-{node}") for node in ("vehicle", "worker")}
     # Under libfaketime `time.sleep` fails, so this worker answers at once.
     worker = rig.worker(broker.url, think_ms=0, clock_offset_s=_AHEAD_S, environment=walls["worker"].environment)
-    flags = [
-        "--deadline-ms",
-        f"{_DEADLINE_MS:g}",
-    ]  # A deadline that depended on the wall clock would expire every frame.
-    vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, environment=walls["vehicle"].environment)
+    vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=_DEADLINE, environment=walls["vehicle"].environment)
     steps = [(node, step_s) for step_s in (_HOUR_S, -_HOUR_S) for node in walls]
     blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not is_stepped(pid)]
     for node, step_s in steps:
@@ -107,21 +116,17 @@ def stepped_clock(rig: Rig) -> Finding:
         if abs(walls[node].shown_s() - step_s) > _SHOWN_S:
             raise RigError(f"the {node}'s wall clock was not stepped: libfaketime has no effect")
     rig.wait_for_frames([vehicle], 30)
-    vehicle.end()
-    accounts, rows = rig.accounts(vehicle), vehicle.rows()
-    answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
-    worst_ms, untrue = untrue_offsets(answered, _AHEAD_S * _MS)
+    accounts, answered = rig.end_vehicles(), rig.rows(Outcome.ANSWERED)
+    worst_ms, untrue = untrue_offsets(answered, _AHEAD_S * 1e3)
     return Finding(
-        (
-            Figure("negative durations", sum(negatives(row) for row in rows), most=0),
-            Figure("longest journey", max((float(row["total_ms"]) for row in answered), default=None), "ms", _STEP_MS),
-            Figure("offsets off by more than they say", untrue, most=0),
-            Figure("worst offset error", worst_ms, "ms"),
-            Figure("frames not answered", accounts.unanswered, most=0),
-        ),
         accounts,
-        (f"{len(steps)} steps of up to {2 * _HOUR_S} s",),
-        tuple(f"libfaketime is not in the {node}: its clock was not stepped" for node in blind),
+        Figure("negative durations", sum(negatives(row) for row in rig.rows()), most=0),
+        Figure("longest journey", max((float(row["total_ms"]) for row in answered), default=None), "ms", _STEP_MS),
+        Figure("offsets off by more than they say", untrue, most=0),
+        Figure("worst offset error", worst_ms, "ms"),
+        Figure("frames not answered", accounts.unanswered, most=0),
+        remarks=(f"{len(steps)} steps of up to {2 * _HOUR_S} s",),
+        broken=[f"libfaketime is not in the {node}: its clock was not stepped" for node in blind],
     )
 
 
@@ -133,8 +138,7 @@ def open_frames(run: Path) -> int:
 
 def negatives(row: Mapping[str, str]) -> int:
     """Counts the negative durations of a row."""
-    names = [name for name in row if name.endswith("_ms") and name not in _SIGNED]
-    return sum(row[name].startswith("-") for name in names)
+    return sum(value.startswith("-") for name, value in row.items() if name.endswith("_ms") and name not in _SIGNED)
 
 
 def untrue_offsets(rows: Iterable[Mapping[str, str]], truth_ms: float) -> tuple[float | None, int]:
@@ -162,28 +166,3 @@ def _disk(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
                 raise
             command, which = (prlimit, f"--fsize={_LOG_BYTES}"), f"{error}; files of {_LOG_BYTES >> 10} KiB at most"
         yield command, which
-
-
-SCENARIOS = (
-    Scenario(
-        7,
-        "killed-vehicle",
-        "kill -9 a vehicle with frames in flight, start another beside it",
-        "the rows that were written stay, the open frames are closed as aborted",
-        killed_vehicle,
-    ),
-    Scenario(
-        19,
-        "full-disk",
-        "the disk that takes the log has room for some of the rows",
-        "frames are answered all the same; missing rows are counted and reported",
-        full_disk,
-    ),
-    Scenario(
-        20,
-        "stepped-clock",
-        "the wall clocks of vehicle and worker jump to an hour ahead and an hour behind",
-        "no duration is negative, and the offset between the two clocks stays true to its stated error",
-        stepped_clock,
-    ),
-)

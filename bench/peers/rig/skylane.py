@@ -18,16 +18,14 @@ from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
 from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import RpcReply
+from edge.transports.opening import open_transport
 from edge.transports.protocols.skylane import SkylaneAdapter
-from edge.transports.table import TRANSPORTS
 from edge.transports.transport import Transport
 from shared import clock
 from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
-from shared.registry import load
 from shared.stages import Stage
 from shared.tasks.task import task_named
 
@@ -143,7 +141,7 @@ def _connected(site: GatewayDeployment, name: str, model: str, want: RequestOpti
     vehicle, session = _names()
     where = {"broker": site.broker.url} if name == MQTT else {"worker_addresses": (site.address(name),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": name, **where})
-    transport = load("transport", TRANSPORTS, name)(config, session, TransportEvents())
+    transport = open_transport(config, session)
     client = SkylaneClient(transport, vehicle, session, want)
     if not transport.workers.wait_until_served(PATIENCE_S):
         client.close()

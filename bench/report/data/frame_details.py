@@ -1,8 +1,6 @@
-"""The data of single frames for the page: all stage durations in compact form, and overlay images of a few frames."""
+"""The data of single frames for the page: all stage durations, and overlay images of a few frames."""
 
 import base64
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +14,11 @@ from bench.statistics.bootstrap import Floats
 from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
+from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
-MAX_FRAMES: Final = 150_000  # Frames on the page; more would make it slow to open.
-_SLOWEST_FRAMES: Final = 2_000  # Number of slowest frames that are always kept.
+MAX_FRAMES: Final = 4_000  # Answered frames on the page, and as many others; more points would be slow to draw.
+_SLOWEST_FRAMES: Final = 1_000  # Number of slowest frames that are always kept.
 _IMAGE_WIDTH: Final = 480
 _JPEG_QUALITY: Final = 70
 _MAX_IMAGE_BYTES: Final = 250_000  # Size of all images together.
@@ -28,15 +27,18 @@ _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts
 _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
 
 
-def frames_on_page(
-    frames: pd.DataFrame, max_frames: int = MAX_FRAMES, slowest_frames: int = _SLOWEST_FRAMES
-) -> pd.DataFrame:
-    """Returns the frames for the page: all, or the slowest and an even selection of the others."""
-    if len(frames) <= max_frames:
+def frames_on_page(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frames that the page draws and can open: all, or the slowest and an even selection of the others."""
+    is_answered = frames["outcome"] == Outcome.ANSWERED
+    return pd.concat([_selected(frames[is_answered]), _selected(frames[~is_answered])]).sort_index()
+
+
+def _selected(frames: pd.DataFrame) -> pd.DataFrame:
+    if len(frames) <= MAX_FRAMES:
         return frames
-    slowest = frames["total_ms"].nlargest(slowest_frames).index
-    step = -(-len(frames) // (max_frames - slowest_frames))
-    return frames.loc[frames.index[::step].union(slowest, sort=False)].sort_index()
+    slowest = frames["total_ms"].nlargest(_SLOWEST_FRAMES).index
+    step = -(-len(frames) // (MAX_FRAMES - _SLOWEST_FRAMES))
+    return frames.loc[frames.index[::step].union(slowest, sort=False)]
 
 
 def frame_details(
@@ -44,28 +46,20 @@ def frame_details(
 ) -> dict[str, Any]:
     """Returns the data of a run's frames for report.js.
 
-    The medians of `answered` are shown beside the durations of a frame. `columns` is JSON, compressed by DEFLATE in the
-    zlib format (RFC 1950) and encoded in base64: lists of integers, times in microseconds, `due` in units of 0.1 ms,
-    texts as indices into `words`, null where nothing was measured.
+    The medians of `answered` are shown beside the durations of a frame. `columns` are lists: times in milliseconds, `due`
+    in seconds, None where nothing was measured.
     """
     if frames.empty:
         return {}
-    columns = {name: _integers(column_values(frames, f"{name}_ms") * 1e3) for name in _TIMES}
-    columns |= {name: _integers(column_values(frames, name)) for name in _COUNTS}
-    columns["due"] = _integers(seconds_since(frames, "t_due_ns", start_ns) * 1e4)
-    words = {}
-    for name in _WORDS:
-        codes, texts = pd.factorize(frames[name].fillna("").astype(str))
-        columns[name], words[name] = codes.tolist(), texts.tolist()
-    packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
+    columns: dict[str, list[Any]] = {name: _rounded(column_values(frames, f"{name}_ms"), 3) for name in _TIMES}
+    columns |= {name: _rounded(column_values(frames, name), 0) for name in _COUNTS}
+    columns |= {name: frames[name].fillna("").astype(str).tolist() for name in _WORDS}
     return {
         "vehicle": str(frames["vehicle"].iloc[0]),
         "session": str(frames["session"].iloc[0]),
         "stages": [_stage(str(part)) for part in PARTS],
         "medians": {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS} if len(answered) else {},
-        "count": len(frames),
-        "columns": base64.b64encode(packed).decode(),
-        "words": words,
+        "columns": columns | {"due": _rounded(seconds_since(frames, "t_due_ns", start_ns), 4)},
         "images": {str(sequence): image for sequence, image in images.items()},
     }
 
@@ -108,5 +102,5 @@ def _stage(stage: str) -> dict[str, str]:
     return {"name": stage, "where": node_of(stage), "colour": style.colour, "meaning": style.meaning}
 
 
-def _integers(values: Floats) -> list[int | None]:
-    return [round(value) if np.isfinite(value) else None for value in values.tolist()]
+def _rounded(values: Floats, digits: int) -> list[float | None]:
+    return [round(value, digits or None) if np.isfinite(value) else None for value in values.tolist()]

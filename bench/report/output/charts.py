@@ -2,18 +2,16 @@
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from bench.report.content import Chart, Trace
+from bench.report.content import Chart
 from shared.errors import MissingExtraError, SkylaneError
 
 _WIDTH: Final = 960
-_MAX_FILE_POINTS: Final = 5_000  # Points of a trace in a file; more would only make the file larger.
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _AXIS: Final = {
@@ -75,7 +73,7 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
         raise MissingExtraError("drawing the charts", str(error.name), "figures") from error
     specs = [
         {
-            "fig": _figure(_as_vectors(chart)).to_dict(),
+            "fig": _figure(chart).to_dict(),
             "path": folder / f"{chart.name}.{suffix}",
             "opts": {"format": suffix, "width": _WIDTH, "height": chart.height, "scale": scale},
         }
@@ -100,20 +98,6 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 def find_browser() -> str | None:
     """Returns a Chrome or Chromium on the path; kaleido finds its own downloads itself."""
     return next(filter(None, map(shutil.which, _BROWSERS)), None)
-
-
-def _as_vectors(chart: Chart) -> Chart:
-    """Replaces WebGL traces, which need a graphics card, by vectors and downsamples long ones evenly."""
-    return replace(chart, traces=tuple(map(_vector_trace, chart.traces)))
-
-
-def _vector_trace(trace: Trace) -> Trace:
-    if trace["type"] != "scattergl":
-        return trace
-    step = max(1, -(-len(trace["x"]) // _MAX_FILE_POINTS))
-    return (
-        trace | {"type": "scatter"} | {name: trace[name][::step] for name in ("x", "y", "customdata") if name in trace}
-    )
 
 
 def _figure(chart: Chart) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
 from bench.report.chapters.comparisons.runs import compare_totals
+from bench.report.chapters.run.distribution import describe_stages
 from bench.report.chapters.run.outcomes import outcome_counts
-from bench.report.chapters.run.stage_statistics import describe_stages
 from bench.report.chapters.run.stages import stage_summaries
 from bench.report.data.answered_frames import FrameGroup, answered_frames
 from bench.report.data.report_input import ReportInput

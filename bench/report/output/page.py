@@ -26,8 +26,10 @@ from bench.report.output.number_format import interval, number, text
 from bench.report.output.stage_styles import STAGES
 from bench.statistics.description import IntervalEstimate
 
-# Forbids all requests, even if a log contains HTML. Plotly's WebGL compiles shader code and needs unsafe-eval.
-_POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
+# Forbids all requests, even if a log contains HTML.
+_POLICY: Final = (
+    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; font-src data:"
+)
 _MAX_NORMAL_COLUMNS: Final = 9  # Tables with more columns use a smaller font.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 

@@ -14,32 +14,14 @@
     "#8a9099": "#7d8590", "#c4c9d0": "#3d444d", "#f2f7fc": "#101d2c", "#f0f0f0": "#1a1e24", "#fffaf0": "#241d10",
     "#d4d4d4": "#57606a", "#4d4d4d": "#8b949e", "#000000": "#e6edf3", "rgba(255,255,255,0.8)": "rgba(13,17,23,0.8)",
   };
-  let table = null; // Decoded columns of the frames.
   let opener = null; // The element that had the focus before a frame was opened.
 
-  // Without WebGL, points are drawn as vectors; more of them would make the page slow.
-  const MAX_VECTORS = 4000;
   const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
-  const hasWebgl = Boolean(document.createElement("canvas").getContext("webgl"));
 
   function decodeArray(column) {
     if (!column || !column.bdata) return column;
     const bytes = Uint8Array.from(atob(column.bdata), (letter) => letter.charCodeAt(0));
     return new ARRAYS[column.dtype](bytes.buffer);
-  }
-
-  function asVectors(plot, trace) {
-    if (trace.type !== "scattergl") return trace;
-    const columns = Object.fromEntries(["x", "y", "customdata", "text"].map((name) => [name, decodeArray(trace[name])]));
-    const step = Math.ceil(columns.x.length / MAX_VECTORS);
-    if (step > 1) {
-      const caption = document.getElementById(`caption-${nameOf(plot)}`);
-      caption.append(` This browser has no WebGL: only one point in ${step} of ${trace.name} is drawn.`);
-    }
-    for (const [name, column] of Object.entries(columns)) {
-      if (column && typeof column !== "string") columns[name] = Array.from(column).filter((_, index) => index % step === 0);
-    }
-    return { ...trace, ...columns, type: "scatter" };
   }
 
   const nameOf = (plot) => plot.id.slice("plot-".length);
@@ -55,8 +37,7 @@
   function draw(plot) {
     const name = nameOf(plot);
     const figure = read(`chart-${name}`);
-    let traces = hasWebgl ? figure.data : figure.data.map((trace) => asVectors(plot, trace));
-    let layout = figure.layout;
+    let { data: traces, layout } = figure;
     if (dark.matches) [traces, layout] = [recoloured(traces), recoloured(layout)];
     const isNarrow = plot.clientWidth < NARROW;
     const listed = layout.showlegend === false ? [] : traces.filter((trace) => trace.name && trace.showlegend !== false);
@@ -193,11 +174,6 @@
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
 
-  async function unpack() {
-    const columns = JSON.parse(new TextDecoder().decode(await inflate(frames.columns)));
-    return { columns, rows: new Map(columns.sequence.map((sequence, row) => [sequence, row])) };
-  }
-
   function element(tag, text, attributes = {}) {
     const made = document.createElement(tag);
     if (text) made.textContent = text;
@@ -205,11 +181,9 @@
     return made;
   }
 
-  async function open(sequence) {
-    if (!frames.columns) return;
-    table = table || await unpack();
-    const row = table.rows.get(sequence);
-    if (row === undefined) return;
+  function open(sequence) {
+    const row = frames.columns?.sequence.indexOf(sequence) ?? -1;
+    if (row < 0) return;
     if (panel.hidden) opener = document.activeElement;
     panel.replaceChildren(...contents(sequence, row));
     panel.hidden = false;
@@ -223,26 +197,24 @@
   }
 
   function contents(sequence, row) {
-    const value = (name) => table.columns[name][row];
-    const word = (name) => frames.words[name][value(name)];
-    const ms = (name) => value(name) === null ? null : value(name) / 1000;
+    const value = (name) => frames.columns[name][row];
     const shown = (number) => number === null ? "–" : `${number.toFixed(3)} ms`;
     const button = element("button", "Close", { type: "button", class: "close" });
     button.addEventListener("click", close);
-    const parts = [button, element("h3", `${frames.vehicle} ${word("camera")} #${sequence}`)];
-    const reason = word("reason") ? `: ${word("reason")}` : "";
-    parts.push(element("p", `${word("outcome")}${reason}; total ${shown(ms("total"))}`, { class: "fact" }));
+    const parts = [button, element("h3", `${frames.vehicle} ${value("camera")} #${sequence}`)];
+    const reason = value("reason") ? `: ${value("reason")}` : "";
+    parts.push(element("p", `${value("outcome")}${reason}; total ${shown(value("total"))}`, { class: "fact" }));
     const image = frames.images[sequence];
     if (image) parts.push(element("img", "", { src: image, alt: "The frame with the model's result" }));
-    const known = frames.stages.filter((stage) => ms(stage.name) !== null);
-    if (known.length) parts.push(stages(known, ms));
-    const how = word("engine") ? ` with ${word("engine")}, version ${word("model_version")},` : "";
+    const known = frames.stages.filter((stage) => value(stage.name) !== null);
+    if (known.length) parts.push(stages(known, value));
+    const how = value("engine") ? ` with ${value("engine")}, version ${value("model_version")},` : "";
     const facts = [
       `frame ${value("frame_index")} of the source`,
-      value("due") === null ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
-      ms("uplink") === null ? "" : `uplink ${shown(ms("uplink"))}, downlink ${shown(ms("downlink"))}, each ± ${shown(ms("clock_error"))}`,
-      word("worker") ? `by ${word("worker")}${how} in a batch of ${value("batch_size")}` : "",
-      `${value("bytes_up").toLocaleString("en")} bytes up, ${value("bytes_down").toLocaleString("en")} down`,
+      value("due") === null ? "" : `due at ${value("due").toFixed(3)} s`,
+      value("uplink") === null ? "" : `uplink ${shown(value("uplink"))}, downlink ${shown(value("downlink"))}, each ± ${shown(value("clock_error"))}`,
+      value("worker") ? `by ${value("worker")}${how} in a batch of ${value("batch_size")}` : "",
+      `${(value("bytes_up") ?? 0).toLocaleString("en")} bytes up, ${(value("bytes_down") ?? 0).toLocaleString("en")} down`,
       value("attempts") > 1 ? `sent ${value("attempts")} times` : "",
       `session ${frames.session}`,
     ];
@@ -250,18 +222,18 @@
     return parts;
   }
 
-  function stages(known, ms) {
-    const longest = Math.max(...known.map((stage) => ms(stage.name)), 0.001);
+  function stages(known, value) {
+    const longest = Math.max(...known.map((stage) => value(stage.name)), 0.001);
     const body = element("tbody");
     for (const stage of known) {
       const line = element("tr", "", { title: `the frame ${stage.meaning}` });
       const name = element("th", stage.name, { scope: "row" });
       name.prepend(element("span", "", { class: `swatch swatch-${stage.name}`, "aria-hidden": "true" }));
       const track = element("td", "", { class: "track" });
-      track.append(element("i", "", { class: `swatch-${stage.name}`, style: `width:${100 * ms(stage.name) / longest}%` }));
+      track.append(element("i", "", { class: `swatch-${stage.name}`, style: `width:${100 * value(stage.name) / longest}%` }));
       const median = frames.medians[stage.name];
       const over = median === undefined ? "" : `median ${median.toFixed(3)}`;
-      line.append(name, track, element("td", `${ms(stage.name).toFixed(3)} ms`, { class: "number" }), element("td", over, { class: "number median" }));
+      line.append(name, track, element("td", `${value(stage.name).toFixed(3)} ms`, { class: "number" }), element("td", over, { class: "number median" }));
       body.append(line);
     }
     const made = element("table");

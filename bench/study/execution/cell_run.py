@@ -38,24 +38,14 @@ class RunPart:
 class RunResult:
     """The result of a run: its row in the table of runs, its parts, and the steps of a capacity search."""
 
-    row: Mapping[str, Any]
+    row: dict[str, Any]
     parts: tuple[RunPart, ...] = ()
-    steps: tuple[Mapping[str, Any], ...] = ()
+    steps: tuple[dict[str, Any], ...] = ()
 
     @property
     def state(self) -> str:
         """Done, failed or skipped."""
         return str(self.row["state"])
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the content of `result.json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "RunResult":
-        """Reads the output of `to_json`."""
-        parts = tuple(RunPart(**part) for part in document["parts"])
-        return cls(dict(document["row"]), parts, tuple(document["steps"]))
 
 
 def run_cell(

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.study.execution.cell_run import DONE, RunResult
-from bench.study.execution.runner import PlannedRun
+from bench.study.plan.run_order import PlannedRun
 from bench.study.results.validity import INVALID
 
 _ESTIMATE_PERIOD_S = 30 * 86_400.0  # Includes all runs in the estimate; a run can be longer than rich's default period.

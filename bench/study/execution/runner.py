@@ -6,14 +6,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, RunResult, run_cell
 from bench.study.execution.session import Session
-from bench.study.plan.cell import StudyCell, WorkerSetup
-from bench.study.plan.run_order import ordered_groups, run_seed
+from bench.study.plan.cell import WorkerSetup
+from bench.study.plan.run_order import PlannedRun, ordered_groups, run_seed
 from bench.study.plan.scenarios import SCENARIOS
 from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.results.folder import StudyFolder
@@ -35,20 +35,11 @@ for device in sys.argv[1:]:
 class ProgressListener(Protocol):
     """Receives the progress of a study."""
 
-    def run_started(self, run: "PlannedRun", step: str) -> None:
+    def run_started(self, run: PlannedRun, step: str) -> None:
         """A run, or a step of it, has started."""
 
-    def run_finished(self, run: "PlannedRun", result: RunResult) -> None:
+    def run_finished(self, run: PlannedRun, result: RunResult) -> None:
         """A run has ended, and its result is saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """A cell and one of its repetitions; `order` is the position in the study, starting at 1."""
-
-    order: int
-    cell: StudyCell
-    repetition: int
 
 
 SessionOpener = Callable[[WorkerSetup], AbstractContextManager[Session]]
@@ -61,13 +52,7 @@ class StudyRunner:
         self.plan = plan
         self.folder = folder
         self._seed = seed
-        self._groups: list[tuple[WorkerSetup, list[PlannedRun]]] = []
-        order = 0
-        for group in ordered_groups(cells(plan), plan.repetitions, seed):
-            self._groups.append((group.setup, []))
-            for cell in group.cells:
-                order += 1
-                self._groups[-1][1].append(PlannedRun(order, cell, group.repetition))
+        self._groups = ordered_groups(cells(plan), plan.repetitions, seed)
 
     @property
     def planned(self) -> list[PlannedRun]:

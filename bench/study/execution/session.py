@@ -119,7 +119,7 @@ class ProcessSession:
             flags = _transport_flags(cell.transport, addresses)
             flags += ["--model", self._card.name, "--codec", codec, "--loop", "--frames", str(load.frames)]
             flags += ["--resize-at", cell.resize_at or scenario.resize_at]
-            flags += ["--sink", MASK_SINK] if self._plan.accuracy else ["--no-sinks"]
+            flags += ["--sink", MASK_SINK] if self._plan.accuracy else []
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from bench.link.link import PROFILES, LinkSpec
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
@@ -106,7 +106,6 @@ WorkerCount = Annotated[int, Field(ge=1, le=32)]
 FrameCount = Annotated[int, Field(ge=1, le=10_000_000)]
 LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
-OptionalValues = Annotated[Annotated[tuple[T, ...], Field(min_length=1)] | None, BeforeValidator(_listed)]
 
 
 class Axes(Section):
@@ -129,28 +128,16 @@ class Axes(Section):
     link: OneOrMore[LinkValue] = (NamedLink(name="none"),)
 
 
-class Combination(Section):
-    """OneOrMore of some axes, which `exclude` removes and `include` adds."""
-
-    model: OptionalValues[ModelName] = None
-    engine: OptionalValues[EngineName] = None
-    format: OptionalValues[FormatName] = None
-    precision: OptionalValues[PrecisionName] = None
-    device: OptionalValues[DeviceName] = None
-    transport: OptionalValues[TransportName] = None
-    codec: OptionalValues[CodecName] = None
-    resolution: OptionalValues[Resolution] = None
-    resize_at: OptionalValues[NodeName] = None
-    batch: OptionalValues[BatchSize] = None
-    scenario: OptionalValues[ScenarioName] = None
-    vehicles: OptionalValues[VehicleCount] = None
-    workers: OptionalValues[WorkerCount] = None
-    frames: OptionalValues[FrameCount] = None
-    link: OptionalValues[LinkValue] = None
+class Combination(Axes):
+    """Values of some axes, which `exclude` removes and `include` adds; the other axes are not part of it."""
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """Returns the given axes with their values."""
-        return {axis: values for axis in AXES if (values := getattr(self, axis)) is not None}
+        return {axis: getattr(self, axis) for axis in AXES if axis in self.model_fields_set}
+
+    @model_serializer(mode="wrap")
+    def _only_given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {axis: values for axis, values in serialize(self).items() if axis in self.model_fields_set}
 
 
 AXES = tuple(Axes.model_fields)

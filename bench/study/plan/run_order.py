@@ -9,33 +9,37 @@ alike. Because repetitions never share a worker process, their spread includes t
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from bench.study.plan.cell import StudyCell, WorkerSetup
 
 
 @dataclass(frozen=True, slots=True)
-class SetupGroup:
-    """Cells of one setup that are run with the same worker processes, once each."""
+class PlannedRun:
+    """A cell and one of its repetitions; `order` is the position in the study, starting at 1."""
 
-    repetition: int  # Starts at 1.
-    setup: WorkerSetup
-    cells: tuple[StudyCell, ...]
+    order: int
+    cell: StudyCell
+    repetition: int
 
 
-def ordered_groups(cells: Sequence[StudyCell], repetitions: int, seed: int) -> tuple[SetupGroup, ...]:
-    """Returns all runs of a study in the random order determined by `seed`."""
-    ordered = []
+def ordered_groups(
+    cells: Sequence[StudyCell], repetitions: int, seed: int
+) -> list[tuple[WorkerSetup, list[PlannedRun]]]:
+    """Returns all runs of a study in the random order determined by `seed`, grouped by the workers that they share."""
+    groups = []
+    positions = count(1)
     for repetition in range(1, repetitions + 1):
         generator = random.Random(f"{seed}/{repetition}")
         by_setup: dict[WorkerSetup, list[StudyCell]] = {}
         for cell in cells:
             by_setup.setdefault(cell.setup, []).append(cell)
-        groups = list(by_setup.items())
-        generator.shuffle(groups)
-        for setup, members in groups:
+        block = list(by_setup.items())
+        generator.shuffle(block)
+        for setup, members in block:
             generator.shuffle(members)
-            ordered.append(SetupGroup(repetition, setup, tuple(members)))
-    return tuple(ordered)
+            groups.append((setup, [PlannedRun(next(positions), cell, repetition) for cell in members]))
+    return groups
 
 
 def run_seed(seed: int, cell: str, repetition: int) -> int:

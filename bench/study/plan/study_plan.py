@@ -72,7 +72,7 @@ def read_plan(path: Path, models: Path) -> StudyPlan:
     known = model_names(models)
     given = [("axes", plan.axes.model)]
     for key, combinations in (("exclude", plan.exclude), ("include", plan.include)):
-        given += [(f"{key}.{number}", each.model or ()) for number, each in enumerate(combinations)]
+        given += [(f"{key}.{number}", each.given().get("model", ())) for number, each in enumerate(combinations)]
     for key, names in given:
         for name in names:
             if name not in known:

@@ -1,12 +1,12 @@
 """The folder of a study: plan, manifest, runs and results, from which an interrupted study is resumed."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from bench.study.execution.cell_run import RunResult
@@ -98,10 +98,10 @@ class StudyFolder:
         """
         path = self.run_folder(cell, repetition) / RESULT_NAME
         try:
-            return RunResult.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return msgspec.json.decode(path.read_bytes(), type=RunResult)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, msgspec.MsgspecError) as error:
             raise StudyError(f"{path} cannot be read ({error}): remove it to repeat the run") from error
 
     def save_result(self, cell: StudyCell, repetition: int, result: RunResult) -> None:
@@ -114,8 +114,8 @@ class StudyFolder:
         draft = path.with_name(f"{RESULT_NAME}.new")
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump(result.to_json(), file, indent=2)
+            with draft.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(result), indent=2))
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)

@@ -41,7 +41,5 @@ def final_manifest(manifest: dict[str, Any], results: Iterable[RunResult], state
 
 def state_counts(results: Iterable[RunResult]) -> dict[str, int]:
     """Returns the number of runs in each final state."""
-    counts = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
-    for result in results:
-        counts[result.state] += 1
-    return counts
+    states = [result.state for result in results]
+    return {state: states.count(state) for state in (DONE, SKIPPED, FAILED)}

@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
@@ -22,13 +21,6 @@ _MIN_TOKEN_CHARACTERS = 16  # Shorter tokens can be guessed.
 
 class TokensError(SkylaneError):
     """A token that is too short, or a token file that cannot be used."""
-
-
-class CallerIdentity(NamedTuple):
-    """The sender of a call."""
-
-    name: str  # The name under which its calls are accounted.
-    address: str  # The address of its peer, without the port.
 
 
 class Authenticator:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
+from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS, SizeBudget, Tensor
 from cloud.gateway.submission import Answered, GatewayFrontend
 from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
@@ -28,12 +29,6 @@ from shared.messages.model_card import ModelCard
 from shared.messages.topics import sanitize_name
 from shared.stages import CLOUD_STAGES, durations_ns, stage_times
 from shared.tasks.task import task_named
-
-INPUT = "input"
-IMAGES = "image_bytes"
-RESULTS = "result_bytes"
-
-Tensor = npt.NDArray[Any] | Sequence[Buffer]  # Numbers, or byte strings.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,10 @@ class PendingInference:
             if answer.message.status is not Status.ANSWERED:
                 raise ApiError.from_status(answer.message.status, answer.message.reason)
         card = self._answering_card(answers)
-        self._check_size(answers)
+        budget = SizeBudget(self.max_reply_bytes)  # Checked before the results are joined.
+        for answer in answers:
+            outputs_of_image = answer.outputs or {}
+            budget.charge(len(answer.message.data) + sum(outputs_of_image[head].nbytes for head in self.heads))
         if not self.heads:
             results = [answer.message.data for answer in answers]
             return InferenceReply(card, {RESULTS: results}, replace(first, data=b""))
@@ -117,13 +115,6 @@ class PendingInference:
         if lacks or len(versions) > 1:
             raise ApiError(ErrorCode.BUSY, f"the version of {self.card.name} changed during the call: call again")
         return self.submission.card(self.card.name, answers[0].message.model_version)
-
-    def _check_size(self, answers: Sequence[Answered]) -> None:
-        """Checks the total size of the results before they are joined."""
-        outputs = (answer.outputs[head] for answer in answers if answer.outputs is not None for head in self.heads)
-        size = sum(values.nbytes for values in outputs) + sum(len(answer.message.data) for answer in answers)
-        if size > self.max_reply_bytes:
-            raise response_too_large(size, self.max_reply_bytes)
 
 
 def start_inference(submission: GatewayFrontend, call: InferenceCall) -> PendingInference:
@@ -155,14 +146,6 @@ def start_inference(submission: GatewayFrontend, call: InferenceCall) -> Pending
     )
     return PendingInference(
         submission, card, heads, futures, origin.max_reply_bytes, is_vehicle=origin.frame is not None
-    )
-
-
-def response_too_large(size: int, max_bytes: int) -> ApiError:
-    """Returns the error for a response that would be larger than allowed."""
-    return ApiError(
-        ErrorCode.UNPROCESSABLE,
-        f"a response of {size} bytes exceeds the limit of {max_bytes}: request fewer outputs or images",
     )
 
 

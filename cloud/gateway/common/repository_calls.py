@@ -5,7 +5,6 @@ from concurrent.futures import Future
 from secrets import token_hex
 from typing import Any
 
-from cloud.gateway.common.auth import CallerIdentity
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.context import WorkerContext
 from shared.logs import RateLimitedLogger, get_logger
@@ -33,8 +32,8 @@ def index(entries: tuple[ModelEntry, ...], *, only_ready: bool) -> list[dict[str
     ]
 
 
-def send_request(worker: WorkerContext, caller: CallerIdentity, verb: Verb, model: str = "") -> Future[ControlReply]:
-    """Sends a request to the worker's control; `check_reply` reads its reply.
+def send_request(worker: WorkerContext, caller: str, address: str, verb: Verb, model: str = "") -> Future[ControlReply]:
+    """Sends the request of a caller, who has an address, to the worker's control; `check_reply` reads the reply.
 
     Raises:
         ApiError: the worker accepts no control requests, or none of this caller, or the model's name is invalid.
@@ -43,10 +42,8 @@ def send_request(worker: WorkerContext, caller: CallerIdentity, verb: Verb, mode
         raise ApiError(ErrorCode.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
     authenticator = worker.authenticator
     if verb is not Verb.LIST:
-        if not authenticator.requires_token and not is_loopback(caller.address):
-            _LOG.warning(
-                caller.address, "control request refused", verb=verb.value, model=model, address=caller.address
-            )
+        if not authenticator.requires_token and not is_loopback(address):
+            _LOG.warning(address, "control request refused", verb=verb.value, model=model, address=address)
             raise ApiError(
                 ErrorCode.FORBIDDEN,
                 "models can be loaded and unloaded from the worker's own machine only, or with a token: "
@@ -55,11 +52,9 @@ def send_request(worker: WorkerContext, caller: CallerIdentity, verb: Verb, mode
         with converting_errors(ErrorCode.INVALID):
             validate_name("model", model)
         # Without --operator, the broker's ACL decides over MQTT; here a vehicle's own token is not enough.
-        if not worker.control.operators and authenticator.owns_token(caller.name):
-            raise ApiError(
-                ErrorCode.FORBIDDEN, f"{caller.name} is not an operator of this worker: add it with --operator"
-            )
-    operator = caller.name if authenticator.requires_token else _NO_OPERATOR
+        if not worker.control.operators and authenticator.owns_token(caller):
+            raise ApiError(ErrorCode.FORBIDDEN, f"{caller} is not an operator of this worker: add it with --operator")
+    operator = caller if authenticator.requires_token else _NO_OPERATOR
     return worker.control.ask(ControlRequest(operator, token_hex(8), verb, model))
 
 
@@ -78,8 +73,10 @@ def check_parameters(parameters: Any) -> None:
     """Checks that a load or unload request has no parameters that the worker does not support.
 
     Raises:
-        ApiError: there is another parameter than `unload_dependents`, or this is not a mapping.
+        ApiError: there is another parameter than `unload_dependents`, or this is neither a mapping nor None.
     """
+    if parameters is None:
+        return
     if not isinstance(parameters, Mapping):
         raise InvalidError(f"parameters are {str(parameters)[:40]!r}: send an object, or omit them")
     if unknown := [name for name in parameters if name != "unload_dependents"]:

@@ -1,19 +1,19 @@
 """`POST /api/detect`: runs a model on one image, for people, scripts and browsers."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import numpy as np
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
-from cloud.gateway.common.inference import RESULTS, InferenceReply, PendingInference, stages_ms
+from cloud.gateway.common.inference import InferenceReply, PendingInference, stages_ms
+from cloud.gateway.common.tensors import RESULTS
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect.image_folder import read_image
 from cloud.gateway.detect.response import DetectAnswer, build_response
-from cloud.gateway.http.call import HttpCall, read_call, respond, run_sized, wait_for
-from cloud.gateway.http.concurrency_limit import CallSlot
-from cloud.gateway.http.json_reader import read_object
+from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.gateway.http.multipart import parse_form
 from shared import clock
 from shared.imaging import geometry, image_codecs
@@ -43,85 +43,72 @@ _OPACITY = 0.5  # Opacity of a mask drawn on its image.
 _JPEG_QUALITY = 90
 _DECODED_RATIO = 10  # Rough ratio of a decoded image's size to that of its file.
 _WORK_BYTES_PER_PIXEL = 9  # Memory for the image, the decoder's copy, and the copy that is drawn on.
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off", "")
+_BINARY_SCHEMA: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_IMAGE_CONTENT = dict.fromkeys(_IMAGE_CODECS, _BINARY_SCHEMA)
 
-_PATH_SCHEMA: dict[str, Any] = {"type": "string", "description": "Path of an image in the worker's image folder"}
-_OUTPUT_SCHEMA: dict[str, Any] = {"type": "integer", "enum": [0, 1], "description": "1: return the annotated image"}
-_FILE_SCHEMA: dict[str, Any] = {"type": "string", "format": "binary"}
-_IMAGE_CONTENT = {media_type: {"schema": _FILE_SCHEMA} for media_type in _IMAGE_CODECS}
-_BY_PATH: dict[str, Any] = {
-    "schema": {"type": "object", "properties": {"path": _PATH_SCHEMA, "output": _OUTPUT_SCHEMA}, "required": ["path"]}
-}
+routes = APIRouter(prefix="/api", tags=["detect"])
+
+
+class _ImagePath(BaseModel):
+    """The path of an image, in JSON or in a form."""
+
+    path: str = Field("", description="Path of an image in the worker's image folder")
+    output: Annotated[bool, BeforeValidator(lambda given: given or False)] = Field(
+        default=False, description="1: return the annotated image"
+    )
+
+
+class _Upload(_ImagePath):
+    """An image, or the path of one, in a form with files."""
+
+    file: bytes = Field(b"", description="A JPEG or PNG")
+
+
 _BODY: dict[str, Any] = {
     "required": True,
     "content": {
-        _FORM: {
-            "schema": {
-                "type": "object",
-                "properties": {
-                    "file": {**_FILE_SCHEMA, "description": "A JPEG or PNG"},
-                    "path": _PATH_SCHEMA,
-                    "output": _OUTPUT_SCHEMA,
-                },
-            }
-        },
-        _JSON: _BY_PATH,
-        _URLENCODED: _BY_PATH,
+        _FORM: {"schema": _Upload.model_json_schema()},
+        **{media_type: {"schema": _ImagePath.model_json_schema()} for media_type in (_JSON, _URLENCODED)},
         **_IMAGE_CONTENT,
     },
 }
 
 
-class _DetectRequest(NamedTuple):
-    """The content of a request body: an uploaded image, or the path of one."""
-
-    image: bytes | None = None
-    path: str | None = None
-    is_annotated: bool = False
-
-
-def router(worker: WorkerContext) -> APIRouter:
-    """Creates the route `/api/detect`."""
-    routes = APIRouter(prefix="/api", tags=["detect"])
-
-    @routes.post(
-        "/detect",
-        summary="Run a model on one image",
-        openapi_extra={"requestBody": _BODY},
-        response_model=DetectAnswer,
-        responses={200: {"content": _IMAGE_CONTENT}},
-    )
-    async def detect(
-        request: Request,
-        model: Annotated[str | None, Query(description="[the first one served]")] = None,
-        version: Annotated[str | None, Query(description="[the current one]")] = None,
-        output: Annotated[bool, Query(description="Return the annotated image")] = False,  # noqa: FBT002  A query.
-    ) -> Response:
-        call = await read_call(request, worker)
-        slot = CallSlot.of(request.scope)
-        card = _card(worker, model, version)
-        body = await run_sized(_read_body, call, size=len(call.body))
-        data = await run_sized(_image_data, worker, body, size=1 << 20 if body.image is None else len(body.image))
-        slot.hold(_WORK_BYTES_PER_PIXEL * _pixel_count(data))
-        image = await run_sized(_decode, worker, data, size=_DECODED_RATIO * len(data))
-        pending = await run_sized(_start, worker, call, card, image, size=image.nbytes)
-        prepared_ms = (clock.now_ns() - call.received_ns) / 1e6
-        reply = await wait_for(pending, request)
-        media_type = _accepted_image_type(call)
-        result = _decode_result(reply)
-        annotated = None
-        if media_type or output or body.is_annotated:
-            drawn_bytes = round(image.nbytes * _drawing_scale(image, result) ** 2)
-            slot.hold(_WORK_BYTES_PER_PIXEL * (drawn_bytes - image.nbytes) // 3)
-            annotated = await run_sized(_annotate, image, reply, result, media_type or "image/jpeg", size=drawn_bytes)
-        if media_type and annotated is not None:
-            return await respond(call, annotated, media_type, reply)
-        times_ms = _times_ms(call, reply, prepared_ms)
-        response = await run_sized(_write_json, reply, result, times_ms, annotated, size=image.nbytes)
-        return await respond(call, response, _JSON, reply)
-
-    return routes
+@routes.post(
+    "/detect",
+    openapi_extra={"requestBody": _BODY},
+    response_model=DetectAnswer,
+    responses={200: {"content": _IMAGE_CONTENT}},
+)
+async def detect(
+    call: Call,
+    model: Annotated[str | None, Query(description="[the first one served]")] = None,
+    version: Annotated[str | None, Query(description="[the current one]")] = None,
+    output: Annotated[bool, Query(description="Return the annotated image")] = False,  # noqa: FBT002  A query.
+) -> Response:
+    """Runs a model on one image."""
+    card = _card(call.worker, model, version)
+    upload = await run_sized(_read_body, call, size=len(call.body))
+    data = await run_sized(_image_data, call.worker, upload, size=len(upload.file) or 1 << 20)
+    call.slot.hold(_WORK_BYTES_PER_PIXEL * _pixel_count(data))
+    image = await run_sized(_decode, call.worker, data, size=_DECODED_RATIO * len(data))
+    pending = await run_sized(_start, call, card, image, size=image.nbytes)
+    prepared_ms = (clock.now_ns() - call.received_ns) / 1e6
+    reply = await wait_for(call, pending)
+    media_type = _accepted_image_type(call)
+    result = _decode_result(reply)
+    annotated = None
+    if media_type or output or upload.output:
+        drawn_bytes = round(image.nbytes * _drawing_scale(image, result) ** 2)
+        call.slot.hold(_WORK_BYTES_PER_PIXEL * (drawn_bytes - image.nbytes) // 3)
+        annotated = await run_sized(_annotate, image, reply, result, media_type or "image/jpeg", size=drawn_bytes)
+    if media_type and annotated is not None:
+        return await respond(call, annotated, media_type, reply)
+    # The duration of decoding and scaling, of each stage in the worker, and in total since the body was received.
+    total_ms = (clock.now_ns() - call.received_ns) / 1e6
+    times_ms = {"prepared": prepared_ms, **stages_ms(reply.first), "total": total_ms}
+    response = await run_sized(_write_json, reply, result, times_ms, annotated, size=image.nbytes)
+    return await respond(call, response, _JSON, reply)
 
 
 def _card(worker: WorkerContext, model: str | None, version: str | None) -> ModelCard:
@@ -133,58 +120,44 @@ def _card(worker: WorkerContext, model: str | None, version: str | None) -> Mode
     return worker.submission.card(model, version)
 
 
-def _read_body(call: HttpCall) -> _DetectRequest:
+def _read_body(call: HttpCall) -> _Upload:
     """Reads the body according to its content type."""
     content_type = call.content_type
     if content_type in _IMAGE_CODECS:
-        return _DetectRequest(call.body)
-    if content_type == _FORM:
-        form = parse_form(call.body, call.headers["content-type"])
-        fields = {field.name: field.data.decode("utf-8", "replace") for field in form if field.name != "file"}
-        image = next((field.data for field in form if field.name == "file"), None)
-        path = fields.get("path")
-        is_annotated = _parse_flag(fields.get("output", ""))
-        if (image is None) == (path is None):
-            raise InvalidError(
-                "the form needs exactly one of the fields file (an uploaded image) and path (an image of the worker)"
-            )
-        return _DetectRequest(image, path, is_annotated)
-    if content_type not in (_JSON, _URLENCODED):
+        return _Upload.model_validate({"file": call.body})
+    if content_type not in (_FORM, _JSON, _URLENCODED):
         raise ApiError(
             ErrorCode.UNSUPPORTED, f"a body of type {content_type[:80] or 'none'}: {_HINT}, or {_JSON} with a path"
         )
-    if len(call.body) > MAX_FIELDS_BYTES:
+    if content_type != _FORM and len(call.body) > MAX_FIELDS_BYTES:
         raise ApiError(
             ErrorCode.TOO_LARGE,
             f"{len(call.body)} bytes of {content_type} for a path, at most {MAX_FIELDS_BYTES} are accepted: {_HINT}",
         )
-    fields = read_object(call.body) if content_type == _JSON else _read_urlencoded(call.body)
-    path = fields.get("path")
-    if not isinstance(path, str):
-        raise InvalidError(f'a body of {content_type} without a path ({{"path": "left/0001.jpg"}}): {_HINT}')
-    return _DetectRequest(None, path, _parse_flag(fields.get("output", 0)))
-
-
-def _read_urlencoded(body: bytes) -> dict[str, Any]:
     try:
-        values = parse_qs(body.decode(), max_num_fields=MAX_URLENCODED_FIELDS)
+        if content_type == _FORM:
+            form = parse_form(call.body, call.headers["content-type"])
+            texts = {name: data.decode("utf-8", "replace") for name, data in form.items() if name != "file"}
+            upload = _Upload.model_validate({**texts, "file": form.get("file", b"")})
+        elif content_type == _JSON:
+            upload = _Upload(**_ImagePath.model_validate_json(call.body).model_dump())
+        else:
+            fields = parse_qs(call.body.decode(), max_num_fields=MAX_URLENCODED_FIELDS)
+            path = _ImagePath.model_validate({name: given[-1] for name, given in fields.items()})
+            upload = _Upload(**path.model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        given = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise InvalidError(f"{given}: {first['msg']} ({str(first['input'])[:40]!r}): {_HINT}") from error
     except ValueError as error:
         raise InvalidError(f"the form is malformed: {error}") from error
-    return {name: given[-1] for name, given in values.items()}
+    if bool(upload.file) == bool(upload.path):
+        raise InvalidError("send exactly one of file (an uploaded image) and path (an image of the worker)")
+    return upload
 
 
-def _parse_flag(value: object) -> bool:
-    text = str(value)[:8].strip().lower()
-    if text not in (*_TRUE, *_FALSE):
-        raise InvalidError(f"output {text!r}: send 1 for the annotated image, or 0")
-    return text in _TRUE
-
-
-def _image_data(worker: WorkerContext, body: _DetectRequest) -> bytes:
-    if body.image is not None:
-        return body.image
-    assert body.path is not None
-    return read_image(worker.settings.images, body.path, worker.image_limits.max_bytes)
+def _image_data(worker: WorkerContext, upload: _Upload) -> bytes:
+    return upload.file or read_image(worker.settings.images, upload.path, worker.image_limits.max_bytes)
 
 
 def _pixel_count(data: bytes) -> int:
@@ -199,8 +172,9 @@ def _decode(worker: WorkerContext, data: bytes) -> ImageArray:
         return decode_to_rgb(data, worker.image_limits)
 
 
-def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: ImageArray) -> PendingInference:
+def _start(call: HttpCall, card: ModelCard, image: ImageArray) -> PendingInference:
     """Submits an image as a vehicle would: cropped and scaled for the model, with the geometry."""
+    worker = call.worker
     height, width = image.shape[:2]
     with converting_errors(ErrorCode.UNPROCESSABLE):
         plan = geometry.plan(card.resize, height, width, card.height, card.width)
@@ -261,15 +235,6 @@ def _drawing_scale(image: ImageArray, result: Result) -> float:
     """The factor by which an image is enlarged for drawing, so that text on it is legible."""
     height, width = image.shape[:2]
     return 1.0 if isinstance(result, np.ndarray) else max(1.0, min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height))
-
-
-def _times_ms(call: HttpCall, reply: InferenceReply, prepared_ms: float) -> dict[str, float]:
-    """The duration of decoding and scaling, of each stage in the worker, and in total since the body was received."""
-    return {
-        "prepared": prepared_ms,
-        **stages_ms(reply.first),
-        "total": (clock.now_ns() - call.received_ns) / 1e6,
-    }
 
 
 def _write_json(reply: InferenceReply, result: Result, times_ms: dict[str, float], annotated: bytes | None) -> bytes:

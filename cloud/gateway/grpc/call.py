@@ -1,7 +1,9 @@
-"""A gRPC call, independent of its service and message."""
+"""A gRPC call, independent of its service, and the methods of a service; requests and responses are bytes."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,8 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
+from cloud.gateway.common.errors import ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.context import WorkerContext
 from shared.encoding.bounded_protobuf import ProtobufError, parse
@@ -27,11 +28,13 @@ TIMING_KEY = "server-timing"
 
 @dataclass(frozen=True)
 class GrpcCall:
-    """The bytes of a request, with its metadata and deadline."""
+    """A call of a worker, with its metadata and deadline, and a message."""
 
-    data: Buffer
-    received_ns: int
+    worker: WorkerContext = field(repr=False)
+    stopping: threading.Event = field(repr=False)  # Set when the server stops.
     context: grpc.ServicerContext = field(repr=False)
+    data: Buffer = b""  # The message; empty until it has arrived.
+    received_ns: int = 0
 
     @cached_property
     def metadata(self) -> Mapping[str, str | bytes]:
@@ -62,40 +65,35 @@ class GrpcCall:
         with converting_errors(ErrorCode.INVALID, f"{FRAME_KEY}: "):
             return unpack_frame(packed, self.received_ns)
 
-    def authenticate(self, authenticator: Authenticator, claimed: str | None = None) -> str:
+    def authenticate(self, claimed: str | None = None) -> str:
         """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes that in the metadata.
 
         Raises:
             ApiError: the token is missing or unknown, or does not allow the claimed name.
         """
-        if claimed is None and self.frame is not None:
-            claimed = self.frame.id.vehicle
-        if claimed is None and (vehicle := self.metadata.get(VEHICLE_KEY)) is not None:
-            claimed = vehicle if isinstance(vehicle, str) else vehicle.decode(errors="replace")
-        return authenticator.authenticate(self.text("authorization"), claimed, self.host)
+        if claimed is None:
+            claimed = self.frame.id.vehicle if self.frame is not None else self.text(VEHICLE_KEY)
+        return self.worker.authenticator.authenticate(self.text("authorization"), claimed, self.host)
 
-    def check_token(self, authenticator: Authenticator) -> None:
-        """Checks only the token, before the message has been received.
+    def check_token(self) -> None:
+        """Checks the token alone, if one is needed, before the message has arrived.
 
         Raises:
             ApiError: the token is missing or unknown.
         """
-        authenticator.authenticate(self.text("authorization"), None, self.host)
+        if self.worker.authenticator.requires_token:
+            self.worker.authenticator.authenticate(self.text("authorization"), None, self.host)
 
-    def origin(self, frontend: str, caller: str, worker: WorkerContext) -> CallOrigin:
+    def origin(self, frontend: str, caller: str) -> CallOrigin:
         """Describes the sender and the limits of an inference call."""
         remaining_s = self.context.time_remaining()
         deadline = Deadline.after_ms(None if remaining_s is None else remaining_s * 1e3)
-        max_bytes = worker.settings.max_message_bytes
+        max_bytes = self.worker.settings.max_message_bytes
         return CallOrigin(frontend, caller, self.received_ns, max_bytes, deadline, self.frame)
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Registers a function to be called when the call ends; calls it at once if the call has ended."""
-
-        def ended() -> None:
-            callback()
-
-        if not self.context.add_callback(ended):
+        if not self.context.add_callback(callback):  # type: ignore[arg-type]  # gRPC ignores what it returns.
             callback()
 
     def wait_for(self, pending: PendingInference) -> InferenceReply:
@@ -105,10 +103,8 @@ class GrpcCall:
             ApiError: the inference failed, or the caller's deadline has passed.
         """
         self.on_end(pending.cancel)
-        try:
+        with converting_cancellation():
             reply = pending.reply()
-        except CancelledError as error:
-            raise ApiError(ErrorCode.LATE, "the caller's deadline has passed") from error
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(reply.first))]
         if pending.is_vehicle:
             trailing.append((MASK_KEY, pack_result(reply.first)))
@@ -116,10 +112,36 @@ class GrpcCall:
         return reply
 
 
-def serialize(message: Any) -> bytes:
-    """Serializes a protobuf message."""
-    serialized: bytes = message.SerializeToString()
-    return serialized
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method with one request."""
+
+    respond: Callable[[GrpcCall], Any]  # Returns the response, or an iterator of responses; raises ApiError.
+    streams_responses: bool = False
+    needs_token: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingResponse:
+    """A request of a stream that is being processed."""
+
+    futures: Sequence[Future[Any]]  # `respond` may be called when all are done; they are cancelled with the stream.
+    respond: Callable[[], bytes]  # Returns the response, which may report an error.
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod:
+    """A method with a stream of requests and a stream of responses."""
+
+    open: Callable[[GrpcCall], Callable[[GrpcCall], PendingResponse]]  # Returns the function that starts a request.
+
+
+Services = Mapping[str, Mapping[str, Method | StreamMethod]]  # By the full name in the .proto file, and by method name.
+
+
+def converting_cancellation() -> AbstractContextManager[None]:
+    """Converts the cancellation of a call's frame to an `ApiError`."""
+    return converting_errors(ErrorCode.LATE, "the caller's deadline has passed", (CancelledError,))
 
 
 def parse_message(full_name: str, data: Buffer) -> Any:

@@ -9,8 +9,6 @@ import grpc
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from shared import clock
 
-_CHECK_INTERVAL_S = 1.0  # Time between two checks for overdue calls.
-
 
 class ActiveCall:
     """One call from its admission to its end. Thread-safe."""
@@ -22,7 +20,6 @@ class ActiveCall:
         self.waiting_since_ns: int | None = None  # None: the worker is processing the call.
         self.max_wait_s: float | None = None  # Time allowed for the caller's next step; None: no limit.
         self.held_bytes = 0
-        self.has_ended = False
 
     def wait_for_caller(self, max_wait_s: float | None) -> None:
         """Marks the call as waiting for its caller to send a message or to receive the response."""
@@ -33,16 +30,12 @@ class ActiveCall:
         self.waiting_since_ns = None
 
     def hold(self, size: int) -> None:
-        """Counts bytes that the call holds until it ends or releases them.
+        """Counts bytes that the call holds until it ends; a negative `size` releases them.
 
         Raises:
             ApiError: all calls together would hold too many bytes.
         """
         self._calls.hold(self, size)
-
-    def release(self, size: int) -> None:
-        """Counts bytes that the call no longer holds."""
-        self._calls.hold(self, -size)
 
     def is_overdue(self, now_ns: int) -> bool:
         """Returns True if the call has waited for its caller longer than allowed."""
@@ -71,18 +64,19 @@ class ActiveCalls:
         self._held_bytes = 0
 
     def enter(self, context: grpc.ServicerContext, max_wait_s: float | None) -> ActiveCall:
-        """Admits a call, which first waits for its caller's message and is removed when gRPC reports its end.
+        """Admits a call, which waits for its caller's message and is removed when gRPC reports its end.
 
         Raises:
             ApiError: the limit is reached, and no call may be evicted.
         """
         call = ActiveCall(self, context)
         call.wait_for_caller(max_wait_s)
+        evicted = None
         with self._lock:
-            evicted = self._evictable(call.connection) if len(self._calls) >= self._max_calls else None
-            if evicted is None and len(self._calls) >= self._max_calls:
-                raise ApiError(ErrorCode.BUSY, f"{len(self._calls)} calls are active, the limit: try again later")
-            if evicted is not None:
+            if len(self._calls) >= self._max_calls:
+                evicted = self._evictable(call.connection)
+                if evicted is None:
+                    raise ApiError(ErrorCode.BUSY, f"{len(self._calls)} calls are active, the limit: try again later")
                 self._remove(evicted)
             self._calls[call] = None
             self._counts[call.connection] += 1
@@ -95,7 +89,7 @@ class ActiveCalls:
     def hold(self, call: ActiveCall, size: int) -> None:
         """See `ActiveCall.hold`."""
         with self._lock:
-            if call.has_ended:
+            if call not in self._calls:  # It has ended.
                 return
             if size > 0 and self._held_bytes + size > self._max_bytes:
                 raise ApiError(
@@ -131,41 +125,13 @@ class ActiveCalls:
 
     def _leave(self, call: ActiveCall) -> None:
         with self._lock:
-            if not call.has_ended:
+            if call in self._calls:
                 self._remove(call)
 
     def _remove(self, call: ActiveCall) -> None:
         del self._calls[call]
-        self._counts[call.connection] -= 1
-        if not self._counts[call.connection]:
-            del self._counts[call.connection]
-        call.has_ended = True
+        self._counts -= Counter((call.connection,))  # Drops counts of zero.
         self._held_bytes -= call.held_bytes
-
-
-class OverdueCheck:
-    """A thread that cancels overdue calls."""
-
-    def __init__(self, *calls: ActiveCalls, interval_s: float) -> None:
-        self._calls = calls
-        self._interval_s = min(_CHECK_INTERVAL_S, interval_s)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="grpc-overdue", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            for calls in self._calls:
-                calls.cancel_overdue()
 
 
 class TokenBucket:

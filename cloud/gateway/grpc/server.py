@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -9,17 +10,17 @@ import grpc
 from cloud.gateway.bind import ListenError, listen, parse_bind_address
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.grpc.call import GrpcCall
-from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls, OverdueCheck
-from cloud.gateway.grpc.service import Method, Service, StreamMethod
-from cloud.gateway.grpc.skylane_service import SkylaneService
+from cloud.gateway.grpc import skylane_service
+from cloud.gateway.grpc.call import GrpcCall, Method, StreamMethod
+from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls
 from cloud.gateway.grpc.stream import RequestStream
 from cloud.gateway.grpc.threads import GrpcThreadPool, max_streams_of
-from cloud.gateway.open_inference.grpc_service import OpenInferenceService
+from cloud.gateway.open_inference import grpc_service as open_inference_service
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.tf_serving.grpc_service import ModelService, PredictionService
+from cloud.gateway.tf_serving import grpc_service as tf_serving_service
 from shared import clock
 
+SERVICES = {**skylane_service.SERVICES, **open_inference_service.SERVICES, **tf_serving_service.SERVICES}
 MAX_CONNECTIONS = 4096
 MAX_METADATA_BYTES = 16 << 10  # Metadata of one call.
 MAX_STREAMS = 16  # Concurrent calls of one connection; the caller's library holds further ones back.
@@ -33,6 +34,7 @@ _HANDSHAKE_MS = 10_000
 _KEEPALIVE_MS = 60_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _MIN_PING_INTERVAL_MS = 10_000  # More frequent pings of the caller end the connection.
+_CHECK_INTERVAL_S = 1.0  # Maximum time between two checks for overdue calls.
 
 
 class GrpcServer:
@@ -51,22 +53,14 @@ class GrpcServer:
         self._stopping = threading.Event()
         self._calls = ActiveCalls(settings.max_calls, max_held_bytes)
         self._streams = ActiveCalls(max_streams, max_held_bytes)
-        self._overdue_check = OverdueCheck(
-            self._calls, self._streams, interval_s=min(settings.body_timeout_s, settings.send_timeout_s) / 2
-        )
-        services: Sequence[Service] = (
-            SkylaneService(worker, self._stopping),
-            PredictionService(worker),
-            ModelService(worker),
-            OpenInferenceService(worker),
-        )
+        self._overdue_check = threading.Thread(target=self._cancel_overdue, name="grpc-overdue", daemon=True)
         self._threads = GrpcThreadPool(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
-        for service in services:
-            handlers = {name: self._handler(method) for name, method in service.methods().items()}
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.name, handlers),))
+        for service, methods in SERVICES.items():
+            handlers = {name: self._handler(method) for name, method in methods.items()}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self.port = self._bind(settings)
 
     def start(self) -> None:
@@ -78,7 +72,6 @@ class GrpcServer:
         """Closes streams and the port, after a grace period for active calls."""
         self._stopping.set()
         self._server.stop(self._worker.settings.shutdown_grace_s).wait()
-        self._overdue_check.stop()
         self._threads.shutdown(wait=False)  # A call that hangs must not keep the worker from stopping.
 
     def _bind(self, settings: GatewaySettings) -> int:
@@ -92,6 +85,13 @@ class GrpcServer:
             return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         except (OSError, RuntimeError) as error:
             raise ListenError(f"--grpc: cannot listen at {settings.grpc}: {error}") from error
+
+    def _cancel_overdue(self) -> None:
+        settings = self._worker.settings
+        interval_s = min(_CHECK_INTERVAL_S, settings.body_timeout_s / 2, settings.send_timeout_s / 2)
+        while not self._stopping.wait(interval_s):
+            self._calls.cancel_overdue()
+            self._streams.cancel_overdue()
 
     def _handler(self, method: Method | StreamMethod) -> Any:
         """Creates a handler that reads the request itself, so that a call can fail before its message has arrived."""
@@ -132,20 +132,10 @@ class GrpcServer:
         self, method: StreamMethod, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Yields the responses to a stream of requests."""
-        call = GrpcCall(b"", clock.now_ns(), context)
-        if self._worker.authenticator.requires_token:
-            call.check_token(self._worker.authenticator)
+        call = GrpcCall(self._worker, self._stopping, context, received_ns=clock.now_ns())
+        call.check_token()
         active = self._streams.enter(context, None)
-        settings = self._worker.settings
-        stream = RequestStream(
-            method.open(call),
-            context,
-            active,
-            stopping=self._stopping,
-            max_idle_s=settings.stream_idle_timeout_s,
-            max_send_s=settings.send_timeout_s,
-        )
-        yield from stream.responses(requests)
+        yield from RequestStream(call, active, method.open(call)).responses(requests)
 
     def _stream(self, context: grpc.ServicerContext, responses: Iterator[bytes]) -> Iterator[bytes]:
         """Yields the responses; ends the call with the code of the error that they raise."""
@@ -164,15 +154,16 @@ class GrpcServer:
             ApiError: the token is missing or unknown, there is no message, or the calls hold too many bytes.
             grpc.RpcError: the call has ended.
         """
-        if self._worker.authenticator.requires_token and method.needs_token:
-            GrpcCall(b"", 0, context).check_token(self._worker.authenticator)
+        call = GrpcCall(self._worker, self._stopping, context)
+        if method.needs_token:
+            call.check_token()
         data = next(requests, None)
         received_ns = clock.now_ns()
         if data is None:
             raise InvalidError("the call has no message: send one")
         active.mark_busy()
         active.hold(len(data))
-        return GrpcCall(data, received_ns, context)
+        return replace(call, data=data, received_ns=received_ns)
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> None:
         """Ends a call with the code of an error; always raises."""

@@ -3,15 +3,15 @@
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.gateway.grpc.call import GrpcCall
+from cloud.gateway.grpc.call import GrpcCall, PendingResponse
 from cloud.gateway.grpc.limits import ActiveCall, TokenBucket
-from cloud.gateway.grpc.service import PendingResponse, RequestHandler
 from shared import clock
 
 MAX_PENDING = 16  # Requests of one stream that are being processed; further ones wait in the network.
@@ -24,26 +24,12 @@ _CHECK_INTERVAL_S = 0.5  # Interval at which an idle stream checks for the end o
 class RequestStream:
     """One stream; a separate thread reads its requests."""
 
-    def __init__(
-        self,
-        handler: RequestHandler,
-        context: grpc.ServicerContext,
-        active: ActiveCall,
-        *,
-        stopping: threading.Event,
-        max_idle_s: float,
-        max_send_s: float,
-    ) -> None:
-        """`stopping` is set when the worker stops.
-
-        `max_idle_s` limits the time without a request, `max_send_s` the time for the caller to receive a response.
-        """
-        self._handler = handler
-        self._context = context
+    def __init__(self, call: GrpcCall, active: ActiveCall, begin: Callable[[GrpcCall], PendingResponse]) -> None:
+        """`begin` starts to process a request."""
+        self._call = call
         self._active = active
-        self._stopping = stopping
-        self._max_idle_s = max_idle_s
-        self._max_send_s = max_send_s
+        self._begin_request = begin
+        self._max_idle_s = call.worker.settings.stream_idle_timeout_s
         self._last_ns = clock.now_ns()  # Time of the last request or response.
         self._slots = threading.Semaphore(MAX_PENDING)
         self._pending: dict[PendingResponse, int] = {}  # The size of each request in bytes.
@@ -57,7 +43,7 @@ class RequestStream:
         Raises:
             ApiError: the worker is stopping, the stream was idle for too long, or too many requests failed.
         """
-        if not self._context.add_callback(self._cancel):
+        if not self._call.context.add_callback(self._cancel):
             return
         reader = threading.Thread(target=self._read, args=(requests,), name="grpc-stream", daemon=True)
         reader.start()
@@ -71,10 +57,10 @@ class RequestStream:
                         raise self._reader_error
                     continue
                 response = finished.respond()
-                self._active.wait_for_caller(self._max_send_s)
+                self._active.wait_for_caller(self._call.worker.settings.send_timeout_s)
                 yield response
                 self._last_ns = clock.now_ns()
-                self._active.release(self._pending.pop(finished))
+                self._active.hold(-self._pending.pop(finished))
                 self._slots.release()
                 self._mark_idle()
         finally:
@@ -83,7 +69,7 @@ class RequestStream:
     def _next(self) -> PendingResponse | None:
         while True:
             if not self._pending:
-                if self._stopping.is_set():
+                if self._call.stopping.is_set():
                     raise ApiError(ErrorCode.STOPPING, "the worker is stopping: call another one")
                 if clock.now_ns() - self._last_ns > self._max_idle_s * 1e9:
                     raise ApiError(ErrorCode.LATE, f"no request for {self._max_idle_s:g} s: open another stream")
@@ -103,7 +89,7 @@ class RequestStream:
                     return
                 self._last_ns = clock.now_ns()
                 self._active.mark_busy()
-                self._begin(GrpcCall(data, self._last_ns, self._context), refusals)
+                self._begin(replace(self._call, data=data, received_ns=self._last_ns), refusals)
         except grpc.RpcError:
             return  # The caller has cancelled.
         except Exception as error:  # noqa: BLE001  The thread that sends responses raises it.
@@ -118,7 +104,7 @@ class RequestStream:
 
     def _begin(self, call: GrpcCall, refusals: TokenBucket) -> None:
         self._active.hold(len(call.data))
-        pending = self._handler.begin(call)
+        pending = self._begin_request(call)
         if not pending.futures and not refusals.take():
             raise ApiError(ErrorCode.BUSY, "too many requests of this stream failed: send valid ones")
         self._pending[pending] = len(call.data)

@@ -8,8 +8,9 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
+from fastapi import Depends
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -37,8 +38,6 @@ _MIN_COMPRESSED_BYTES = 1 << 10  # Smaller responses are not compressed.
 _JSON = "application/json"
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _ZERO_WEIGHT = re.compile(r"q=0(\.0*)?")  # Excludes a coding (RFC 9110, 12.4.2).
-
-T = TypeVar("T")
 
 
 class ErrorAnswer(BaseModel):
@@ -69,26 +68,51 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 class HttpCall:
     """A request whose body has been received."""
 
+    request: Request = field(repr=False)
     body: bytes = field(repr=False)  # Decompressed.
-    headers: Mapping[str, str] = field(repr=False)  # Names are case-insensitive.
     received_ns: int
     caller: str
-    address: str  # The caller's, without its port.
     frame: FrameMessage | None  # A vehicle's frame message, without data.
     deadline: Deadline
+
+    @property
+    def worker(self) -> WorkerContext:
+        """The worker that receives the call."""
+        return worker_of(self.request)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers; names are case-insensitive."""
+        return self.request.headers
+
+    @property
+    def address(self) -> str:
+        """The caller's address, without its port."""
+        return _address(self.request)
+
+    @property
+    def slot(self) -> CallSlot:
+        """The part of the server's limits that the call uses."""
+        return CallSlot.of(self.request.scope)
 
     @property
     def content_type(self) -> str:
         """The body's content type in lower case, without parameters; empty if the header is missing."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    def origin(self, frontend: str, worker: WorkerContext) -> CallOrigin:
+    def origin(self, frontend: str) -> CallOrigin:
         """Describes the sender and the limits of an inference call."""
-        max_bytes = worker.settings.max_message_bytes
+        max_bytes = self.worker.settings.max_message_bytes
         return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.deadline, self.frame)
 
 
-async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
+def worker_of(request: Request) -> WorkerContext:
+    """Returns the worker of the application that handles a request."""
+    worker: WorkerContext = request.app.state.worker
+    return worker
+
+
+async def read_call(request: Request) -> HttpCall:
     """Authenticates a request, then receives its body and counts the call as active.
 
     Raises:
@@ -97,22 +121,25 @@ async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
     headers = request.headers
     frame = _frame(headers.get(FRAME_HEADER))
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
-    peer = request.client.host if request.client else "unknown"
-    caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, peer)
+    authenticator = worker_of(request).authenticator
+    caller = authenticator.authenticate(headers.get("authorization"), claimed, _address(request))
     deadline = _deadline(headers.get(TIMEOUT_HEADER))
-    body = await _read_body(request, worker)
+    body = await _read_body(request)
     CallSlot.of(request.scope).acquire()
-    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, deadline)
+    return HttpCall(request, body, clock.now_ns(), caller, frame, deadline)
 
 
-async def wait_for(pending: PendingInference, request: Request) -> InferenceReply:
+Call = Annotated[HttpCall, Depends(read_call)]  # The parameter of a route that needs a token.
+
+
+async def wait_for(call: HttpCall, pending: PendingInference) -> InferenceReply:
     """Waits for the reply; the frames are cancelled if the caller disconnects earlier.
 
     Raises:
         ApiError: the inference failed.
         ClientDisconnect: the caller has disconnected.
     """
-    disconnected: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
+    disconnected: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(call.request))
     waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(future) for future in pending.futures}
     try:
         while waiting:
@@ -151,8 +178,12 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-async def _read_body(request: Request, worker: WorkerContext) -> bytes:
-    settings = worker.settings
+def _address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+async def _read_body(request: Request) -> bytes:
+    settings = worker_of(request).settings
     limit = settings.max_message_bytes
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in _WINDOW_BITS and coding != "identity":

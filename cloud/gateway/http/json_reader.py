@@ -1,7 +1,7 @@
-"""Reads untrusted JSON with simdjson; lists of numbers become NumPy arrays."""
+"""Reads untrusted JSON with simdjson; lists of whole numbers become NumPy arrays."""
 
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +13,23 @@ MAX_JSON_BYTES = 64 << 20  # Size of a body: simdjson takes 7 ms per megabyte an
 MAX_WIDE_BYTES = 16 << 20  # Size of a body with non-ASCII text, which takes four bytes per character.
 MAX_DEPTH = 16  # Nesting depth of lists and objects.
 MAX_KEYS = 256  # Keys of one object: simdjson searches them linearly.
-MAX_VALUES = 1 << 20  # Values other than lists of numbers: each is a Python object of about sixty bytes.
+MAX_VALUES = 1 << 20  # Values other than lists of whole numbers: each is a Python object of about sixty bytes.
 
 _SHOWN = 100  # Characters of a parser's error message.
 _SATURATED_LENGTH = 0xFFFFFF  # The greatest list length that simdjson reports.
-_NUMBER_BYTES = b"0123456789+-.eE \t\r\n"  # All bytes of a list of numbers except brackets and commas.
-_LAST_EXACT = 1 << 53  # float64 rounds larger integers.
-_BUFFER_TYPES: dict[Literal["u", "i", "d"], Any] = {
-    "u": np.uint64,
-    "i": np.int64,
-    "d": np.float64,
-}  # The buffer types of simdjson; exact ones first.
+_NUMBER_BYTES = b"0123456789- \t\r\n"  # All bytes of a list of whole numbers except brackets and commas.
 
-Numbers = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
 
 
 def read_object(body: bytes) -> dict[str, Any]:
     """Parses a JSON object.
 
-    A list of numbers, or nested lists of numbers with equal lengths, becomes an array of uint64, int64 or float64.
+    A list that begins with a whole number, or nested lists of equal lengths that do, becomes an array of int64.
 
     Raises:
-        ApiError: the body is malformed, not an object, too large or too deep, has a ragged list of numbers, or one
-            with an integer that would be rounded.
+        ApiError: the body is malformed, not an object, too large or too deep, or such a list is ragged or has another
+            value.
     """
     if len(body) > MAX_JSON_BYTES:
         raise ApiError(ErrorCode.TOO_LARGE, f"{len(body)} bytes of JSON: send at most {MAX_JSON_BYTES}, or binary data")
@@ -65,29 +59,27 @@ class _Values:
 
     def value(self, given: Any, depth: int) -> Any:
         """Converts a value at a nesting depth."""
-        if depth > MAX_DEPTH:
-            raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
-        self._remaining -= 1
-        if self._remaining < 0:
-            raise ApiError(
-                ErrorCode.TOO_LARGE,
-                f"the body holds more than {MAX_VALUES} values other than lists of numbers: send encoded images or "
-                "binary data",
-            )
-        if isinstance(given, simdjson.Object):
-            return self._object(given, depth)
-        if not isinstance(given, simdjson.Array):
-            return given
         sizes: list[int] = []
         first: Any = given
         while isinstance(first, simdjson.Array) and len(first):
             sizes.append(len(first))
             first = first[0]
-        if not isinstance(first, (int, float)) or isinstance(first, bool):
-            return [self.value(each, depth + 1) for each in given]
         if depth + len(sizes) > MAX_DEPTH:
             raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
-        return self._array(_numbers(given), sizes)
+        self._remaining -= 1
+        if self._remaining < 0:
+            raise ApiError(
+                ErrorCode.TOO_LARGE,
+                f"the body holds more than {MAX_VALUES} values other than lists of whole numbers: send encoded images "
+                "or binary data",
+            )
+        if isinstance(given, simdjson.Object):
+            return self._object(given, depth)
+        if not isinstance(given, simdjson.Array):
+            return given
+        if type(first) is int:
+            return self._array(given, sizes)
+        return [self.value(each, depth + 1) for each in given]
 
     def _object(self, given: simdjson.Object, depth: int) -> dict[str, Any]:
         keys = list(given)
@@ -98,8 +90,14 @@ class _Values:
         # Each value is read separately: together they would arrive as Python lists.
         return {key: self.value(given[key], depth + 1) for key in keys}
 
-    def _array(self, numbers: Numbers, sizes: list[int]) -> Numbers:
-        """Gives the numbers the shape `sizes`, if the text has the matching brackets."""
+    def _array(self, given: simdjson.Array, sizes: list[int]) -> Numbers:
+        """Reads lists of whole numbers of the shape `sizes`, if the text has the matching brackets."""
+        try:
+            numbers = np.frombuffer(given.as_buffer(of_type="i"), np.int64)
+        except (TypeError, ValueError) as error:  # Not a whole number, or out of range.
+            raise InvalidError(
+                "a list holds whole numbers and other values, or numbers of more than 64 bits: send pixels"
+            ) from error
         if sizes[-1] == _SATURATED_LENGTH:
             sizes[-1] = len(numbers) // prod(sizes[:-1])
         if self._brackets is None:
@@ -115,30 +113,6 @@ class _Values:
             raise InvalidError("a list of numbers is ragged: send nested lists of equal lengths")
         self._position = found + len(pattern)
         return numbers.reshape(sizes)
-
-
-def _numbers(given: simdjson.Array) -> Numbers:
-    """Returns all numbers of nested lists as a flat array."""
-    for kind, dtype in _BUFFER_TYPES.items():
-        try:
-            numbers = np.frombuffer(given.as_buffer(of_type=kind), dtype)
-        except (TypeError, ValueError):  # A number out of range, or not a number.
-            continue
-        if kind == "d" and np.abs(numbers).max() >= _LAST_EXACT and _has_rounded(given.as_list()):
-            raise InvalidError(
-                f"a list holds fractions and an integer beyond {_LAST_EXACT}, which would be rounded: send integers only, "
-                "or the integer as a fraction (1e16)"
-            )
-        return numbers
-    raise InvalidError("a list holds numbers and other values: send only numbers")
-
-
-def _has_rounded(values: list[Any]) -> bool:
-    """Returns whether nested lists of numbers hold an integer that float64 cannot represent."""
-    return any(
-        _has_rounded(each) if isinstance(each, list) else isinstance(each, int) and int(float(each)) != each
-        for each in values
-    )
 
 
 def _type_name(value: Any) -> str:

@@ -5,20 +5,23 @@ Metrics that Triton also has carry Triton's name and unit, so that its dashboard
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
 
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.http.call import read_call, respond
+from cloud.gateway.http.call import Call, respond
 from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
 
 _MODEL_LABELS = ("model", "version")
+
+routes = APIRouter(tags=["health"])
 
 
 class _ModelCounter(NamedTuple):
@@ -50,7 +53,7 @@ _MODEL_COUNTERS = (
 )
 
 
-class WorkerCollector(Collector):
+class _WorkerCollector(Collector):
     """Reads a worker's counters at each scrape."""
 
     def __init__(self, worker: WorkerContext) -> None:
@@ -58,78 +61,56 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
-        yield from self._models()
-        yield from self._frames()
-        yield from self._calls()
-
-    def _models(self) -> Iterator[Metric]:
-        models = self._worker.model_stats.models
+        worker, submission = self._worker, self._worker.submission
+        models = worker.model_stats.models
         for each in _MODEL_COUNTERS:
-            counter = UntypedMetricFamily(each.name, f"{each.text}, cumulative", labels=_MODEL_LABELS)
-            for key, stats in models.items():
-                counter.add_metric(key, each.value(stats))
-            yield counter
-        waiting = self._worker.submission.depths()
-        pending = GaugeMetricFamily("nv_inference_pending_request_count", "Frames waiting", labels=_MODEL_LABELS)
-        seen: set[str] = set()
+            values = {key: each.value(stats) for key, stats in models.items()}
+            yield _family(UntypedMetricFamily, each.name, f"{each.text}, cumulative", _MODEL_LABELS, values)
+        waiting = dict(submission.depths())
         # The current version of a model is first; waiting frames are attributed to it.
-        for card in self._worker.submission.cards():
-            pending.add_metric((card.name, card.version), 0 if card.name in seen else waiting.get(card.name, 0))
-            seen.add(card.name)
-        yield pending
+        pending = {(card.name, card.version): waiting.pop(card.name, 0) for card in submission.cards()}
+        name = "nv_inference_pending_request_count"
+        yield _family(GaugeMetricFamily, name, "Frames waiting", _MODEL_LABELS, pending)
 
-    def _frames(self) -> Iterator[Metric]:
-        refused = CounterMetricFamily(
-            "skylane_frames_refused", "Frames without a result, by outcome", labels=("model", "outcome")
-        )
-        for (model, status), count in self._worker.model_stats.refused.items():
-            refused.add_metric((model, status.value), count)
-        yield refused
-        ignored = CounterMetricFamily(
-            "skylane_ignored", "Messages, probes and control requests that were ignored", labels=("reason",)
-        )
-        for reason, count in self._worker.ignored_messages().items():
-            ignored.add_metric((reason,), count)
-        yield ignored
-        submission = self._worker.submission
+        refused = {(model, status.value): count for (model, status), count in worker.model_stats.refused.items()}
+        text = "Frames without a result, by outcome"
+        yield _counter("skylane_frames_refused", text, ("model", "outcome"), refused)
+        calls = {tuple(name.split(" ")): count for name, count in worker.call_counts.by_name().items()}
+        text = "Calls answered by the gateway, by protocol and code"
+        yield _counter("skylane_calls", text, ("protocol", "code"), calls)
+        ignored = {(reason,): count for reason, count in worker.ignored_messages().items()}
+        text = "Messages, probes and control requests that were ignored"
+        yield _counter("skylane_ignored", text, ("reason",), ignored)
+        errors = {(stage,): count for stage, count in worker.request_errors.counts.items()}
+        text = "Requests that failed with an unexpected exception"
+        yield _counter("skylane_request_errors", text, ("stage",), errors)
+
         yield GaugeMetricFamily("skylane_frames_waiting", "Frames waiting, of all models", submission.depth)
-        yield GaugeMetricFamily(
-            "skylane_frames_waiting_most", "Maximum number of waiting frames", submission.max_images
-        )
-
-    def _calls(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "skylane_calls", "Calls answered by the gateway, by protocol and code", labels=("protocol", "code")
-        )
-        for name, count in self._worker.call_counts.by_name().items():
-            calls.add_metric(name.split(" "), count)
-        yield calls
-        errors = CounterMetricFamily(
-            "skylane_request_errors", "Requests that failed with an unexpected exception", labels=("stage",)
-        )
-        for stage, count in self._worker.request_errors.counts.items():
-            errors.add_metric((stage,), count)
-        yield errors
-        is_online = self._worker.submission.status.state is NodeState.ONLINE
-        yield GaugeMetricFamily("skylane_ready", "1 while the worker accepts frames, 0 while it is stopping", is_online)
+        text = "Maximum number of waiting frames"
+        yield GaugeMetricFamily("skylane_frames_waiting_most", text, submission.max_images)
+        text = "1 while the worker accepts frames, 0 while it is stopping"
+        yield GaugeMetricFamily("skylane_ready", text, submission.status.state is NodeState.ONLINE)
 
 
-def router(worker: WorkerContext) -> APIRouter:
-    """Creates the route `/metrics`."""
+def _family(kind: Any, name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    """Creates a metric with a sample for each combination of the labels."""
+    family: Metric = kind(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)  # type: ignore[attr-defined]  # Each kind has this method.
+    return family
+
+
+_counter = partial(_family, CounterMetricFamily)
+
+
+@routes.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(call: Call) -> Response:
+    """Returns the metrics of the worker for Prometheus."""
     registry = CollectorRegistry()
-    registry.register(WorkerCollector(worker))
+    registry.register(_WorkerCollector(call.worker))
     ProcessCollector(registry=registry)
-    routes = APIRouter(tags=["health"])
-
-    @routes.get(
-        "/metrics",
-        summary="Metrics of the worker for Prometheus",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-    )
-    async def metrics(request: Request) -> Response:
-        call = await read_call(request, worker)
-        text = await asyncio.to_thread(generate_latest, registry)
-        return await respond(call, text, CONTENT_TYPE_LATEST)
-
-    return routes
+    return await respond(call, await asyncio.to_thread(generate_latest, registry), CONTENT_TYPE_LATEST)

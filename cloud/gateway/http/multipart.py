@@ -2,7 +2,6 @@
 
 import logging
 import math
-from typing import NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
@@ -15,34 +14,26 @@ _IN_MEMORY = {"MAX_MEMORY_FILE_SIZE": math.inf}  # Files stay in memory: the siz
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # The response reports malformed forms.
 
 
-class FormField(NamedTuple):
-    """A field of a form."""
-
-    name: str
-    data: bytes
-    is_file: bool
-
-
-def parse_form(body: bytes, content_type: str) -> list[FormField]:
-    """Returns the fields of a `multipart/form-data` body; `content_type` is the header with its parameters.
+def parse_form(body: bytes, content_type: str) -> dict[str, bytes]:
+    """Returns the fields and files of a `multipart/form-data` body; `content_type` is the header with its parameters.
 
     Raises:
         ApiError: the form is malformed or has too many fields.
     """
-    fields: list[FormField] = []
+    fields: list[tuple[str, bytes]] = []
     is_complete = False
 
-    def add(name: bytes | None, data: bytes | None, *, is_file: bool) -> None:
+    def add(name: bytes | None, data: bytes | None) -> None:
         if len(fields) == MAX_FORM_FIELDS:
             raise InvalidError(f"the form has more than {MAX_FORM_FIELDS} fields: send a file or a path")
-        fields.append(FormField((name or b"").decode("utf-8", "replace"), data or b"", is_file))
+        fields.append(((name or b"").decode("utf-8", "replace"), data or b""))
 
     def add_field(field: Field) -> None:
-        add(field.field_name, field.value, is_file=False)
+        add(field.field_name, field.value)
 
     def add_file(file: File) -> None:
         file.file_object.seek(0)
-        add(file.field_name, file.file_object.read(), is_file=True)
+        add(file.field_name, file.file_object.read())
 
     def end() -> None:
         nonlocal is_complete
@@ -59,4 +50,4 @@ def parse_form(body: bytes, content_type: str) -> list[FormField]:
         raise InvalidError(f"the form is malformed: {str(error)[:80]}") from error
     if not is_complete or not fields:
         raise InvalidError("the form is empty or does not end with its boundary: send all of it")
-    return fields
+    return dict(fields)

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import uvicorn
@@ -24,14 +24,13 @@ from cloud.gateway.http import metrics, worker_routes
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.concurrency_limit import ConcurrencyLimit
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
-from cloud.gateway.http.header_checks import HostCheck, OriginCheck
+from cloud.gateway.http.header_checks import HeaderChecks
 from cloud.gateway.http.middleware import CallMiddleware
 from cloud.gateway.open_inference import rest_routes as open_inference_routes
 from cloud.gateway.tf_serving import rest_routes as tf_serving_routes
 
 ROUTE_MODULES = (worker_routes, metrics, route, open_inference_routes, tf_serving_routes)
 MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
-MAX_CONNECTIONS_PER_CALL = 2  # Open connections per allowed call: some are being read, some are idle.
 
 _GRACE_S = 5
 _CLIENT_DISCONNECTED = 499  # The status is never sent, but counted: unlike 500 it is not an error of the worker.
@@ -52,10 +51,9 @@ class HttpServer:
             ListenError: the address or the certificate cannot be used.
         """
         settings = worker.settings
-        app = HostCheck(OriginCheck(create_app(worker), settings.origins), settings.allowed_hosts)
         config = uvicorn.Config(
             CallMiddleware(
-                app,
+                HeaderChecks(create_app(worker), settings.allowed_hosts, settings.origins),
                 ConcurrencyLimit(settings.max_calls, MAX_HELD_MESSAGES * settings.max_message_bytes),
                 on_error=partial(worker.request_errors.record, "http"),
                 count=lambda status: worker.call_counts.add(f"http {status}"),
@@ -80,12 +78,7 @@ class HttpServer:
             raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
         self._socket = listen("http", settings.http or "")
         self.port: int = self._socket.getsockname()[1]
-        self._server = HttpListener(
-            config,
-            max_connections=MAX_CONNECTIONS_PER_CALL * settings.max_calls,
-            header_timeout_s=settings.header_timeout_s,
-            send_timeout_s=settings.send_timeout_s,
-        )
+        self._server = HttpListener(config, settings)
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
 
@@ -119,12 +112,10 @@ def create_app(worker: WorkerContext) -> FastAPI:
         dependencies=[Security(HTTPBearer(auto_error=False))] if worker.authenticator.requires_token else [],
     )
     for module in ROUTE_MODULES:
-        app.include_router(module.router(worker))
-    app.add_exception_handler(ApiError, _on_api_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_unexpected_error)
+        app.include_router(module.routes)
+    app.state.worker = worker
+    for error in (ApiError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(error, _on_error)
     if worker.settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -136,30 +127,21 @@ def create_app(worker: WorkerContext) -> FastAPI:
     return app
 
 
-def _on_api_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ApiError)
-    return _error_response(error.code.http_status, str(error), _ERROR_HEADERS.get(error.code))
-
-
-def _on_invalid_parameter(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    return _error_response(ErrorCode.UNPROCESSABLE.http_status, text)
-
-
-def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return _error_response(error.status_code, str(error.detail), dict(error.headers or {}))
-
-
-def _on_disconnect(_: Request, __: Exception) -> Response:
-    return Response(status_code=_CLIENT_DISCONNECTED)
-
-
-def _on_unexpected_error(_: Request, __: Exception) -> JSONResponse:
+def _on_error(_: Request, error: Exception) -> Response:
+    """Creates the response to a call that raised an exception."""
+    match error:
+        case ApiError():
+            return _error_response(error.code.http_status, str(error), _ERROR_HEADERS.get(error.code))
+        case RequestValidationError():
+            first = error.errors()[0]
+            text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+            return _error_response(ErrorCode.UNPROCESSABLE.http_status, text)
+        case HTTPException():
+            return _error_response(error.status_code, str(error.detail), error.headers)
+        case ClientDisconnect():
+            return Response(status_code=_CLIENT_DISCONNECTED)
     return _error_response(ErrorCode.FAILED.http_status, "internal error: the worker's log has the traceback")
 
 
-def _error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": text}, status, headers=headers)
+def _error_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)

@@ -5,12 +5,13 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from cloud.gateway.context import WorkerContext
-from cloud.gateway.http.call import read_call, respond
+from cloud.gateway.http.call import Call, respond, worker_of
 from shared.messages.node_status import NodeState, pack_status
 
 _BINARY = "application/octet-stream"
 _BINARY_CONTENT: dict[str, Any] = {_BINARY: {"schema": {"type": "string", "format": "binary"}}}
+
+routes = APIRouter()
 
 
 class Health(BaseModel):
@@ -21,52 +22,44 @@ class Health(BaseModel):
     models: list[str]
 
 
-def router(worker: WorkerContext) -> APIRouter:
-    """Creates the routes `/healthz`, which supervisors and load balancers call without a token, and `/skylane/v1/…`."""
-    routes = APIRouter()
+@routes.head("/healthz", include_in_schema=False)
+@routes.get(
+    "/healthz",
+    tags=["health"],
+    responses={
+        503: {"model": Health, "description": "It is stopping, or many requests failed unexpectedly within a minute."}
+    },
+)
+async def health(request: Request, response: Response) -> Health:
+    """Tells supervisors and load balancers, which need no token, whether the worker accepts calls."""
+    worker = worker_of(request)
+    status = worker.submission.status
+    state: Literal["ready", "unhealthy", "stopping"] = "stopping"
+    if status.state is NodeState.ONLINE:
+        state = "ready" if worker.request_errors.is_healthy else "unhealthy"
+    response.status_code = 200 if state == "ready" else 503
+    names = list(dict.fromkeys(card.name for card in status.cards))
+    return Health(status=state, worker=worker.name, models=names)
 
-    @routes.head("/healthz", include_in_schema=False)
-    @routes.get(
-        "/healthz",
-        tags=["health"],
-        summary="Whether the worker accepts calls",
-        responses={
-            503: {
-                "model": Health,
-                "description": "It is stopping, or many requests failed unexpectedly within a minute.",
-            }
-        },
-    )
-    async def health(response: Response) -> Health:
-        status = worker.submission.status
-        state: Literal["ready", "unhealthy", "stopping"] = "stopping"
-        if status.state is NodeState.ONLINE:
-            state = "ready" if worker.request_errors.is_healthy else "unhealthy"
-        response.status_code = 200 if state == "ready" else 503
-        names = list(dict.fromkeys(card.name for card in status.cards))
-        return Health(status=state, worker=worker.name, models=names)
 
-    @routes.get(
-        "/skylane/v1/status",
-        tags=["skylane"],
-        response_class=Response,
-        summary="The worker's state, session, capacity and model cards",
-        responses={200: {"content": _BINARY_CONTENT, "description": "A NodeStatus, as the broker retains it."}},
-    )
-    async def status(request: Request) -> Response:
-        call = await read_call(request, worker)
-        return await respond(call, pack_status(worker.submission.status), _BINARY)
+@routes.get(
+    "/skylane/v1/status",
+    tags=["skylane"],
+    response_class=Response,
+    responses={200: {"content": _BINARY_CONTENT, "description": "A NodeStatus, as the broker retains it."}},
+)
+async def status(call: Call) -> Response:
+    """Returns the worker's state, session, capacity and model cards."""
+    return await respond(call, pack_status(call.worker.submission.status), _BINARY)
 
-    @routes.post(
-        "/skylane/v1/probe",
-        tags=["skylane"],
-        response_class=Response,
-        summary="Measure the offset of the worker's clock",
-        openapi_extra={"requestBody": {"required": True, "content": _BINARY_CONTENT}},
-        responses={200: {"content": _BINARY_CONTENT, "description": "An Echo."}},
-    )
-    async def probe(request: Request) -> Response:
-        call = await read_call(request, worker)
-        return Response(worker.answer_probe(call.caller, call.body, call.received_ns), media_type=_BINARY)
 
-    return routes
+@routes.post(
+    "/skylane/v1/probe",
+    tags=["skylane"],
+    response_class=Response,
+    openapi_extra={"requestBody": {"required": True, "content": _BINARY_CONTENT}},
+    responses={200: {"content": _BINARY_CONTENT, "description": "An Echo."}},
+)
+async def probe(call: Call) -> Response:
+    """Measures the offset of the worker's clock."""
+    return Response(call.worker.answer_probe(call.caller, call.body, call.received_ns), media_type=_BINARY)

@@ -4,17 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloud.gateway.common.errors import ApiError, InvalidError
-from cloud.gateway.common.inference import response_too_large
-from cloud.gateway.grpc.call import parse_message, serialize
-from cloud.gateway.open_inference.request import (
-    InferRequest,
-    InputTensor,
-    Parameters,
-    RequestedOutput,
-    check_no_shared_memory,
-    decode_raw_input,
-    naming_input,
-)
+from cloud.gateway.common.tensors import SizeBudget
+from cloud.gateway.grpc.call import parse_message
+from cloud.gateway.open_inference.request import InferRequest, InputTensor, Parameters, RequestedOutput, read_input
 from cloud.gateway.open_inference.response import OutputTensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import from_contents
@@ -22,7 +14,6 @@ from shared.encoding.protobuf import message_class
 from shared.messages.tensors import MAX_TENSORS
 
 _REQUEST = "inference.ModelInferRequest"
-_STREAM_RESPONSE = "inference.ModelStreamInferResponse"
 _PARAMETER_FIELDS = {bool: "bool_param", str: "string_param"}  # Types of the parameters in responses.
 
 
@@ -35,8 +26,6 @@ def read_request(data: Buffer) -> InferRequest:
     message = parse_message(_REQUEST, data)
     if (inputs := len(message.inputs)) > MAX_TENSORS:
         raise InvalidError(f"{inputs} inputs: send at most {MAX_TENSORS}")
-    for each in message.inputs:
-        check_no_shared_memory("input", each.name, each.parameters)
     raws = message.raw_input_contents
     listed = sum(each.HasField("contents") for each in message.inputs)
     if raws and (listed or len(raws) != inputs):
@@ -75,8 +64,6 @@ def write_response(
     Raises:
         ApiError: the response would be larger than `max_bytes`.
     """
-    raws = [each.raw() for each in outputs]
-    size = sum(len(part) for parts in raws for part in parts)
     message = message_class("inference.ModelInferResponse")(
         model_name=request.model, model_version=version, id=request.id
     )
@@ -84,35 +71,39 @@ def write_response(
         setattr(message.parameters[name], _PARAMETER_FIELDS[type(value)], value)
     for each in outputs:
         message.outputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
-    if (size := size + message.ByteSize()) > max_bytes:
-        raise response_too_large(size, max_bytes)
+    raws = [each.raw() for each in outputs]
+    SizeBudget(max_bytes).charge(message.ByteSize() + sum(len(part) for parts in raws for part in parts))
     message.raw_output_contents.extend(b"".join(parts) for parts in raws)
     return message
 
 
 def stream_response(response: Any) -> bytes:
     """Serializes a ModelStreamInferResponse with a ModelInferResponse."""
-    return serialize(message_class(_STREAM_RESPONSE)(infer_response=response))
+    return _serialize_stream_response(infer_response=response)
 
 
 def stream_error(request_id: str, message: str) -> bytes:
     """Serializes a ModelStreamInferResponse with the error of a request."""
-    return serialize(message_class(_STREAM_RESPONSE)(error_message=message, infer_response={"id": request_id}))
+    return _serialize_stream_response(error_message=message, infer_response={"id": request_id})
+
+
+def _serialize_stream_response(**fields: Any) -> bytes:
+    serialized: bytes = message_class("inference.ModelStreamInferResponse")(**fields).SerializeToString()
+    return serialized
 
 
 def _input(message: Any, raw: bytes | None) -> InputTensor:
-    parameters, shape = _parameters(message.parameters), list(message.shape)
-    if raw is not None:
-        return decode_raw_input(message.name, message.datatype, shape, raw, parameters)
-    with naming_input(message.name):
+    shape = list(message.shape)
+
+    def read_contents() -> Any:
         tensor = from_contents(message.contents, message.datatype, shape)
-    return InputTensor(message.name, tensor if tensor.dtype != object else list(tensor.ravel()), parameters)
+        return tensor if tensor.dtype != object else list(tensor.ravel())
+
+    return read_input(
+        message.name, message.datatype, shape, _parameters(message.parameters), raw=raw, read_values=read_contents
+    )
 
 
 def _parameters(messages: Mapping[str, Any]) -> Parameters:
-    parameters: dict[str, Any] = {}
-    for name, value in messages.items():
-        kind = value.WhichOneof("parameter_choice")
-        if kind is not None:
-            parameters[name] = getattr(value, kind)
-    return parameters
+    chosen = ((name, value, value.WhichOneof("parameter_choice")) for name, value in messages.items())
+    return {name: getattr(value, kind) for name, value, kind in chosen if kind is not None}

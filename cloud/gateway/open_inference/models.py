@@ -6,9 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloud.gateway.common.errors import ApiError
-from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
+from cloud.gateway.common.tensors import ENCODED, PACKED, TensorSpec, output_specs, pixels
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.model_stats import TRITON_STAGES, ModelStats
 from cloud.serving.served_models import ServedModel
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
@@ -41,49 +40,42 @@ def _package_version() -> str:
         return "0"  # The worker runs from a source tree.
 
 
-def is_ready(submission: GatewayFrontend, model: str | None = None, version: str | None = None) -> bool:
+def is_ready(worker: WorkerContext, model: str | None = None, version: str | None = None) -> bool:
     """Returns True if the worker accepts calls, and serves the model if one is given."""
-    if submission.status.state is not NodeState.ONLINE:
-        return False
-    if model is None:
-        return True
     try:
-        submission.card(model, version)
+        if model is not None:
+            worker.submission.find(model, version)
     except ApiError:
         return False
-    return True
+    return worker.submission.status.state is NodeState.ONLINE
 
 
-def metadata(submission: GatewayFrontend, model: str, version: str | None) -> JsonObject:
+def metadata(worker: WorkerContext, model: str, version: str | None) -> JsonObject:
     """Returns a ModelMetadataResponse.
 
     Raises:
         ApiError: the worker does not serve the model.
     """
-    served = submission.find(model, version)
+    served = worker.submission.find(model, version)
     card = served.card
     return {
         "name": card.name,
-        "versions": [each.version for each in submission.cards() if each.name == model],
+        "versions": [each.version for each in worker.submission.cards() if each.name == model],
         "platform": _platform(card),
         "inputs": [_tensor_metadata(spec) for spec in (pixels(card), ENCODED)],
         "outputs": [_tensor_metadata(spec) for spec in _known_outputs(served)],
     }
 
 
-def config(submission: GatewayFrontend, model: str, version: str | None) -> JsonObject:
-    """Returns the parts of Triton's ModelConfig that apply; shapes exclude the batch dimension.
-
-    Raises:
-        ApiError: the worker does not serve the model.
-    """
-    served = submission.find(model, version)
+def config(worker: WorkerContext, model: str, version: str | None) -> JsonObject:
+    """Returns the parts of Triton's ModelConfig that apply; shapes exclude the batch dimension. Raises as `metadata`."""
+    served = worker.submission.find(model, version)
     card = served.card
     return {
         "name": card.name,
         "platform": _platform(card),
         "backend": card.engine,
-        "max_batch_size": submission.max_images,
+        "max_batch_size": worker.submission.max_images,
         "input": [_tensor_config(pixels(card)), {**_tensor_config(ENCODED), "optional": True}],
         "output": [_tensor_config(spec) for spec in _known_outputs(served)],
         "dynamic_batching": {},
@@ -93,13 +85,10 @@ def config(submission: GatewayFrontend, model: str, version: str | None) -> Json
 def statistics(worker: WorkerContext, model: str, version: str | None) -> JsonObject:
     """Returns a ModelStatisticsResponse for a model, one of its versions, or (empty name) all models.
 
-    The counts include frames of all frontends.
-
-    Raises:
-        ApiError: the worker does not serve the model.
+    The counts include frames of all frontends. Raises as `metadata`.
     """
     if model:
-        worker.submission.card(model, version)
+        worker.submission.find(model, version)
     stats_by_version = worker.model_stats.models
     refused = worker.model_stats.refused
     models: list[JsonObject] = []
@@ -131,7 +120,7 @@ def _platform(card: ModelCard) -> str:
 def _known_outputs(served: ServedModel) -> Iterable[TensorSpec]:
     """The outputs whose type is known and exists in the protocol."""
     model = served.model
-    specs = (*outputs(served.card, tuple(model.manifest.heads), model.output_types), PACKED)
+    specs = (*output_specs(served.card, tuple(model.manifest.heads), model.output_types), PACKED)
     return (spec for spec in specs if spec.dtype is not None and datatype_name(spec.dtype) is not None)
 
 

@@ -1,20 +1,21 @@
 """An inference request of the Open Inference Protocol, independent of its encoding (JSON, JSON with binary data, gRPC)."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
-from cloud.gateway.common.inference import CallOrigin, InferenceCall, Tensor
+from cloud.gateway.common.inference import CallOrigin, InferenceCall
+from cloud.gateway.common.tensors import Tensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import BYTES, from_raw, strings
 from shared.messages.deadline import Deadline
 
-Parameters = Mapping[str, str | bool | int | float]
+Parameters = Mapping[str, Any]  # Usually strings and numbers; those that are used are checked.
 
+_PIXELS = "UINT8"
 _CODEC, _MASK_CODEC, _TIMEOUT = "codec", "mask_codec", "timeout"
 _SHARED_MEMORY = "shared_memory_region"
 
@@ -56,7 +57,7 @@ class InferRequest:
         _check_unique("input", [each.name for each in self.inputs])
         _check_unique("output", [each.name for each in self.outputs])
         for each in self.outputs:
-            check_no_shared_memory("output", each.name, each.parameters)
+            _check_no_shared_memory("output", each.name, each.parameters)
         timeout_us = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
         if timeout_us is not None and timeout_us > 0:  # Triton's clients send 0 for no timeout.
             deadline = Deadline.after_ms(timeout_us // 1000, origin.received_ns)
@@ -74,38 +75,36 @@ class InferRequest:
         )
 
 
-def decode_raw_input(
-    name: str, datatype: str, shape: Sequence[int], raw: Buffer, parameters: Parameters | None = None
+def read_input(
+    name: str,
+    datatype: str,
+    shape: Sequence[int],
+    parameters: Parameters,
+    *,
+    raw: Buffer | None,
+    read_values: Callable[[], Tensor],
 ) -> InputTensor:
-    """Decodes an input in the raw encoding without copying it: numbers are a read-only view, strings are views.
+    """Decodes an input from its raw encoding, without copying it, or else with `read_values`.
 
     Raises:
-        ApiError: the datatype is unknown, or the size does not match the shape.
+        ApiError: the datatype is that of no input, or the data does not match the shape.
     """
-    tensor: Tensor
-    with naming_input(name):
+    _check_no_shared_memory("input", name, parameters)
+    with converting_errors(ErrorCode.INVALID, f"input {name[:40]!r}: "):
+        if datatype not in (_PIXELS, BYTES):
+            raise InvalidError(f"input {name[:40]!r} is {datatype[:40]}: send {_PIXELS}, or {BYTES} with images")
+        if raw is None:
+            return InputTensor(name, read_values(), parameters)
         if datatype == BYTES:
-            tensor = strings(memoryview(raw), _string_count(name, shape))
-        else:
-            tensor = from_raw(memoryview(raw), datatype, shape)
-    return InputTensor(name, tensor, parameters or {})
+            return InputTensor(name, strings(memoryview(raw), _string_count(name, shape)), parameters)
+        return InputTensor(name, from_raw(memoryview(raw), datatype, shape), parameters)
 
 
-def check_no_shared_memory(kind: str, name: str, parameters: Container[str]) -> None:
-    """Checks that the data of a tensor is part of the request.
-
-    Raises:
-        ApiError: the data is in shared memory.
-    """
+def _check_no_shared_memory(kind: str, name: str, parameters: Parameters) -> None:
     if _SHARED_MEMORY in parameters:
         raise InvalidError(
             f"{kind} {name[:40]!r} is in shared memory, which is not supported: send the data in the request"
         )
-
-
-def naming_input(name: str) -> AbstractContextManager[None]:
-    """Converts a `TensorsError` to an `ApiError` that names the input."""
-    return converting_errors(ErrorCode.INVALID, f"input {name[:40]!r}: ")
 
 
 def _string_count(name: str, shape: Sequence[int]) -> int:

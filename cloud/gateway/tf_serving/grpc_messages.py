@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
-from cloud.gateway.common.inference import Tensor
-from cloud.gateway.common.size_budget import SizeBudget
-from cloud.gateway.grpc.call import parse_message, serialize
+from cloud.gateway.common.tensors import SizeBudget, Tensor
+from cloud.gateway.grpc.call import parse_message
 from cloud.gateway.tf_serving.signatures import tensorflow_type
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
@@ -26,10 +25,7 @@ _SHOWN = 200  # Characters of a name in an error message.
 class PredictRequest(NamedTuple):
     """A parsed PredictRequest."""
 
-    model: str
-    version: int | None
-    label: str | None
-    signature: str
+    spec: Any  # The ModelSpec.
     inputs: Mapping[str, Tensor]
     outputs: tuple[str, ...]  # Empty: all.
 
@@ -50,20 +46,8 @@ def read_predict(data: Buffer) -> PredictRequest:
     request = parse_message("tensorflow.serving.PredictRequest", data)
     if len(request.inputs) > MAX_TENSORS:
         raise InvalidError(f"{len(request.inputs)} inputs: send at most {MAX_TENSORS}")
-    spec = request.model_spec
-    return PredictRequest(
-        spec.name,
-        *version_choice(spec),
-        spec.signature_name,
-        {name: _tensor(name, proto) for name, proto in request.inputs.items()},
-        tuple(request.output_filter),
-    )
-
-
-def version_choice(spec: Any) -> tuple[int | None, str | None]:
-    """Returns the version number and the version label of a ModelSpec, of which at most one is set."""
-    number = spec.version.value if spec.HasField("version") else None
-    return number, spec.version_label if spec.HasField("version_label") else None
+    inputs = {name: _tensor(name, proto) for name, proto in request.inputs.items()}
+    return PredictRequest(request.model_spec, inputs, tuple(request.output_filter))
 
 
 def parse_encoding(value: str | None) -> TensorEncoding:
@@ -74,11 +58,9 @@ def parse_encoding(value: str | None) -> TensorEncoding:
     """
     if value is None:
         return TensorEncoding.TYPED
-    try:
-        return TensorEncoding(value)
-    except ValueError:
-        known = " or ".join(TensorEncoding)
-        raise InvalidError(f"{ENCODING_KEY} is {value[:40]!r}: send {known}, or omit it") from None
+    if value not in TensorEncoding._value2member_map_:
+        raise InvalidError(f"{ENCODING_KEY} is {value[:40]!r}: send {' or '.join(TensorEncoding)}, or omit it")
+    return TensorEncoding(value)
 
 
 def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: TensorEncoding, max_bytes: int) -> bytes:
@@ -87,15 +69,14 @@ def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: TensorEnco
     Raises:
         ApiError: the tensors are too large, or an output has an unsupported type.
     """
-    is_content = encoding is TensorEncoding.CONTENT
-    alternative = "" if is_content else f", or send the metadata {ENCODING_KEY}: {TensorEncoding.CONTENT}"
-    budget = SizeBudget(max_bytes, encoding, alternative)
+    alternative = f", or send the metadata {ENCODING_KEY}: {TensorEncoding.CONTENT}"
+    budget = SizeBudget(max_bytes, f", {encoding}", "" if encoding is TensorEncoding.CONTENT else alternative)
     response = message_class("tensorflow.serving.PredictResponse")(model_spec=spec)
     for name, tensor in outputs.items():
         proto = response.outputs[name]
         charged = _fill(proto, name, tensor, encoding, budget)
         budget.charge(max(0, proto.ByteSize() - charged))
-    return serialize(response)
+    return bytes(response.SerializeToString())
 
 
 def _tensor(name: str, proto: Any) -> Tensor:

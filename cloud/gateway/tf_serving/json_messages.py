@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import InvalidError
-from cloud.gateway.common.inference import Tensor
-from cloud.gateway.common.size_budget import SizeBudget
+from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
+from cloud.gateway.common.tensors import SizeBudget, Tensor
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.http.json_writer import write_array
 from cloud.gateway.tf_serving.signatures import Signature, find_signature, tensorflow_type
 from shared.encoding.compression import Buffer
+from shared.messages.tensors import cast_checked
 
 _BASE64 = "b64"
 _SHOWN = 60  # Characters of a name in an error message.
-_PIXELS_HINT = "send uint8 pixels, whole numbers 0 to 255"
 _KINDS = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", np.ndarray: "a list"}
 
 
@@ -62,7 +61,7 @@ def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool, max_bytes: int
     """
     for name, tensor in outputs.items():
         tensorflow_type(name, tensor)
-    budget = SizeBudget(max_bytes, "as JSON", ", or use gRPC")
+    budget = SizeBudget(max_bytes, ", as JSON", ", or use gRPC")
     if len(outputs) == 1 or not outputs:
         value = _dump(next(iter(outputs.values()), []), budget)
     elif is_row:
@@ -98,13 +97,10 @@ def _is_named(value: Any) -> bool:
 
 def _tensor(name: str, value: Any) -> Tensor:
     """Converts an input's values to pixels or byte strings."""
-    if isinstance(value, np.ndarray):
-        return _pixels(name, value)
-    if not isinstance(value, list):
-        raise InvalidError(f"{name[:_SHOWN]} is {_describe(value)}: send a list, one entry per image")
-    if value and all(isinstance(each, (dict, str)) for each in value):
+    if isinstance(value, list) and value and all(isinstance(each, (dict, str)) for each in value):
         return [_string(name, each) for each in value]
-    return _pixels(name, _stack(name, value))
+    with converting_errors(ErrorCode.INVALID, f"{name[:_SHOWN]} "):
+        return cast_checked(value if isinstance(value, np.ndarray) else _stack(name, value), "uint8")
 
 
 def _string(name: str, value: Any) -> Buffer:
@@ -119,26 +115,15 @@ def _string(name: str, value: Any) -> Buffer:
         raise InvalidError(f"{name[:_SHOWN]}: the value of b64 is not base64 ({error})") from error
 
 
-def _stack(name: str, values: list[Any]) -> npt.NDArray[Any]:
-    """Converts numbers, or the arrays of several rows, to one array."""
-    if odd := [each for each in values if type(each) not in (int, float, np.ndarray) and each != []]:
-        raise InvalidError(f"{name[:_SHOWN]} has {_describe(odd[0])}: {_PIXELS_HINT}")
-    if len({np.shape(each) for each in values}) > 1:
+def _stack(name: str, rows: Any) -> npt.NDArray[Any]:
+    """Joins the arrays, or the single numbers, of several images."""
+    if not isinstance(rows, list):
+        raise InvalidError(f"{name[:_SHOWN]} is {_describe(rows)}: send a list, one entry per image")
+    if odd := [each for each in rows if type(each) not in (int, np.ndarray) and each != []]:
+        raise InvalidError(f"{name[:_SHOWN]} has {_describe(odd[0])}: send uint8 pixels, whole numbers 0 to 255")
+    if len({np.shape(each) for each in rows}) > 1:
         raise InvalidError(f"{name[:_SHOWN]} is ragged: send nested lists of equal lengths")
-    return np.array(values)
-
-
-def _pixels(name: str, numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    if not numbers.size:
-        return numbers.astype(np.uint8)
-    if numbers.dtype.kind not in "iu":
-        fractions = numbers[numbers != np.round(numbers)]
-        first = (fractions if fractions.size else numbers).ravel()[0].item()
-        raise InvalidError(f"{name[:_SHOWN]} has {_describe(first)}: {_PIXELS_HINT}")
-    low, high = numbers.min(), numbers.max()
-    if low < 0 or high > np.iinfo(np.uint8).max:
-        raise InvalidError(f"{name[:_SHOWN]} has numbers from {low} to {high}: {_PIXELS_HINT}")
-    return numbers.astype(np.uint8)
+    return np.array(rows, np.int64)
 
 
 def _dump_object(values: Mapping[str, Any], budget: SizeBudget) -> bytes:
@@ -160,7 +145,9 @@ def _dump(value: Any, budget: SizeBudget) -> bytes:
 
 
 def _describe(value: Any) -> str:
-    """Describes a value in terms of JSON."""
+    """Describes a value, or the first one in nested lists, in terms of JSON."""
+    while isinstance(value, list) and value:
+        value = value[0]
     if type(value) in (int, float):
         return f"the number {str(value)[:20]}"
     return _KINDS.get(type(value), "an object")

@@ -4,12 +4,12 @@ A version whose name is a whole number has that number. Any other name, such as 
 from the name and greater than usual numbers; a caller can request it by this number, or by its name as the label.
 """
 
+import re
 import zlib
 from typing import Any
 
-from cloud.gateway.common import tensor_specs
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.gateway.common.tensor_specs import PACKED, TensorSpec
+from cloud.gateway.common.tensors import PACKED, TensorSpec, output_specs
 from cloud.gateway.submission import GatewayFrontend
 from cloud.gateway.tf_serving.signatures import METHOD, SIGNATURES
 from cloud.serving.served_models import ServedModel
@@ -32,7 +32,7 @@ def model_spec(card: ModelCard, signature_name: str = "") -> Any:
 def signature_defs(served: ServedModel) -> Any:
     """Creates the SignatureDefMap of a model that is served."""
     card, model = served.card, served.model
-    outputs = tensor_specs.outputs(card, tuple(model.manifest.heads), model.output_types)
+    outputs = output_specs(card, tuple(model.manifest.heads), model.output_types)
     defs = message_class("tensorflow.serving.SignatureDefMap")()
     for signature in SIGNATURES.values():
         signature_def = defs.signature_def[signature.name]
@@ -44,26 +44,25 @@ def signature_defs(served: ServedModel) -> Any:
     return defs
 
 
-def version_numbers(submission: GatewayFrontend, model: str, version: str | None) -> tuple[int, ...]:
-    """Returns the numbers of the versions that are served, the current one first; only that of `version` if given.
+def model_status(submission: GatewayFrontend, model: str, version: str | None) -> Any:
+    """Creates the GetModelStatusResponse of the served versions, the current one first; only of `version` if given.
 
     Raises:
         ApiError: the worker does not serve the model.
     """
-    submission.card(model, version)
-    served = (card.version for card in submission.cards() if card.name == model)
-    return tuple(version_number(each) for each in served if version in (None, each))
+    submission.find(model, version)
+    response = message_class("tensorflow.serving.GetModelStatusResponse")()
+    for card in submission.cards():
+        if card.name == model and version in (None, card.version):
+            status = response.model_version_status.add(version=version_number(card.version), state="AVAILABLE")
+            status.status.SetInParent()
+    return response
 
 
 def version_number(version: str) -> int:
     """Returns the number of a version, 0 or greater."""
-    if (
-        version.isascii()
-        and version.isdecimal()
-        and str(number := int(version)) == version
-        and number <= HIGHEST_VERSION
-    ):
-        return number
+    if re.fullmatch("0|[1-9][0-9]{0,18}", version) and int(version) <= HIGHEST_VERSION:
+        return int(version)
     return _FIRST_COMPUTED + zlib.crc32(version.encode())
 
 
@@ -75,15 +74,14 @@ def find_version(submission: GatewayFrontend, model: str, number: int | None, la
     """
     if number is None:
         if label is not None:
-            submission.card(model, label)
+            submission.find(model, label)
         return label
-    versions = [card.version for card in submission.cards() if card.name == model]
-    for version in versions:
-        if version_number(version) == number:
-            return version
-    submission.card(model)  # Raises if the model is not served at all.
-    served = ", ".join(f"{version_number(version)} ({version})" for version in versions)
-    raise ApiError(ErrorCode.NOT_FOUND, f"{model[:80]} version {number} is not served: request {served}")
+    submission.find(model)
+    versions = {version_number(card.version): card.version for card in submission.cards() if card.name == model}
+    if number not in versions:
+        served = ", ".join(f"{each} ({version})" for each, version in versions.items())
+        raise ApiError(ErrorCode.NOT_FOUND, f"{model[:80]} version {number} is not served: request {served}")
+    return versions[number]
 
 
 def _fill_tensor_info(info: Any, spec: TensorSpec) -> None:

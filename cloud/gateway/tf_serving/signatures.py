@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
-from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS, Tensor
-from cloud.gateway.common.tensor_specs import ENCODED, TensorSpec, pixels
-from shared.encoding.tensorflow_tensors import STRING, dtype_number
+from cloud.gateway.common.tensors import ENCODED, IMAGES, INPUT, RESULTS, Tensor, TensorSpec, pixels
+from shared.encoding.tensorflow_tensors import dtype_number
 from shared.messages.model_card import ModelCard
 
 DEFAULT = "serving_default"
@@ -83,11 +82,11 @@ def tensorflow_type(name: str, output: Tensor) -> int:
     Raises:
         ApiError: TensorFlow Serving clients cannot receive this type.
     """
-    number = dtype_number(output.dtype.name) if isinstance(output, np.ndarray) else STRING
+    dtype = output.dtype.name if isinstance(output, np.ndarray) else "bytes"
+    number = dtype_number(dtype)
     if number is None:
-        assert isinstance(output, np.ndarray)
         raise ApiError(
             ErrorCode.UNPROCESSABLE,
-            f"output {name} has the type {output.dtype.name}, which is not supported: request other outputs",
+            f"output {name} has the type {dtype}, which is not supported: request other outputs",
         )
     return number

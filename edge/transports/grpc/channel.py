@@ -1,12 +1,9 @@
 """The connection to a worker over gRPC."""
 
-import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -19,7 +16,6 @@ from edge.transports.channel import (
 )
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
@@ -33,7 +29,6 @@ grpc: Any = import_module("grpc")  # grpcio has no type annotations.
 _MAX_REPLY_BYTES = MAX_MESSAGE_BYTES + (1 << 20)  # The result and its metadata.
 _PROBE_TIMEOUT_S = 2.0  # A slower echo is useless for estimating the clock offset.
 _CONTROL_TIMEOUT_S = 5.0
-_STOP_POLL_S = 0.2
 _SHOWN_CHARACTERS = 300  # Length of a server's text in an error message.
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -44,16 +39,7 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),  # The worker refuses requests that are too large.
 )
 _FINAL = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")  # A later attempt would fail as well.
-_REFUSALS = {
-    "INVALID_ARGUMENT": Status.REJECTED,
-    "NOT_FOUND": Status.REJECTED,
-    "FAILED_PRECONDITION": Status.REJECTED,
-    "OUT_OF_RANGE": Status.REJECTED,
-    "UNAUTHENTICATED": Status.REJECTED,
-    "PERMISSION_DENIED": Status.REJECTED,
-    "UNIMPLEMENTED": Status.REJECTED,
-    "RESOURCE_EXHAUSTED": Status.OVERLOADED,
-}
+_REJECTED = ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", *_FINAL)
 _NOT_CONNECTED = "failed to connect"  # grpcio's text when there was no connection, so nothing was sent.
 _TOO_LARGE = ("CLIENT: Received message larger", "Decompressed message larger")  # grpcio's texts for a large reply.
 _CLOSED = "the channel is closed"
@@ -67,27 +53,18 @@ class GrpcAdapter(ProtocolAdapter, Protocol):
     method: str  # "/package.Service/Method".
 
 
-def grpc_transport(adapter: GrpcAdapter, config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport that calls the workers at `config.worker_addresses` over gRPC.
-
-    Raises:
-        WorkerAddressError: the certificate authority or the token cannot be used.
-    """
-    credentials = WorkerCredentials.read(config.worker_tls_ca)
-    addresses = [Endpoint.parse(address) for address in config.worker_addresses]
-    channels = {str(each): GrpcChannel(each, adapter, credentials, config.vehicle) for each in addresses}
-    return RpcTransport(adapter, channels, config, session, events.fault)
-
-
 class GrpcChannel:
     """The connection to a worker's gRPC endpoint. Status and probes have their own connection, apart from frames."""
 
-    def __init__(self, address: Endpoint, adapter: GrpcAdapter, credentials: WorkerCredentials, vehicle: str) -> None:
-        """Opens no connection yet.
+    def __init__(
+        self, address: Endpoint, adapter: GrpcAdapter, credentials: WorkerCredentials, vehicle: str, *, window: int = 1
+    ) -> None:
+        """Opens no connection yet. Calls share a connection, so their number needs no limit.
 
         Raises:
             WorkerAddressError: the token would travel unencrypted, or the certificate authority is invalid.
         """
+        del window
         credentials.context(address)
         self._metadata = tuple(credentials.headers(vehicle, address).items())
         self._frame_channel = _open_channel(f"{_DNS_SCHEME}{address}", credentials)
@@ -95,6 +72,7 @@ class GrpcChannel:
         self._control_channel = _open_channel(f"{_DNS_SCHEME}{address}", credentials)
         self._probe = self._control_channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_with_time)
         self._status = self._control_channel.unary_stream("/skylane.v1.Worker/Status")
+        self._stream: Any = None  # The latest stream of statuses.
 
     def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002
         """See RpcChannel. The timeout of the gRPC call carries the deadline."""
@@ -134,25 +112,27 @@ class GrpcChannel:
         except ValueError as error:
             raise ChannelError(_CLOSED) from error
 
-    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
+    def statuses(self) -> Iterator[bytes]:
         """See RpcChannel."""
         try:
-            stream = self._status(b"", metadata=self._metadata)
+            self._stream = stream = self._status(b"", metadata=self._metadata)
         except ValueError as error:
             raise ChannelError(_CLOSED) from error
-        watcher = threading.Thread(target=_cancel_on, args=(stop, stream), name="grpc-status", daemon=True)
-        watcher.start()
         try:
             for body in stream:
                 yield bytes(unpack(body))
         except grpc.RpcError as error:
-            if not stop.is_set():
+            if error.code() is not grpc.StatusCode.CANCELLED:
                 raise _channel_error(error) from error
         except PackedError as error:
             raise ChannelError(str(error)) from error
         finally:
             stream.cancel()
-            watcher.join()
+
+    def interrupt(self) -> None:
+        """See RpcChannel."""
+        if self._stream is not None:
+            self._stream.cancel()
 
     def close(self) -> None:
         """See RpcChannel."""
@@ -169,13 +149,6 @@ def _open_channel(address: str, credentials: WorkerCredentials) -> Any:
 def _with_time(body: bytes) -> tuple[int, bytes]:
     """Pairs a reply with its arrival time, before it waits for the thread that decodes it."""
     return clock.now_ns(), body
-
-
-def _cancel_on(stop: threading.Event, stream: Any) -> None:
-    """Cancels a stream when `stop` is set: its iterator has no timeout."""
-    while stream.is_active() and not stop.wait(_STOP_POLL_S):
-        pass
-    stream.cancel()
 
 
 def _outcome(call: Any) -> CallOutcome:
@@ -200,7 +173,11 @@ def _failure(code: str, details: str, refusal: str | bytes | None) -> CallOutcom
             return RpcRefusal(Status.FAILED, f"too_large: {details}", now_ns)
         case "RESOURCE_EXHAUSTED" if refusal == "too_large" or "larger than max" in details:
             return RpcRefusal(Status.REJECTED, f"too_large: {details}", now_ns)
-    return RpcRefusal(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {details}", now_ns)
+        case "RESOURCE_EXHAUSTED":
+            status = Status.OVERLOADED
+        case _:
+            status = Status.REJECTED if code in _REJECTED else Status.FAILED
+    return RpcRefusal(status, f"{code.lower()}: {details}", now_ns)
 
 
 def _channel_error(error: Any) -> ChannelError:

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -23,7 +21,6 @@ from edge.transports.channel import (
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_error
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.messages.deadline import Deadline
@@ -54,37 +51,24 @@ class HttpAdapter(ProtocolAdapter, Protocol):
     content_type: str
 
 
-def http_transport(adapter: HttpAdapter, config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport that calls the workers at `config.worker_addresses` over HTTP.
-
-    Raises:
-        WorkerAddressError: the certificate authority or the token cannot be used.
-    """
-    credentials = WorkerCredentials.read(config.worker_tls_ca)
-    addresses = [Endpoint.parse(address) for address in config.worker_addresses]
-    max_calls = 2 * config.window  # A retry runs at the same time as its first attempt.
-    channels = {
-        str(each): HttpChannel(each, adapter, credentials, config.vehicle, max_calls=max_calls) for each in addresses
-    }
-    return RpcTransport(adapter, channels, config, session, events.fault)
-
-
 class HttpChannel:
     """The connection to a worker's HTTP endpoint. See RpcChannel."""
 
     def __init__(
-        self, address: Endpoint, adapter: HttpAdapter, credentials: WorkerCredentials, vehicle: str, *, max_calls: int
+        self, address: Endpoint, adapter: HttpAdapter, credentials: WorkerCredentials, vehicle: str, *, window: int = 1
     ) -> None:
-        """Opens no connection yet. `max_calls`: maximum number of calls in progress.
+        """Opens no connection yet. `window`: maximum number of unanswered frames.
 
         Raises:
             WorkerAddressError: the token would travel unencrypted, or the certificate authority is invalid.
         """
         self._adapter = adapter
+        max_calls = 2 * window  # A retry runs at the same time as its first attempt.
         # The status and the probes have a connection each, so that they never wait for frames.
         self._client = WorkerHttpClient(address, credentials, vehicle, max_connections=max_calls + 2)
         self._threads = ThreadPoolExecutor(max_calls + 1, "http")
         self._probe_slot = threading.Semaphore(1)
+        self._interrupted = threading.Event()
 
     def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:
         """See RpcChannel."""
@@ -117,15 +101,20 @@ class HttpChannel:
         """See RpcChannel."""
         return self._control("POST", _PROBE_PATH, payload, MAX_PROBE_BYTES)
 
-    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
+    def statuses(self) -> Iterator[bytes]:
         """See RpcChannel. Polls the worker."""
         last = b""
-        while not stop.is_set():
+        self._interrupted.clear()
+        while not self._interrupted.is_set():
             status = self._control("GET", _STATUS_PATH, b"", MAX_STATUS_BYTES)
             if status != last:
                 last = status
                 yield status
-            stop.wait(_STATUS_INTERVAL_S)
+            self._interrupted.wait(_STATUS_INTERVAL_S)
+
+    def interrupt(self) -> None:
+        """See RpcChannel."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """See RpcChannel."""

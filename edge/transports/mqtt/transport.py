@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from edge.config import EdgeConfig
@@ -12,7 +12,6 @@ from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
 from edge.transports.transport import OnUndelivered
-from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
@@ -40,18 +39,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
         on_fault=events.fault,
         on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
     )
-    transport = MqttTransport(
-        bus,
-        vehicle=config.vehicle,
-        session=session,
-        model=config.model,
-        version=config.model_version,
-        qos=config.qos,
-        window=config.window,
-        on_name_lost=events.give_up,
-    )
-    events.reconnected = transport.reconnected
-    return transport
+    return MqttTransport(bus, config, session, events)
 
 
 def vehicle_will(vehicle: str, session: str) -> Will:
@@ -62,40 +50,25 @@ def vehicle_will(vehicle: str, session: str) -> Will:
 class MqttTransport:
     """Publishes frames to the model's topic and receives results on the vehicle's topic. See Transport."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        *,
-        vehicle: str,
-        session: str,
-        model: str,
-        version: str | None = None,
-        qos: int = topics.FRAMES.qos,
-        window: int = 1,
-        on_name_lost: Callable[[SkylaneError], None] = lambda _: None,
-    ) -> None:
-        """Subscribes to results and worker statuses, and announces the vehicle.
-
-        Args:
-            version: Version of the model; None: the worker's current one.
-            window: Maximum number of unanswered frames.
-            on_name_lost: Called on the network thread if another process takes over the vehicle's name.
-        """
-        self.replies = ReplyQueue(window)
+    def __init__(self, bus: Bus, config: EdgeConfig, session: str, events: TransportEvents | None = None) -> None:
+        """Subscribes to results and worker statuses, and announces the vehicle."""
+        events, vehicle = events or TransportEvents(), config.vehicle
+        events.reconnected = self.reconnected
+        self.replies = ReplyQueue(config.window)
+        self.workers = WorkerDirectory(config.model, config.model_version)
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
-        self._qos = qos
-        self.workers = WorkerDirectory(topics.validate_name("model", model), version)
+        self._qos = config.qos
         self._prober: ClockProber | None = None
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
         self._lock = threading.Lock()
         self._announcing = threading.Lock()  # Keeps announcements in the order of their states.
-        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=on_name_lost)
+        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=events.give_up)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
-        bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._on_reply)
+        bus.subscribe(topics.MASKS.filter(vehicle=vehicle), self._qos, self._on_reply)
         self.announce()
 
     @property

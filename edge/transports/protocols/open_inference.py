@@ -4,14 +4,9 @@ import json
 import struct
 from functools import partial
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
-from edge.transports.grpc.channel import grpc_transport
-from edge.transports.http.channel import http_transport
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
@@ -101,13 +96,3 @@ def _only_string(raw: memoryview) -> memoryview | None:
     """Returns the string of a one-element string tensor without copying it, or None if it is not one."""
     is_one = len(raw) >= _LENGTH.size and _LENGTH.unpack_from(raw)[0] == len(raw) - _LENGTH.size
     return raw[_LENGTH.size :] if is_one else None
-
-
-def open_grpc(config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport over the gRPC service of the Open Inference Protocol; see `grpc_transport`."""
-    return grpc_transport(OipGrpcAdapter(), config, session, events)
-
-
-def open_rest(config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport over the REST API of the Open Inference Protocol; see `http_transport`."""
-    return http_transport(OipRestAdapter(config.model), config, session, events)

@@ -1,11 +1,7 @@
 """Skylane's own gRPC service: the message bodies are the same as over MQTT."""
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import RpcReply
-from edge.transports.grpc.channel import grpc_transport
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
 from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpack_result
@@ -27,8 +23,3 @@ class SkylaneAdapter:
         except PackedError as error:
             raise MessageError(str(error)) from error
         return unpack_result(packed)
-
-
-def open_grpc(config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport over Skylane's own gRPC service; see `grpc_transport`."""
-    return grpc_transport(SkylaneAdapter(), config, session, events)

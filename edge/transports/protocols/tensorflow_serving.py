@@ -4,14 +4,9 @@ import base64
 import binascii
 from functools import partial
 
-from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
-from edge.transports.grpc.channel import grpc_transport
-from edge.transports.http.channel import http_transport
 from edge.transports.messages import EncodedRequest
-from edge.transports.rpc_transport import RpcTransport
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
@@ -83,13 +78,3 @@ def _result_of_json(body: Buffer) -> Buffer | None:
         return base64.b64decode(predictions[0]["b64"], validate=True) if predictions else None
     except (ValueError, TypeError, LookupError, binascii.Error) as error:
         raise MessageError(f"no reply to a predict call: {type(error).__name__} {error}"[:200]) from error
-
-
-def open_grpc(config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport over the gRPC service of TensorFlow Serving; see `grpc_transport`."""
-    return grpc_transport(TfServingGrpcAdapter(), config, session, events)
-
-
-def open_rest(config: EdgeConfig, session: str, events: TransportEvents) -> RpcTransport:
-    """Opens a transport over the REST API of TensorFlow Serving; see `http_transport`."""
-    return http_transport(TfServingRestAdapter(config.model), config, session, events)

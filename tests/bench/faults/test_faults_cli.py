@@ -18,11 +18,11 @@ from shared.errors import SkylaneError
 def _holds(rig: Rig) -> Finding:
     accounts = FrameAccounts(read=3, masks_checked=3)
     accounts.outcomes["answered"] = 3
-    return Finding((Figure("drawn", rig.chance.randrange(1000)),), accounts, remarks=("a remark",))
+    return Finding(accounts, Figure("drawn", rig.chance.randrange(1000)), remarks=("a remark",))
 
 
 def _breaks(_: Rig) -> Finding:
-    return Finding((Figure("leaks", 1, most=0),), FrameAccounts(masks_checked=1))
+    return Finding(FrameAccounts(masks_checked=1), Figure("leaks", 1, most=0))
 
 
 def _is_not_available(_: Rig) -> Finding:

@@ -28,16 +28,16 @@ def test_every_broken_promise_is_a_failure() -> None:
     accounts = FrameAccounts(read=2, masks_checked=1)
     accounts.outcomes["answered"] = 1
     accounts.unaccounted = 1
-    finding = Finding((Figure("leaks", 3, most=0), Figure("reported", 3)), accounts, broken=("the worker is gone",))
+    finding = Finding(accounts, Figure("leaks", 3, most=0), Figure("reported", 3), broken=("the worker is gone",))
     assert finding.failures == [
         "the worker is gone",
         "leaks 3 (at most 0) does not hold",
         "1 frames unaccounted for: 2 read = 1 answered",
     ]
-    assert Finding((Figure("leaks", 0, most=0),), FrameAccounts(masks_checked=1)).failures == []
+    assert Finding(FrameAccounts(masks_checked=1), Figure("leaks", 0, most=0)).failures == []
 
 
 def test_unchecked_labels_are_a_failure() -> None:
     """A scenario without any answered frame also has no wrong label, but must not pass."""
-    assert Finding(()).failures == [NO_MASKS]
-    assert Finding((), keeps_masks=False).failures == []
+    assert Finding(FrameAccounts()).failures == [NO_MASKS]
+    assert Finding(FrameAccounts(), keeps_masks=False).failures == []

@@ -1,5 +1,5 @@
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from bench.faults.scenarios.workers import answered_since
 
@@ -12,7 +12,7 @@ def _vehicle(*rows: tuple[str, float, float]) -> Any:
         {"outcome": outcome, "t_due_ns": str(round(due_ms * _MS)), "t_mask_decoded_ns": str(round(answered_ms * _MS))}
         for outcome, due_ms, answered_ms in rows
     ]
-    return cast("Any", SimpleNamespace(rows=lambda: records))
+    return SimpleNamespace(rows=lambda outcome: [record for record in records if record["outcome"] == outcome])
 
 
 def test_only_answers_to_frames_that_were_due_later_are_counted() -> None:

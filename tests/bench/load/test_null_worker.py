@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.load.null_worker import ClockReading, NullEngine, NullWorkerError, NullWorkerProcess, NullWorkerSettings
+from edge.config import EdgeConfig
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.network.broker_options import BrokerOptions
 
@@ -48,7 +49,7 @@ def test_a_process_serves_its_model_with_the_given_clock_error(mosquitto_url: st
         assert worker.clock.drift_ppm == 50
         bus = BrokerOptions(mosquitto_url).open("instant-vehicle", vehicle_will("instant-vehicle", "s1"))
         with bus:
-            transport = MqttTransport(bus, vehicle="instant-vehicle", session="s1", model="instant-test")
+            transport = MqttTransport(bus, EdgeConfig(vehicle="instant-vehicle", model="instant-test"), "s1")
             card = transport.wait_for_card(WAIT_S)
             transport.close()
         assert (card.height, card.width, card.trained) == (16, 24, False)

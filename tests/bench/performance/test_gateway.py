@@ -8,6 +8,7 @@ import pytest
 from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, run_together
 from bench.load.null_worker import NullWorker, NullWorkerSettings, expected_labels
 from bench.performance.gateway import summarise_round
+from edge.config import EdgeConfig
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
@@ -80,7 +81,7 @@ def test_every_mask_is_compared_with_that_of_its_image(mosquitto_url: str, model
         ("wrong", [ReferenceImage(images[0].message, images[0].pixels, wrong)]),
     ):
         bus = BrokerOptions(mosquitto_url).open(f"{name}-{model}", vehicle_will(f"{name}-{model}", "s1"))
-        transport = MqttTransport(bus, vehicle=f"{name}-{model}", session="s1", model=model)
+        transport = MqttTransport(bus, EdgeConfig(vehicle=f"{name}-{model}", model=model), "s1")
         transport.wait_for_card(_WAIT_S)
         clients.append(GatewayClient(f"{name}-{model}", "mqtt", "s1", transport, given, window=2))
     with closing(clients[0].transport), closing(clients[1].transport):
@@ -102,7 +103,7 @@ def test_a_frame_without_a_worker_is_counted_as_unreachable(mosquitto_url: str) 
     """The broker reports that there is no subscriber; the client continues, and the benchmark ends."""
     name = f"alone-{uuid4().hex[:8]}"
     bus = BrokerOptions(mosquitto_url).open(name, vehicle_will(name, "s1"))
-    with closing(MqttTransport(bus, vehicle=name, session="s1", model=name)) as transport:
+    with closing(MqttTransport(bus, EdgeConfig(vehicle=name, model=name), "s1")) as transport:
         client = GatewayClient(name, "mqtt", "s1", transport, [_image(name, 1)], window=1)
         while not client.tally().outcomes.get("unreachable"):
             run_together([client], 0.2)

@@ -14,7 +14,6 @@ from bench.report.chapters.run.load import frames_in_system, mean_queue_depth, q
 from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInputError, load_report_input
 from bench.report.document import ReportError, report_of, write_report
-from bench.report.output.charts import to_json
 from bench.report.output.number_format import text
 from bench.report.output.page import render
 from bench.report.output.terminal import terminal_tables
@@ -23,7 +22,7 @@ from shared.runlog.percentiles import NOTE
 from tests.support import run_damage
 from tests.support.synthetic_study import write_study
 
-MAX_PAGE_BYTES = 15_000_000
+MAX_PAGE_BYTES = 5_000_000
 MAX_DEMO_PAGE_BYTES = 2_500_000  # Of a run of 60 frames with overlays.
 
 
@@ -137,26 +136,9 @@ def test_names_of_tables_and_charts_are_unique_file_names(
             assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
 
 
-def test_each_stage_of_the_waterfall_starts_at_the_end_of_the_previous_one(report: ReportContent) -> None:
-    """The last stage therefore ends at the total."""
-    (waterfall,) = (chart for chart in report.charts() if chart.name == "waterfall")
-    end = 0.0
-    for trace in waterfall.traces:
-        assert trace["base"][0] == pytest.approx(end)
-        end = trace["base"][0] + trace["x"][0]
-
-
 def test_the_same_log_gives_the_same_report(run: Path) -> None:
     """The seed of the confidence intervals is fixed."""
     assert render(report_on(run)) == render(report_on(run))
-
-
-def test_the_page_loads_nothing_from_the_network(report: ReportContent) -> None:
-    """It must open in a vehicle, in a plane and in ten years."""
-    page = re.sub(r"<script>.*?</script>", "", render(report), flags=re.DOTALL)  # Plotly's code contains URLs.
-    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
-    assert not re.search(r"@import|url\(", page)
-    assert "default-src 'none'" in page
 
 
 def test_names_in_a_log_are_escaped(tmp_path: Path) -> None:
@@ -185,13 +167,6 @@ def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> No
     for anchor in ("stages", "distribution", "timeline", "throughput", "clocks", "statistics"):
         assert text_of(chapter_of(made, anchor)).startswith("Not measured: no"), anchor
     assert [chart.name for chart in made.charts() if not chart.name.startswith("resources")] == ["outcomes"]
-    assert render(made)
-
-
-def test_a_run_of_one_frame_is_reported(tmp_path: Path) -> None:
-    """Intervals, trends and histograms of a single value must not fail."""
-    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=1, unanswered=0.0)))
-    assert made.summary.startswith("1 of 1 frames were answered")
     assert render(made)
 
 
@@ -278,51 +253,43 @@ def test_the_final_sample_does_not_appear_as_a_pause_of_the_traffic(tmp_path: Pa
 
 
 def test_missing_resources_and_manifest_are_mentioned(tmp_path: Path) -> None:
-    """An empty chapter would look like a run that used no resources."""
-    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
+    """An empty chapter would look like a run that used no resources; a run of one frame has no intervals."""
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=1, unanswered=0.0))
     (folder / "resources.csv").unlink()
     (folder / "manifest.json").unlink()
     made = report_on(folder)
+    assert made.summary.startswith("1 of 1 frames were answered")
     assert text_of(chapter_of(made, "resources")) == "Not measured: the run has no resources.csv."
     assert "are unknown" in text_of(chapter_of(made, "provenance"))
+    assert render(made)
 
 
-def test_untrained_weights_are_mentioned(tmp_path: Path) -> None:
-    """The times of an untrained model are realistic, but its results are meaningless."""
+@pytest.mark.parametrize(
+    ("change", "caution"),
+    [
+        ({"model": {"trained": False}}, "The weights of this model are random"),
+        ({"answered_by": [{"sha256": "a"}, {"sha256": "b"}]}, "Different models with the same name"),
+        ({"answered_by": [{"sha256": "a"}, {"sha256": "a"}]}, ""),
+    ],
+)
+def test_a_doubtful_model_is_mentioned(tmp_path: Path, change: dict[str, object], caution: str) -> None:
+    """Results of random weights are meaningless; the columns of the log cannot show a model that was trained again."""
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    manifest["model"]["trained"] = False
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    assert "random" in text_of(chapter_of(report_on(folder), "provenance"))
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    found = text_of(chapter_of(report_on(folder), "provenance"))
+    assert found.startswith(caution) if caution else not found
 
 
 def test_workers_with_several_versions_of_the_model_are_mentioned(tmp_path: Path) -> None:
     """Workers of one group can serve different versions under the same model name."""
-
-    def answered_by(chapter: Chapter) -> str:
-        (table,) = (part for part in chapter.parts if isinstance(part, ReportTable))
-        return next(str(value) for what, value in table.rows if what == "answered by")
-
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30, unanswered=0))
-    assert (
-        answered_by(chapter_of(report_on(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
-    )
     run_damage.change(folder, run_damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
     found = chapter_of(report_on(folder), "provenance")
-    assert answered_by(found).endswith("29 frames; worker-1 (version 2, openvino bf16): 1 frames")
+    (table,) = (part for part in found.parts if isinstance(part, ReportTable))
+    expected = "worker-1 (version 1, tensorflow fp32): 29 frames; worker-1 (version 2, openvino bf16): 1 frames"
+    assert table.rows[0] == ("answered by", expected)
     assert "Several versions of the model answered" in text_of(found)
-
-
-def test_different_models_with_the_same_version_are_mentioned(tmp_path: Path) -> None:
-    """A model was retrained without a new version number; the columns of the log cannot show it."""
-    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    for hashes, is_mentioned in ((["a"], False), (["a", "b"], True)):
-        manifest["answered_by"] = [{"worker": "w", "model_version": "1", "sha256": each} for each in hashes]
-        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        assert (
-            "Different models with the same name" in text_of(chapter_of(report_on(folder), "provenance"))
-        ) is is_mentioned
 
 
 def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> None:
@@ -365,14 +332,6 @@ def test_a_study_is_reported_by_its_axes(tmp_path: Path) -> None:
     assert "codec" not in "".join(cell.name for cell in load_report_input([tmp_path]).study.cells)  # type: ignore[union-attr]
 
 
-def test_the_warm_up_frames_of_a_study_are_not_counted(tmp_path: Path) -> None:
-    """Only the frames of the measured phase are in the results."""
-    made = report_on(write_study(tmp_path, frames=60))
-    (results,) = (table for table in made.tables() if table.name == "results")
-    counts = {row[0]: row[2] for row in results.rows}
-    assert 90 <= int(str(counts["frozen_graph · 1 vehicle"])) <= 100
-
-
 def test_a_study_with_unreadable_frames_is_reported_from_its_runs(tmp_path: Path) -> None:
     """Charts and results of the runs need only the table of runs."""
     folder = write_study(tmp_path, frames=40)
@@ -398,17 +357,8 @@ def test_folders_that_cannot_be_reported_are_errors(run: Path, tmp_path: Path) -
 
 
 def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
-    """A page of 100,000 frames must stay below 15 MB, including Plotly, the other charts and the images."""
-    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=10_000)))
-    (timeline,) = (chart for chart in made.charts() if chart.name == "timeline")
-    growing = len(to_json(timeline)) + len(json.dumps(made.frames))
-    library, others, images = 4_900_000, 700_000, 1_000_000
-    assert library + others + images + 10 * growing < MAX_PAGE_BYTES
-
-
-def test_a_collapsed_table_is_one_of_the_tables(report: ReportContent) -> None:
-    """`--tables` must also write tables that are hidden on the page."""
-    assert "manifest" in {table.name for table in report.tables()}
+    """The page draws and opens a limited number of frames."""
+    assert write_report([write_run(tmp_path / "run", SyntheticRunPlan(frames=10_000))]).stat().st_size < MAX_PAGE_BYTES
 
 
 def test_the_page_of_a_short_run_is_small(tmp_path: Path) -> None:

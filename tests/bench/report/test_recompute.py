@@ -31,29 +31,23 @@ def table(report: ReportContent, name: str) -> ReportTable:
     return found
 
 
-def test_outcomes_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
-    """Each frame is counted once."""
+def test_the_tables_of_a_run_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
+    """Values agree to the nanosecond; the intervals are not compared, because they need a bootstrap."""
     assert {row[0]: row[1] for row in table(report, "outcomes").rows} == recomputed["outcomes"].to_dict()
-
-
-def test_stages_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
-    """Percentiles and shares agree to the nanosecond."""
-    rows = {str(row[0]): np.array(row[2:6], np.float64) for row in table(report, "stages").rows}
-    assert len(rows) == 16
-    for name, values in rows.items():
-        np.testing.assert_allclose(values, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
-
-
-def test_statistics_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
-    """The intervals are not compared; they need a bootstrap."""
+    stages = {str(row[0]): np.array(row[2:6], np.float64) for row in table(report, "stages").rows}
+    assert len(stages) == 16
+    for stage, values in stages.items():
+        np.testing.assert_allclose(values, recomputed["stages"].loc[stage].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
     order = ["count", "mean", "25%", "50%", "75%", "95%", "99%", "99.9%", "min", "max", "std"]
     rows = table(report, "statistics").rows
     assert len(rows) == 18
     for name, *cells in rows:
-        values = [cell.value if isinstance(cell, IntervalEstimate) else cell for cell in cells]
+        shown = [cell.value if isinstance(cell, IntervalEstimate) else cell for cell in cells]
         expected = recomputed["statistics"].loc[name, order].to_numpy(np.float64)
         expected[order.index("99.9%")] = np.nan  # The report shows p99.9 from 1,000 frames on.
-        np.testing.assert_allclose(np.array(values, np.float64), expected, rtol=1e-12, atol=1e-9)
+        np.testing.assert_allclose(np.array(shown, np.float64), expected, rtol=1e-12, atol=1e-9)
+    slowest = [f"{row.vehicle} {row.camera} #{row.sequence}" for row in recomputed["slowest"].itertuples()]
+    assert [row[0] for row in table(report, "slowest").rows] == slowest
 
 
 def test_throughput_and_waterfall_are_recomputed(run: Path, report: ReportContent, recomputed: dict[str, Any]) -> None:
@@ -64,10 +58,3 @@ def test_throughput_and_waterfall_are_recomputed(run: Path, report: ReportConten
     expected = recomputed["journey"]
     assert durations == pytest.approx({name: expected[name] for name in durations}, rel=1e-12)
     assert sum(durations.values()) == pytest.approx(expected["total"], rel=1e-12)
-
-
-def test_the_slowest_frames_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
-    """The report lists the same frames in the same order."""
-    slowest = recomputed["slowest"]
-    expected = [f"{row.vehicle} {row.camera} #{row.sequence}" for row in slowest.itertuples()]
-    assert [row[0] for row in table(report, "slowest").rows] == expected

@@ -1,27 +1,17 @@
 """The queue of due frames."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
-
 from edge.pacing.frame_queue import FrameQueue
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord
 from shared.imaging.frames import Frame
-from shared.runlog.latency_log import LogWriter
-
-Due = Callable[..., tuple[FrameRecord, Frame]]
+from tests.edge.samples import make_frame, make_record
 
 
-@pytest.fixture
-def due(tmp_path: Path, frame: Callable[..., Frame]) -> Iterator[Due]:
-    """Makes frames that are due, with their records."""
-    with LogWriter(tmp_path) as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
-        yield lambda index=0, camera="/l": (ledger.begin(frame(index, camera), index), frame(index, camera))
+def due(sequence: int, camera: str = "/l") -> tuple[FrameRecord, Frame]:
+    """Makes a frame that is due, with its record."""
+    return make_record(sequence, camera=camera), make_frame(sequence, camera)
 
 
-def test_a_new_frame_replaces_the_waiting_one_of_its_camera(due: Due) -> None:
+def test_a_new_frame_replaces_the_waiting_one_of_its_camera() -> None:
     """Frames of other cameras stay; the frame that was due first is taken first."""
     frames = FrameQueue()
     due_frames = [due(index, camera) for index, camera in enumerate(("/l", "/r", "/l"))]
@@ -32,7 +22,7 @@ def test_a_new_frame_replaces_the_waiting_one_of_its_camera(due: Due) -> None:
     assert frames.take() is None
 
 
-def test_a_deeper_queue_drops_the_oldest_frame_of_a_full_camera(due: Due) -> None:
+def test_a_deeper_queue_drops_the_oldest_frame_of_a_full_camera() -> None:
     """Frames of all cameras are taken in the order in which they were due."""
     frames = FrameQueue(2)
     due_frames = [due(index, camera) for index, camera in enumerate(("/l", "/l", "/r", "/l", "/l", "/r"))]
@@ -42,7 +32,7 @@ def test_a_deeper_queue_drops_the_oldest_frame_of_a_full_camera(due: Due) -> Non
     assert [frames.take() for _ in range(5)] == [*due_frames[2:], None]
 
 
-def test_a_taken_frame_makes_room(due: Due) -> None:
+def test_a_taken_frame_makes_room() -> None:
     """Only waiting frames count against the limit."""
     frames = FrameQueue(2)
     for index in range(10):
@@ -51,7 +41,7 @@ def test_a_taken_frame_makes_room(due: Due) -> None:
         assert frames.take() == due_frame
 
 
-def test_drain_returns_all_waiting_frames(due: Due) -> None:
+def test_drain_returns_all_waiting_frames() -> None:
     """The waiting frames get their rows in the log at the end of a run."""
     frames = FrameQueue(3)
     records = [due(index, camera) for index, camera in enumerate(("/l", "/r", "/l"))]

@@ -1,7 +1,7 @@
 """Replay of a source."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
+from tests.edge.samples import make_frame
 
 WAIT_S = 60.0
-Make = Callable[..., Frame]
 
 
 class Listed:
@@ -50,7 +50,7 @@ class Listed:
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """Returns a ledger with its log in `tmp_path`."""
     with LogWriter(tmp_path) as log:
-        yield Ledger(log, LedgerSettings("car", "s1", "tiny"))
+        yield Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
 
 
 def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:
@@ -63,15 +63,15 @@ def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]
     return read
 
 
-def test_a_source_is_read_once_in_order(frame: Make) -> None:
+def test_a_source_is_read_once_in_order() -> None:
     """The queue is smaller than the source."""
-    frames = [frame(i) for i in range(20)]
+    frames = [make_frame(i) for i in range(20)]
     assert _read(Listed(frames), EdgeConfig(read_ahead_queue_size=2)) == frames
 
 
-def test_reading_ahead_is_bounded(frame: Make) -> None:
+def test_reading_ahead_is_bounded() -> None:
     """Otherwise a bag of raw frames would fill the memory."""
-    source, stop = Listed([frame(i) for i in range(100)]), threading.Event()
+    source, stop = Listed([make_frame(i) for i in range(100)]), threading.Event()
     ahead = ReadAhead(source, EdgeConfig(read_ahead_queue_size=4), stop)
     reader = threading.Thread(target=ahead.run)
     reader.start()
@@ -82,17 +82,17 @@ def test_reading_ahead_is_bounded(frame: Make) -> None:
     assert not reader.is_alive()
 
 
-def test_a_loop_continues_index_and_time(frame: Make) -> None:
+def test_a_loop_continues_index_and_time() -> None:
     """Results of the second round must not overwrite those of the first; the gap between rounds is one period."""
-    source = Listed([frame(i, source_ns=1000 + 10 * i) for i in range(3)])
+    source = Listed([make_frame(i, source_ns=1000 + 10 * i) for i in range(3)])
     read = _read(source, EdgeConfig(loop=True, frames=8))
     assert [item.index for item in read] == list(range(8))
     assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
 
 
-def test_a_loop_over_at_most_one_frame_ends(frame: Make) -> None:
+def test_a_loop_over_at_most_one_frame_ends() -> None:
     """A single frame has no period, and an empty source must not loop without end."""
-    assert len(_read(Listed([frame()]), EdgeConfig(loop=True, frames=3))) == 3
+    assert len(_read(Listed([make_frame()]), EdgeConfig(loop=True, frames=3))) == 3
     assert _read(Listed([]), EdgeConfig(loop=True)) == []
 
 
@@ -113,9 +113,9 @@ def _paced(source: Listed, ledger: Ledger, config: EdgeConfig, *, is_live: bool 
     return taken
 
 
-def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, tmp_path: Path) -> None:
     """The rate scales the times; whether frames are taken has no effect."""
-    source = Listed([frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
+    source = Listed([make_frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
     started_ns = clock.now_ns()
     taken = _paced(source, ledger, EdgeConfig(rate=2.0))
     due = [record.times[Stage.DUE] for record in taken]
@@ -127,9 +127,9 @@ def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, fra
     assert every[-1] <= clock.now_ns()
 
 
-def test_a_closed_loop_drops_no_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+def test_a_closed_loop_drops_no_frame(ledger: Ledger, tmp_path: Path) -> None:
     """This holds however slow the worker is."""
-    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
+    taken = _paced(Listed([make_frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
     assert [record.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
@@ -140,23 +140,23 @@ def test_a_closed_loop_drops_no_frame(ledger: Ledger, frame: Make, tmp_path: Pat
     ids=["uniform", "poisson"],
 )
 def test_scheduled_arrivals_ignore_the_times_of_the_source(
-    ledger: Ledger, frame: Make, tmp_path: Path, arrivals: Arrivals, expected_ns: Iterator[int]
+    ledger: Ledger, tmp_path: Path, arrivals: Arrivals, expected_ns: Iterator[int]
 ) -> None:
     """The due times are fixed before the run, and nothing in the run changes them."""
-    source = Listed([frame(i, source_ns=i * 10**12) for i in range(20)])
+    source = Listed([make_frame(i, source_ns=i * 10**12) for i in range(20)])
     taken = _paced(source, ledger, EdgeConfig(arrivals=arrivals, arrival_rate_hz=500.0, seed=5))
     due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [at_ns - due[0] for at_ns in due] == list(islice(expected_ns, 20))
 
 
-def test_a_delay_does_not_change_due_times(ledger: Ledger, frame: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_does_not_change_due_times(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame that is read an hour late is late in the log, and the next one keeps its due time."""
     now_ns = [10**18]
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns[0])
 
     def late() -> Iterator[Frame]:
         for index in range(5):
-            yield frame(index)
+            yield make_frame(index)
             now_ns[0] += 3600 * 10**9
 
     due_frames = FrameQueue(5)
@@ -172,12 +172,12 @@ def _due_of_dropped(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("read_ahead", [16, 2], ids=["read in advance", "longer than the read-ahead"])
 def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
-    ledger: Ledger, frame: Make, tmp_path: Path, read_ahead: int
+    ledger: Ledger, tmp_path: Path, read_ahead: int
 ) -> None:
     """No frame of a burst is dropped, and the last burst may be shorter."""
     stop, due_frames = threading.Event(), FrameQueue()
     settings = EdgeConfig(closed_loop=True, burst=4, read_ahead_queue_size=read_ahead)
-    frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
+    frames: list[Frame | UnreadableFrame] = [make_frame(i) for i in range(10)]
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken image")
     ahead = ReadAhead(Listed(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
@@ -204,9 +204,9 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
     assert [row["reason"] for row in rows] == ["ended"] * 5 + ["undecodable: broken image"] + ["ended"] * 4
 
 
-def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
+def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger) -> None:
     """Reading and decoding are part of its latency."""
-    (record,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, EdgeConfig(), is_live=True)
+    (record,) = _paced(Listed([make_frame(0, source_ns=12345)]), ledger, EdgeConfig(), is_live=True)
     assert record.times[Stage.DUE] == 12345
 
 
@@ -220,11 +220,11 @@ def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) 
     ],
     ids=["source", "uniform", "window", "burst"],
 )
-def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, settings: EdgeConfig) -> None:
+def test_a_stop_ends_every_wait(ledger: Ledger, settings: EdgeConfig) -> None:
     """Neither a gap of centuries in a damaged bag nor a full window may delay Ctrl-C."""
     stop = threading.Event()
     due_frames = FrameQueue()
-    frames = [frame(0), frame(1, source_ns=1 << 62)]
+    frames = [make_frame(0), make_frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]

@@ -11,6 +11,7 @@ import pytest
 
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.request_errors import RequestErrors
+from edge.config import EdgeConfig
 from edge.reliability.clock_sync import ClockProber, ProbeTracker
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
@@ -20,7 +21,7 @@ from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import ECHOES, PROBES
 from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus
-from tests.edge.conftest import CARD
+from tests.edge.samples import CARD
 
 WAIT_S = 60.0
 MS = 10**6
@@ -143,7 +144,7 @@ def test_the_number_of_unanswered_probes_is_bounded(clocks: WorkerClocks) -> Non
 def probing(bus: Bus, clocks: WorkerClocks, *workers: str) -> Iterator[MqttTransport]:
     """Probes these workers over MQTT in a thread."""
     stop = threading.Event()
-    transport = MqttTransport(bus, vehicle="car", session="s1", model=CARD.name)
+    transport = MqttTransport(bus, EdgeConfig(vehicle="car", model=CARD.name), "s1")
     for worker in workers:
         transport.workers.update(worker, pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))))
     thread = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))

@@ -1,8 +1,10 @@
 """Accounting for frames."""
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,31 +12,42 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
-from shared.imaging.frames import Frame, UnreadableFrame
+from shared.imaging.frames import UnreadableFrame
 from shared.messages.frame import ResultMessage, Status
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
+from tests.edge.samples import make_answer, make_frame, mark_sent
 
-Make = Callable[..., Any]
 SECOND_NS = 10**9
 
 
 class Book:
     """A ledger with its log, and the number of closed frames that were sent."""
 
-    def __init__(self, folder: Path, clocks: WorkerClocks | None = None, **limits: Any) -> None:
-        self.folder = folder
-        self.closed = 0
-        self.log = LogWriter(folder)
-        settings = LedgerSettings("car", "s1", "tiny", **limits)
-        self.ledger = Ledger(self.log, settings, clocks=clocks, on_closed=self._count_closed)
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        """`settings`: `clocks` and `grace_ms` of the ledger, and those of the vehicle's configuration."""
+        own = {key: settings.pop(key) for key in ("clocks", "grace_ms") if key in settings}
+        self.folder, self.log, self.closed = folder, LogWriter(folder), 0
+        config = EdgeConfig(vehicle="car", model="tiny", **settings)
+        self.ledger = Ledger(self.log, config, "s1", on_closed=self._count_closed, **own)
 
     def _count_closed(self) -> None:
         self.closed += 1
+
+    def sent(self, index: int = 0, due_ns: int = 1000) -> FrameRecord:
+        """Returns a frame in flight."""
+        record = mark_sent(self.ledger.begin(make_frame(index), due_ns))
+        self.ledger.open(record)
+        return record
+
+    def drop(self) -> None:
+        """Drops a frame before it is sent."""
+        self.ledger.drop(self.ledger.begin(make_frame(), 1000), "window")
 
     def rows(self) -> list[dict[str, str]]:
         """Returns the rows so far."""
@@ -42,11 +55,22 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
+def books(tmp_path: Path) -> Iterator[Callable[..., Book]]:
+    """Makes ledgers."""
+    with ExitStack() as stack:
+
+        def make(**settings: Any) -> Book:
+            made = Book(tmp_path / "run", **settings)
+            stack.enter_context(made.log)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def book(books: Callable[..., Book]) -> Book:
     """Returns a ledger without a deadline."""
-    made = Book(tmp_path)
-    with made.log:
-        yield made
+    return books()
 
 
 def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outcome:
@@ -56,12 +80,11 @@ def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outc
     return ledger.finish(record, message, 99)
 
 
-def test_an_answered_frame_gets_its_row(book: Book, frame: Make, send: Make, answer: Make) -> None:
+def test_an_answered_frame_gets_its_row(book: Book) -> None:
     """The row contains everything that is known about the frame."""
-    record = send(book.ledger.begin(frame(3), 1000))
+    record = book.sent(3)
     record.bytes_up = 77
-    book.ledger.open(record)
-    assert _finish(book.ledger, record, answer(record)) is Outcome.ANSWERED
+    assert _finish(book.ledger, record, make_answer(record)) is Outcome.ANSWERED
     (row,) = book.rows()
     expected = {
         "vehicle": "car", "camera": "/left", "session": "s1", "sequence": "0", "outcome": "answered", "reason": "",
@@ -74,11 +97,10 @@ def test_an_answered_frame_gets_its_row(book: Book, frame: Make, send: Make, ans
     assert (counts.read, counts.in_flight, counts.closed, counts.median_ms) == (1, 0, 1, 5.006)
 
 
-def test_only_the_first_answer_is_accepted(book: Book, frame: Make, send: Make, answer: Make) -> None:
+def test_only_the_first_answer_is_accepted(book: Book) -> None:
     """QoS 1 may deliver twice; releasing the window twice would allow too many frames in flight."""
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
-    message = answer(record)
+    record = book.sent()
+    message = make_answer(record)
     _finish(book.ledger, record, message)
     for _ in range(3):
         assert book.ledger.accept(message) is None
@@ -87,11 +109,10 @@ def test_only_the_first_answer_is_accepted(book: Book, frame: Make, send: Make, 
     assert book.ledger.counts().ignored_answers == {"late_or_repeated": 3}
 
 
-def test_foreign_answers_are_counted_and_ignored(book: Book, frame: Make, send: Make, answer: Make) -> None:
+def test_foreign_answers_are_counted_and_ignored(book: Book) -> None:
     """They may come from a faulty worker, from an earlier run, or from an attacker who guesses ids."""
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
-    message = answer(record)
+    record = book.sent()
+    message = make_answer(record)
     book.ledger.accept(replace(message, id=replace(message.id, session="old")))
     book.ledger.accept(replace(message, id=replace(message.id, sequence=5)))
     book.ledger.accept(replace(message, stamps=message.stamps[1:]))
@@ -106,13 +127,10 @@ def test_foreign_answers_are_counted_and_ignored(book: Book, frame: Make, send: 
 
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
 @pytest.mark.parametrize("echoed", [True, False], ids=["with our stamps", "without"])
-def test_a_refusal_is_the_outcome_with_the_workers_reason(
-    book: Book, frame: Make, send: Make, answer: Make, status: Status, *, echoed: bool
-) -> None:
+def test_a_refusal_is_the_outcome_with_the_workers_reason(book: Book, status: Status, *, echoed: bool) -> None:
     """A worker that could not decode a frame cannot repeat its stamps; its refusal still counts."""
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
-    message = answer(record, status, reason="because")
+    record = book.sent()
+    message = make_answer(record, status, reason="because")
     if not echoed:
         message = replace(message, stamps=message.stamps[len(record.stamps) :])
     assert _finish(book.ledger, record, message) is Outcome(status.value)
@@ -130,14 +148,11 @@ def test_a_refusal_is_the_outcome_with_the_workers_reason(
     ],
     ids=["backwards", "longer than the round trip", "absurd"],
 )
-def test_inconsistent_times_are_left_out(
-    book: Book, frame: Make, send: Make, answer: Make, lie: Callable[[Stamp, int], Stamp]
-) -> None:
+def test_inconsistent_times_are_left_out(book: Book, lie: Callable[[Stamp, int], Stamp]) -> None:
     """A faulty worker must not cause negative times in the log, nor corrupt the clock offset of later frames."""
     for is_lying in (True, False):
-        record = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(record)
-        message = answer(record)
+        record = book.sent()
+        message = make_answer(record)
         if is_lying:
             count = len(record.stamps)
             cloud = tuple(lie(stamp, i) for i, stamp in enumerate(message.stamps[count:]))
@@ -150,24 +165,22 @@ def test_inconsistent_times_are_left_out(
     assert abs(float(right["uplink_ms"]) - float(right["crossing_ms"]) / 2) <= float(right["clock_error_ms"])
 
 
-def test_probes_split_the_network_time_of_a_frame(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book]) -> None:
     """A probe gives a better offset than a large frame that was slow in one direction."""
     clocks = WorkerClocks()
-    book = Book(tmp_path, clocks=clocks)
-    with book.log:
-        record = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(record)
-        sent_ns, there_ns = record.times[Stage.SENT], record.times[Stage.SENT] + 10**10
-        # The worker's clock is 9.9 s ahead: 100 of the 105 ms were uplink.
-        clocks.add_probe(
-            "cloud/w/s9", clock.Exchange(sent_ns, there_ns - 99_900_000, there_ns - 99_900_000, sent_ns + 200_000)
-        )
-        record.times[Stage.RETURNED] = sent_ns + 105_000_000
-        record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
-        message = answer(record)
-        accepted = book.ledger.accept(message)
-        assert accepted is not None
-        book.ledger.finish(accepted, message, 99)
+    book = books(clocks=clocks)
+    record = book.sent()
+    sent_ns, there_ns = record.times[Stage.SENT], record.times[Stage.SENT] + 10**10
+    # The worker's clock is 9.9 s ahead: 100 of the 105 ms were uplink.
+    clocks.add_probe(
+        "cloud/w/s9", clock.Exchange(sent_ns, there_ns - 99_900_000, there_ns - 99_900_000, sent_ns + 200_000)
+    )
+    record.times[Stage.RETURNED] = sent_ns + 105_000_000
+    record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
+    message = make_answer(record)
+    accepted = book.ledger.accept(message)
+    assert accepted is not None
+    book.ledger.finish(accepted, message, 99)
     (row,) = book.rows()
     error_ms = float(row["clock_error_ms"])
     assert error_ms < 0.5
@@ -176,98 +189,84 @@ def test_probes_split_the_network_time_of_a_frame(tmp_path: Path, frame: Make, s
     assert (row["uplink_resolved"], row["downlink_resolved"]) == ("1", "1")
 
 
-def test_a_worker_cannot_affect_the_clock_of_another(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+def test_a_worker_cannot_affect_the_clock_of_another(books: Callable[..., Book]) -> None:
     """Stamps with the name of another worker would corrupt all later rows of that worker."""
     clocks = WorkerClocks()
-    book = Book(tmp_path, clocks=clocks)
-    with book.log:
-        record = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(record)
-        assert _finish(book.ledger, record, answer(record, worker="liar")) is Outcome.ANSWERED
+    book = books(clocks=clocks)
+    record = book.sent()
+    assert _finish(book.ledger, record, make_answer(record, worker="liar")) is Outcome.ANSWERED
     (row,) = book.rows()
     assert (row["worker"], row["worker_session"], row["cloud_ms"], row["clock_offset_ms"]) == ("liar", "", "", "")
     exchange = clock.Exchange(0, 10, 10, 20)
     assert clocks.offset("cloud/w/s9", exchange) == WorkerClocks().offset("cloud/w/s9", exchange)
 
 
-def test_a_network_time_below_its_error_bound_is_marked(book: Book, frame: Make, send: Make, answer: Make) -> None:
+def test_a_network_time_below_its_error_bound_is_marked(book: Book) -> None:
     """Without probes, a frame alone cannot tell uplink from downlink."""
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
-    _finish(book.ledger, record, answer(record))
-    book.ledger.drop(book.ledger.begin(frame(), 1000), "window")
+    record = book.sent()
+    _finish(book.ledger, record, make_answer(record))
+    book.drop()
     answered, dropped = book.rows()
     assert (answered["uplink_resolved"], answered["downlink_resolved"]) == ("0", "0")
     assert (dropped["uplink_resolved"], dropped["worker_session"]) == ("", "")
 
 
-def test_rejected_clock_replies_are_counted(tmp_path: Path) -> None:
+def test_rejected_clock_replies_are_counted(books: Callable[..., Book]) -> None:
     """The counts of ignored answers include them."""
     clocks = WorkerClocks()
-    book = Book(tmp_path, clocks=clocks)
-    with book.log:
-        clocks.ignore("untrue")
-        assert book.ledger.counts().ignored_answers == {"echo_untrue": 1}
+    book = books(clocks=clocks)
+    clocks.ignore("untrue")
+    assert book.ledger.counts().ignored_answers == {"echo_untrue": 1}
 
 
-def test_only_times_of_the_same_node_are_subtracted(book: Book, frame: Make, send: Make, answer: Make) -> None:
+def test_only_times_of_the_same_node_are_subtracted(book: Book) -> None:
     """A relay between vehicle and worker has another clock."""
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
-    message = answer(record)
+    record = book.sent()
+    message = make_answer(record)
     relay = (Stamp("dequeued", "relay/r/s2", 5), Stamp("replied", "relay/r/s2", 6))
     _finish(book.ledger, record, replace(message, stamps=message.stamps + relay))
     (row,) = book.rows()
     assert row["cloud_ms"] == "0.000700"
 
 
-def test_an_answer_after_the_deadline_is_expired(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+def test_an_answer_after_the_deadline_is_expired(books: Callable[..., Book]) -> None:
     """The vehicle's clock decides, whatever status the worker sent."""
-    book = Book(tmp_path, deadline_ms=5.0)
-    with book.log:
-        for status in (Status.ANSWERED, Status.OVERLOADED):
-            record = send(book.ledger.begin(frame(), 1000))
-            book.ledger.open(record)
-            assert _finish(book.ledger, record, answer(record, status)) is Outcome.EXPIRED
+    book = books(deadline_ms=5.0)
+    for status in (Status.ANSWERED, Status.OVERLOADED):
+        record = book.sent()
+        assert _finish(book.ledger, record, make_answer(record, status)) is Outcome.EXPIRED
     assert [row["outcome"] for row in book.rows()] == ["expired", "expired"]
 
 
-def test_a_frame_is_lost_only_after_all_received_answers_were_processed(
-    tmp_path: Path, frame: Make, send: Make
-) -> None:
+def test_a_frame_is_lost_only_after_all_received_answers_were_processed(books: Callable[..., Book]) -> None:
     """An answer that waits in the queue has arrived."""
-    book = Book(tmp_path, answer_timeout_s=10.0)
-    with book.log:
-        record = send(book.ledger.begin(frame(), clock.now_ns()))
-        book.ledger.open(record)
-        book.ledger.close_timed_out(clock.now_ns() + 9 * SECOND_NS)
-        assert book.ledger.counts().in_flight == 1
-        book.ledger.close_timed_out(clock.now_ns() + 11 * SECOND_NS)
-        book.ledger.close_timed_out(clock.now_ns() + 12 * SECOND_NS)
+    book = books(answer_timeout_s=10.0)
+    book.sent(due_ns=clock.now_ns())
+    book.ledger.close_timed_out(clock.now_ns() + 9 * SECOND_NS)
+    assert book.ledger.counts().in_flight == 1
+    book.ledger.close_timed_out(clock.now_ns() + 11 * SECOND_NS)
+    book.ledger.close_timed_out(clock.now_ns() + 12 * SECOND_NS)
     (row,) = book.rows()
     assert (row["outcome"], row["reason"]) == ("lost", "no answer")
     assert book.closed == 1
 
 
-def test_a_frame_with_a_deadline_is_lost_after_a_grace_period(tmp_path: Path, frame: Make, send: Make) -> None:
+def test_a_frame_with_a_deadline_is_lost_after_a_grace_period(books: Callable[..., Book]) -> None:
     """The answer timeout of half a minute applies only without a deadline."""
-    book = Book(tmp_path, deadline_ms=100.0, grace_ms=50.0)
-    with book.log:
-        due_ns = clock.now_ns()
-        record = send(book.ledger.begin(frame(), due_ns))
-        book.ledger.open(record)
-        book.ledger.close_timed_out(due_ns + 149_000_000)
-        assert book.ledger.counts().in_flight == 1
-        book.ledger.close_timed_out(due_ns + 151_000_000)
+    book = books(deadline_ms=100.0, grace_ms=50.0)
+    due_ns = clock.now_ns()
+    book.sent(due_ns=due_ns)
+    book.ledger.close_timed_out(due_ns + 149_000_000)
+    assert book.ledger.counts().in_flight == 1
+    book.ledger.close_timed_out(due_ns + 151_000_000)
     assert [row["outcome"] for row in book.rows()] == ["lost"]
 
 
-def test_only_sent_frames_release_the_window(book: Book, frame: Make, send: Make) -> None:
+def test_only_sent_frames_release_the_window(book: Book) -> None:
     """A dropped frame was never counted in the window."""
-    book.ledger.drop(book.ledger.begin(frame(), 1000), "window")
+    book.drop()
     assert book.closed == 0
-    record = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(record)
+    record = book.sent()
     book.ledger.close_undelivered(record.id, "no_worker")
     book.ledger.close_undelivered(record.id, "no_worker")
     assert book.closed == 1
@@ -284,25 +283,20 @@ def test_an_unreadable_frame_gets_a_row(book: Book) -> None:
     assert (row["frame_index"], row["frame_stamp_ns"], row["source_ns"], row["read_ms"]) == ("4", "8", "9", "0.000010")
 
 
-def test_a_frame_is_in_the_journal_before_it_is_sent(tmp_path: Path, frame: Make, send: Make) -> None:
+def test_a_frame_is_in_the_journal_before_it_is_sent(book: Book, tmp_path: Path) -> None:
     """After a crash, the frames in flight are found there."""
-    book = Book(tmp_path)
-    with book.log:
-        for _ in range(3):
-            book.ledger.open(send(book.ledger.begin(frame(), 1000)))
-    assert repair(tmp_path) == 3
-    assert {row["outcome"] for row in book.rows()} == {"aborted"}
+    for _ in range(3):
+        book.sent()
+    crashed = shutil.copytree(book.folder, tmp_path / "crashed")
+    assert repair(crashed) == 3
+    assert {row["outcome"] for row in read_rows(crashed)} == {"aborted"}
 
 
-def test_concurrent_ends_of_a_frame_produce_one_row(
-    book: Book, frame: Callable[..., Frame], send: Make, answer: Make
-) -> None:
+def test_concurrent_ends_of_a_frame_produce_one_row(book: Book) -> None:
     """Answers, failed deliveries and timeouts race for every frame; exactly one of them wins."""
     count = 300
-    records = [send(book.ledger.begin(frame(i), 1000)) for i in range(count)]
-    for record in records:
-        book.ledger.open(record)
-    messages = [answer(record) for record in records]
+    records = [book.sent(i) for i in range(count)]
+    messages = [make_answer(record) for record in records]
     ledger = book.ledger
     _at_once(
         [partial(_receive, ledger, message) for message in messages],

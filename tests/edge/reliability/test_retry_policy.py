@@ -1,39 +1,27 @@
 """Decisions about retries."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.config import EdgeConfig
+from edge.pipeline import prepare
+from edge.reliability.ledger import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_stats import WorkerStats
 from shared.messages.deadline import Deadline
-from shared.messages.model_card import ModelCard
-from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage
+from tests.edge.samples import CARD, make_frame, make_record, mark_sent
 
-Make = Callable[..., Any]
 MS = 1_000_000
 
 
-@pytest.fixture
-def sent(frame: Make, send: Make, card: ModelCard, tmp_path: Path) -> Iterator[Callable[..., FrameRecord]]:
-    """Makes frames in flight that were sent at a time in milliseconds."""
-    with LogWriter(tmp_path / "made") as log:
-        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
-
-        def make(at_ms: int, deadline_ms: int | None = None) -> FrameRecord:
-            record: FrameRecord = send(ledger.begin(frame(), at_ms * MS - 5000))
-            record.message = prepare(frame(), record, Preparation(card, codec="raw"))
-            record.times[Stage.SENT] = at_ms * MS
-            record.lost_after_ns = 1 << 60
-            record.deadline = Deadline.after_ms(deadline_ms, 0)
-            return record
-
-        yield make
+def sent(at_ms: int, deadline_ms: int | None = None) -> FrameRecord:
+    """Makes a frame in flight that was sent at a time in milliseconds."""
+    record = mark_sent(make_record(due_ns=at_ms * MS - 5000))
+    record.message = prepare(make_frame(), record, CARD, EdgeConfig(codec="raw"))
+    record.times[Stage.SENT] = at_ms * MS
+    record.lost_after_ns = 1 << 60
+    record.deadline = Deadline.after_ms(deadline_ms, 0)
+    return record
 
 
 def _stats(reply_ms: int = 100, replies: int = 20, returned_ms: int = 0) -> WorkerStats:
@@ -50,7 +38,7 @@ def _due(
     return [round(retry.due_ns / MS) for retry in policy.plan(records, workers, failed_ms * MS, now_ms * MS)]
 
 
-def test_after_a_failure_frames_silent_for_longer_than_usual_are_retried(sent: Make) -> None:
+def test_after_a_failure_frames_silent_for_longer_than_usual_are_retried() -> None:
     """The worker that held a frame is unknown; frames that a live worker may still answer wait."""
     policy = RetryPolicy(_stats(reply_ms=100), window=4)
     frames = [sent(1000), sent(1180), sent(1250)]
@@ -58,7 +46,7 @@ def test_after_a_failure_frames_silent_for_longer_than_usual_are_retried(sent: M
     assert _due(policy, frames, now_ms=1200, workers=0, failed_ms=1200) == []
 
 
-def test_a_deadline_brings_the_retry_forward(sent: Make) -> None:
+def test_a_deadline_brings_the_retry_forward() -> None:
     """A few very slow replies must not delay retries until it is too late."""
     stats = _stats(reply_ms=100, replies=97)
     for _ in range(3):
@@ -69,7 +57,7 @@ def test_a_deadline_brings_the_retry_forward(sent: Make) -> None:
     assert _due(policy, [sent(1000, deadline_ms=1350)], now_ms=1100, failed_ms=1050) == [1250]
 
 
-def test_before_the_first_reply_only_a_failure_causes_a_retry(sent: Make) -> None:
+def test_before_the_first_reply_only_a_failure_causes_a_retry() -> None:
     """Without reply times, a silent worker may just be slow."""
     policy = RetryPolicy(WorkerStats(), window=4)
     assert _due(policy, [sent(1000)], now_ms=9000, failed_ms=1100) == [1100]
@@ -77,7 +65,7 @@ def test_before_the_first_reply_only_a_failure_causes_a_retry(sent: Make) -> Non
 
 
 @pytest.mark.parametrize(("reply_ms", "silence_ms"), [(20, 250), (200, 600)])
-def test_the_silence_limit_depends_on_reply_times(sent: Make, reply_ms: int, silence_ms: int) -> None:
+def test_the_silence_limit_depends_on_reply_times(reply_ms: int, silence_ms: int) -> None:
     """It is three times the usual reply time and at least 250 ms; a fixed limit replaces it."""
     policy = RetryPolicy(_stats(reply_ms), window=4)
     assert _due(policy, [sent(1000)], now_ms=1100) == [1000 + silence_ms]
@@ -85,7 +73,7 @@ def test_the_silence_limit_depends_on_reply_times(sent: Make, reply_ms: int, sil
     assert _due(RetryPolicy(WorkerStats(), window=4, after_ms=70), [sent(1000)], now_ms=1100) == [1070]
 
 
-def test_slow_workers_cause_no_retries(sent: Make) -> None:
+def test_slow_workers_cause_no_retries() -> None:
     """Under overload every frame is late: retries would double the load."""
     stats = _stats(reply_ms=100, replies=96)
     policy = RetryPolicy(stats, window=4)
@@ -96,13 +84,13 @@ def test_slow_workers_cause_no_retries(sent: Make) -> None:
     assert _due(policy, [sent(1000)], now_ms=1400) == [1300]
 
 
-def test_a_silent_frame_is_retried_if_no_frame_is_answered(sent: Make) -> None:
+def test_a_silent_frame_is_retried_if_no_frame_is_answered() -> None:
     """With a single frame in flight, there are no replies to later frames."""
     policy = RetryPolicy(_stats(reply_ms=100, returned_ms=1000), window=1)
     assert _due(policy, [sent(1000)], now_ms=1301) == [1300]
 
 
-def test_without_a_known_failure_at_most_half_the_window_is_retried(sent: Make) -> None:
+def test_without_a_known_failure_at_most_half_the_window_is_retried() -> None:
     """This limits the cost of a wrong decision."""
     policy = RetryPolicy(_stats(reply_ms=100), window=4)
     frames = [sent(1000), sent(1001), sent(1002), sent(1003)]
@@ -112,28 +100,28 @@ def test_without_a_known_failure_at_most_half_the_window_is_retried(sent: Make) 
     assert len(_due(policy, frames, now_ms=5000, failed_ms=2000)) == 3
 
 
-def test_frames_past_their_deadline_do_not_use_up_the_limit(sent: Make) -> None:
+def test_frames_past_their_deadline_do_not_use_up_the_limit() -> None:
     """They stay in flight for a grace period but cannot be saved; others can."""
     policy = RetryPolicy(_stats(reply_ms=100), window=4)
     late = [sent(1000, deadline_ms=1200), sent(1001, deadline_ms=1201)]
     assert _due(policy, [*late, sent(1010), sent(1011), sent(1012)], now_ms=1500) == [1310, 1311]
 
 
-def test_a_needless_retry_delays_the_next_one(sent: Make) -> None:
+def test_a_needless_retry_delays_the_next_one() -> None:
     """Its worker was slow, not dead."""
     stats = _stats(reply_ms=100)
     stats.add_retry(was_useful=False)
     assert _due(RetryPolicy(stats, window=4), [sent(1000)], now_ms=1100) == [1600]
 
 
-def test_a_retry_that_cannot_be_in_time_is_not_sent(sent: Make) -> None:
+def test_a_retry_that_cannot_be_in_time_is_not_sent() -> None:
     """Its result would be useless, and its inference would delay other frames."""
     policy = RetryPolicy(_stats(reply_ms=100), window=4)
     assert _due(policy, [sent(1000, deadline_ms=1400)], now_ms=1100) == [1300]
     assert _due(policy, [sent(1000, deadline_ms=1399)], now_ms=1100) == []
 
 
-def test_no_frame_is_sent_three_times(sent: Make) -> None:
+def test_no_frame_is_sent_three_times() -> None:
     """A frame without a stored message is not sent again either."""
     retried, without_message = sent(1000), sent(1000)
     retried.resent_ns = 1300 * MS

@@ -128,9 +128,7 @@ def test_an_endless_reply_times_out(reply: Http) -> None:
     """Each piece is in time and no body grows, so only the timeout for the whole reply ends the call."""
     outcomes: queue.SimpleQueue[CallOutcome] = queue.SimpleQueue()
     with http_server(lambda _: reply) as address:
-        channel = HttpChannel(
-            Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car", max_calls=1
-        )
+        channel = HttpChannel(Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car")
         with closing(channel):
             channel.call(EncodedRequest(b""), Deadline.NEVER, 0.3, outcomes.put)
             assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
@@ -251,11 +249,11 @@ def test_a_closed_channel_raises_channel_errors(kind: str) -> None:
     channel: RpcChannel = (
         GrpcChannel(address, SkylaneAdapter(), credentials, "car")
         if kind == "grpc"
-        else HttpChannel(address, TfServingRestAdapter("tiny"), credentials, "car", max_calls=1)
+        else HttpChannel(address, TfServingRestAdapter("tiny"), credentials, "car")
     )
     channel.close()
     with pytest.raises(ChannelError, match="closed"):
-        next(iter(channel.statuses(threading.Event())))
+        next(iter(channel.statuses()))
     with pytest.raises(ChannelError, match="closed"):
         channel.echo(b"")
     channel.probe(b"", lambda *_: pytest.fail("a closed channel has no clock reply"))

@@ -39,8 +39,8 @@ def _rest_infer(data: bytes) -> object:
 def _rest_infer_seeds() -> Iterator[bytes]:
     tensor = {"name": "input", "datatype": "UINT8", "shape": list(_PIXELS.shape)}
     yield b"\0\0" + json.dumps({"inputs": [{**tensor, "data": _PIXELS.tolist()}]}).encode()
-    booleans = {"name": "on", "datatype": "BOOL", "shape": [2], "data": [True, False]}
-    yield b"\0\0" + json.dumps({"inputs": [booleans], "outputs": [{"name": "mask"}], "id": "1"}).encode()
+    texts = {"name": "image_bytes", "datatype": "BYTES", "shape": [2], "data": ["YQ==", ""]}
+    yield b"\0\0" + json.dumps({"inputs": [texts], "outputs": [{"name": "mask"}], "id": "1"}).encode()
     binary = {**tensor, "parameters": {"binary_data_size": _PIXELS.size}}
     head = json.dumps({"inputs": [binary], "parameters": {"binary_data_output": True}}).encode()
     yield len(head).to_bytes(2, "big") + head + _PIXELS.tobytes()

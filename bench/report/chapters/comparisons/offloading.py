@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
-from bench.report.chapters.run.stage_statistics import SEED
+from bench.report.chapters.run.distribution import SEED
 from bench.report.chapters.traces import axis, line
 from bench.report.content import Caution, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace
 from bench.report.data.study_log import ReportedCell, StudyLog

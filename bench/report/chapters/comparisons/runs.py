@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bench.report.chapters.run.distribution import cumulative_chart
-from bench.report.chapters.run.stage_statistics import SEED, STATISTICS
+from bench.report.chapters.run.distribution import SEED, STATISTICS, cumulative_chart
 from bench.report.chapters.run.stages import STAGES_TITLE
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
 from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, join_words

@@ -101,8 +101,8 @@ def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
     done = due + column_values(rows, "total_ms") / 1e3
     most = int(queue_depth(due, done)[1].max(initial=1))
     caption = (
-        f"When each of {len(rows)} successive answered frames was in which stage. At most {most} of them are under way at "
-        f"the same time.{'' if 'uplink' in durations else _NO_SPLIT}"
+        f"When each of {len(rows)} successive answered frames was in which stage. Largest number at the same time: {most}."
+        f"{'' if 'uplink' in durations else _NO_SPLIT}"
     )
     layout = STACKED_LAYOUT | {
         "barmode": "overlay",

@@ -8,7 +8,6 @@ import pandas as pd
 from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
 from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, seconds_since
-from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
 from bench.statistics.bootstrap import Floats
@@ -25,8 +24,8 @@ _POINT_COLOUR = "#6d9db5"
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
 
-def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
-    """Returns the totals over time; `frames` are all frames of a run."""
+def chapter(shown: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
+    """Returns the totals over time; `shown` are the frames to draw."""
     if answered.empty:
         return not_measured("timeline", _TITLE)
     slow = slowest(answered)
@@ -35,7 +34,7 @@ def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chap
         for sequence, total in zip(slow["sequence"].tolist(), slow["total_ms"].tolist(), strict=True)
     )
     listed = FrameList("Open one of the slowest frames:", frames_and_labels)
-    parts = (_chart(frames, answered, slow, start_ns), listed, _table(slow, answered, start_ns))
+    parts = (_chart(shown, answered, slow, start_ns), listed, _table(slow, answered, start_ns))
     return Chapter("timeline", _TITLE, parts)
 
 
@@ -49,8 +48,8 @@ def _name(row: pd.Series) -> str:
 
 
 def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
-    shown = frames_on_page(answered)
-    unanswered = frames_on_page(frames[frames["outcome"] != Outcome.ANSWERED])
+    shown = frames[frames.index.isin(answered.index)]
+    unanswered = frames[frames["outcome"] != Outcome.ANSWERED]
     point = {"color": _POINT_COLOUR, "size": 4 if len(shown) > _MANY_POINTS else 7, "opacity": 0.6}
     traces = [
         _marks(str(camera), rows, start_ns, _totals(rows), point)
@@ -81,8 +80,7 @@ def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, sta
             "all frames."
         )
     if has_rug:
-        count = int((frames["outcome"] != Outcome.ANSWERED).sum())
-        caption += f" The lower part shows the {count:,} frames that were not answered."
+        caption += f" The lower part shows {len(unanswered):,} frames that were not answered."
     return Chart("timeline", caption, tuple(traces), layout, height=460)
 
 
@@ -94,7 +92,6 @@ def _marks(name: str, rows: pd.DataFrame, start_ns: int, y: Any, marker: Trace, 
         y,
         marker,
         f"{rows['vehicle'].iloc[0]} #%{{customdata}}<br>%{{y:.2f}}, due at %{{x:.3f}} s",
-        type="scattergl",
         customdata=rows["sequence"].to_numpy(np.int32),
         **options,
     )
@@ -117,7 +114,6 @@ def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
             centers,
             np.array([np.percentile(totals[part], percent) for part in indices]),
             {"color": TOTAL_COLOUR, "width": 1.8, "dash": dash},
-            type="scattergl",
             hoverinfo="skip",
         )
         for percent, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot"))

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons import runs as comparison
+from bench.report.chapters.run.distribution import SEED
 from bench.report.chapters.run.provenance import manifest_rows, plain_text
-from bench.report.chapters.run.stage_statistics import SEED
 from bench.report.chapters.traces import axis_from_zero, not_measured, points
 from bench.report.content import Caution, CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
@@ -38,7 +38,7 @@ def provenance(study: StudyLog) -> Chapter:
         rows = [(axis, ", ".join(map(_axis_text, values))) for axis, values in lists]
         parts.append(ReportTable("axes", "The axes of the study and their values.", ("axis", "values"), rows))
     manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
-    parts.append(ReportTable("provenance", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
+    parts.append(ReportTable("manifest", "Manifest of the study.", ("what", "value"), list(manifest_rows(manifest))))
     return Chapter("provenance", "Setup", tuple(parts), is_collapsed=True)
 
 

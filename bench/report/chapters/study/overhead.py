@@ -1,9 +1,6 @@
 """The overhead of each cell beyond its inference, and the sizes and times of the compared codecs."""
 
-from collections.abc import Callable
-
 import numpy as np
-import pandas as pd
 
 from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import DEFAULT_VALUE, ReportedCell, StudyLog
@@ -27,51 +24,51 @@ def chapter(study: StudyLog) -> Chapter | None:
     return Chapter("overhead", "Overhead beyond inference", tuple(parts))
 
 
-_Statistic = Callable[[pd.DataFrame], float | int]
+# The columns of the frames, and their statistics, by heading.
+_TOTAL = {"total mean ms": ("total_ms", "mean"), "± total ms": ("total_ms", "spread")}
+_REST = {"overhead mean ms": ("overhead_ms", "mean"), "± overhead ms": ("overhead_ms", "spread")}
+_OVERHEAD = {
+    **_TOTAL,
+    "total p50 ms": ("total_ms", "p50"),
+    "total p95 ms": ("total_ms", "p95"),
+    "inferred mean ms": ("inferred_ms", "mean"),
+    **_REST,
+}
+_CODECS = {
+    "bytes up": ("bytes_up", "mean"),
+    "bytes down": ("bytes_down", "mean"),
+    "encoded mean ms": ("encoded_ms", "mean"),
+    "decoded mean ms": ("decoded_ms", "mean"),
+    "crossing mean ms": ("crossing_ms", "mean"),
+    **_TOTAL,
+    **_REST,
+}
 
 
-def _mean(name: str) -> _Statistic:
-    return lambda frames: float(frames[name].astype(np.float64).mean())
-
-
-def _spread(name: str) -> _Statistic:
-    return lambda frames: float(frames.groupby("repetition")[name].mean().std(ddof=1))
-
-
-def _quantile(name: str, share: float) -> _Statistic:
-    return lambda frames: float(frames[name].quantile(share))
-
-
-_OVERHEAD_MS = "overhead_ms"
-_COUNTS: dict[str, _Statistic] = {"runs": lambda frames: int(frames["repetition"].nunique()), "frames": len}
-_TOTAL: dict[str, _Statistic] = {"total mean ms": _mean("total_ms"), "± total ms": _spread("total_ms")}
-_REST: dict[str, _Statistic] = {"overhead mean ms": _mean(_OVERHEAD_MS), "± overhead ms": _spread(_OVERHEAD_MS)}
-_OVERHEAD = (
-    _COUNTS
-    | _TOTAL
-    | {"total p50 ms": _quantile("total_ms", 0.5), "total p95 ms": _quantile("total_ms", 0.95)}
-    | {"inferred mean ms": _mean("inferred_ms")}
-    | _REST
-)
-_CODECS = (
-    _COUNTS
-    | {"bytes up": _mean("bytes_up"), "bytes down": _mean("bytes_down")}
-    | {"encoded mean ms": _mean("encoded_ms"), "decoded mean ms": _mean("decoded_ms")}
-    | {"crossing mean ms": _mean("crossing_ms")}
-    | _TOTAL
-    | _REST
-)
-
-
-def _table(study: StudyLog, name: str, statistics: dict[str, _Statistic], caption: str) -> ReportTable:
-    rows: list[TableRow] = []
-    for cell in study.cells:
-        frames = study.group(cell).frames
-        if len(frames):
-            frames = frames.assign(**{_OVERHEAD_MS: frames["total_ms"] - frames["inferred_ms"]})
-            rows.append((*_axis_values(study, cell), *(statistic(frames) for statistic in statistics.values())))
-    settings = [f"{axis} (axis)" if axis in statistics else axis for axis in study.axes or ("cell",)]
-    return ReportTable(name, caption, (*settings, *statistics), rows)
+def _table(study: StudyLog, name: str, columns: dict[str, tuple[str, str]], caption: str) -> ReportTable:
+    frames = study.frames.assign(overhead_ms=study.frames["total_ms"] - study.frames["inferred_ms"])
+    values = frames[sorted({column for column, _ in columns.values()})].astype(np.float64)
+    by_cell = values.groupby(frames["cell"])
+    by_run = values.groupby([frames["cell"], frames["repetition"]])
+    statistics = {
+        "mean": by_cell.mean(),
+        "spread": by_run.mean().groupby("cell").std(),
+        "p50": by_cell.quantile(0.5),
+        "p95": by_cell.quantile(0.95),
+    }
+    counts = frames.groupby("cell")["repetition"].agg(["nunique", "size"])
+    rows: list[TableRow] = [
+        (
+            *_axis_values(study, cell),
+            *map(int, counts.loc[cell.key]),
+            *(float(statistics[how].loc[cell.key, column]) for column, how in columns.values()),
+        )
+        for cell in study.cells
+        if cell.key in counts.index
+    ]
+    headings = ("runs", "frames", *columns)
+    settings = [f"{axis} (axis)" if axis in headings else axis for axis in study.axes or ("cell",)]
+    return ReportTable(name, caption, (*settings, *headings), rows)
 
 
 def _axis_values(study: StudyLog, cell: ReportedCell) -> list[str]:

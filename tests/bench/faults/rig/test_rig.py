@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from bench.faults.rig.rig import Rig, RigError, freeze
-from bench.faults.rig.vehicle_process import VehicleError
+from bench.load.vehicle_process import VehicleError
 
 pytestmark = pytest.mark.mosquitto
 _IMAGES = 12

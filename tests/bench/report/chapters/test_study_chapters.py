@@ -118,13 +118,6 @@ def test_mean_inference_and_overhead_sum_to_the_mean_total(tmp_path: Path) -> No
     assert [row["total mean ms"] for row in codecs] == [row["total mean ms"] for row in rows]
 
 
-def test_the_table_of_codecs_needs_an_axis_codec(tmp_path: Path) -> None:
-    """With a single codec, it would repeat the table of overheads."""
-    made = overhead.chapter(load_study(_study(tmp_path, {"a": {"link": "none"}, "b": {"link": "4g"}}, {})))
-    assert made is not None
-    assert [part.name for part in made.parts if isinstance(part, ReportTable)] == ["overhead"]
-
-
 def test_the_tariff_in_the_manifest_of_a_study_is_used(tmp_path: Path) -> None:
     """The file of the study has the price; the table has the mean price and its spread over the runs."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
@@ -167,11 +160,14 @@ def test_a_burst_is_split_into_four_terms_and_compared_with_one_worker(tmp_path:
     assert two["speed-up"] > 1.5
 
 
-def test_a_study_without_bursts_and_links_has_no_such_chapters(tmp_path: Path) -> None:
+def test_a_study_without_bursts_links_or_codecs_has_no_such_chapters(tmp_path: Path) -> None:
     """An empty table would look like a measurement."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
     study = load_study(folder)
     assert (bursts.chapter(study), offloading.study_chapter(study)) == (None, None)
+    one_codec = overhead.chapter(load_study(_study(tmp_path / "links", {"a": {"link": "4g"}, "b": {"link": "5g"}}, {})))
+    assert one_codec is not None
+    assert [part.name for part in one_codec.parts if isinstance(part, ReportTable)] == ["overhead"]
 
 
 def test_a_cell_with_a_link_is_compared_with_the_same_cell_without_one(tmp_path: Path) -> None:

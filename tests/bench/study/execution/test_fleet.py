@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from pathlib import Path
 
@@ -41,21 +40,6 @@ def test_an_error_of_the_check_ends_the_wait(endless: list[str], tmp_path: Path)
 
     with Fleet(1, tmp_path, tmp_path, [endless]) as vehicles, pytest.raises(RunError, match="worker-1 ended"):
         vehicles.wait(600, check)
-
-
-def test_an_interruption_during_termination_leaves_no_vehicle_running(
-    endless: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user pressed Ctrl-C twice."""
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess.Popen, "terminate", interrupted)
-    vehicles = Fleet(2, tmp_path, tmp_path, [endless, endless])
-    with pytest.raises(KeyboardInterrupt):
-        vehicles.__exit__()
-    assert not any(psutil.pid_exists(pid) for pid in vehicles.pids.values())
 
 
 _WAITING_VEHICLE = f"""#!/bin/sh

@@ -36,7 +36,7 @@ def test_every_cell_runs_once_per_repetition_with_new_workers_for_each_block_and
     """The runs follow the split-plot design of the plan."""
     sessions, listener = SimulatedSessions(), RecordingListener()
     _runner(plan, tmp_path / "study").run(sessions.open, {}, listener)
-    assert sessions.opened == [group.setup for group in ordered_groups(cells(plan), 2, seed=5)]
+    assert sessions.opened == [setup for setup, _ in ordered_groups(cells(plan), 2, seed=5)]
     assert len(sessions.opened) == 4
     assert len(sessions.played) == len(set(sessions.played)) == 8
     assert [result.row["order"] for result in listener.results] == list(range(1, 9))

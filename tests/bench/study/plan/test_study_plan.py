@@ -138,17 +138,19 @@ def test_a_repetition_is_a_block_with_new_workers_for_each_setup(tmp_path: Path)
     """Blocks remove drift from the comparison; workers shared by all repetitions would be a single sample."""
     planned = cells(plan_of(tmp_path, axes={"format": ["frozen_graph", "saved_model"], "codec": ["jpeg", "raw"]}))
     ordered = ordered_groups(planned, 3, 1)
-    assert [group.repetition for group in ordered] == [1, 1, 2, 2, 3, 3]
+    assert [runs[0].repetition for _, runs in ordered] == [1, 1, 2, 2, 3, 3]
+    runs = [run for _, members in ordered for run in members]
+    assert [run.order for run in runs] == [*range(1, 13)]
     for repetition in (1, 2, 3):
-        block = [cell for group in ordered if group.repetition == repetition for cell in group.cells]
+        block = [run.cell for run in runs if run.repetition == repetition]
         assert sorted(cell.name for cell in block) == sorted(cell.name for cell in planned)
-    assert len({tuple(cell.name for group in ordered[at : at + 2] for cell in group.cells) for at in (0, 2, 4)}) > 1
+    assert len({tuple(run.cell.name for run in runs[at : at + 4]) for at in (0, 4, 8)}) > 1
 
 
 def test_each_cold_start_cell_has_its_own_workers(tmp_path: Path) -> None:
     """Workers that already served another cell would be warm."""
     planned = cells(plan_of(tmp_path, axes={"scenario": ["cold_start", "same_image"], "vehicles": [1, 2]}))
-    assert sorted(len(group.cells) for group in ordered_groups(planned, 1, 1)) == [1, 1, 2]
+    assert sorted(len(runs) for _, runs in ordered_groups(planned, 1, 1)) == [1, 1, 2]
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -13,9 +13,6 @@ import pytest
 from cloud.engines.engine import Outputs
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import (
-    IMAGES,
-    INPUT,
-    RESULTS,
     CallOrigin,
     InferenceCall,
     InferenceReply,
@@ -23,6 +20,7 @@ from cloud.gateway.common.inference import (
     server_timing,
     start_inference,
 )
+from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
@@ -320,6 +318,6 @@ def test_replies_that_are_too_large_together_fail(submission: GatewayFrontend, o
     one = infer(submission, {INPUT: ONE}, outputs=outputs).outputs[outputs[0]]
     limit = max(HEIGHT * WIDTH, len(one[0]))
     assert infer(submission, {INPUT: ONE}, outputs=outputs, max_reply_bytes=limit).outputs
-    with pytest.raises(ApiError, match=f"exceeds the limit of {limit}: request fewer") as raised:
+    with pytest.raises(ApiError, match=f"more than {limit} bytes: request fewer") as raised:
         infer(submission, {INPUT: random_pixels(4)}, outputs=outputs, max_reply_bytes=limit)
     assert raised.value.code is ErrorCode.UNPROCESSABLE

@@ -15,11 +15,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
 
-Numbers = arrays(
-    st.sampled_from([np.uint8, np.int32, np.uint64, np.float64]),
-    array_shapes(max_dims=5, max_side=6),
-    elements={"allow_nan": False, "allow_infinity": False},
-)
+Numbers = arrays(st.sampled_from([np.uint8, np.int32, np.int64]), array_shapes(max_dims=5, max_side=6))
 SPACES = st.text(" \t\r\n", max_size=3)
 JSON = st.recursive(
     st.none()
@@ -57,8 +53,7 @@ def test_numbers_are_read_exactly(array: npt.NDArray[Any], before: str, after: s
 @example({"a": [1, [2]]})
 @example({"a": [0, []]})
 @example({"a": [1, True]})
-@example({"a": [(1 << 53) + 1, 0.5]})
-@example({"a": [[1 << 53, 0.5], [1e300, 1 << 60]]})
+@example({"a": [(1 << 53) + 1, 0.5], "b": [0.5, (1 << 53) + 1]})
 @example({"a": [(1 << 63) - 1, -(1 << 63)], "b": (1 << 63) - 1, "c": -(1 << 63)})
 def test_a_document_is_read_as_by_the_json_module_or_rejected(document: dict[str, Any]) -> None:
     """It must never be read as something else."""
@@ -100,12 +95,13 @@ def test_arbitrary_bytes_raise_only_api_errors(body: bytes) -> None:
         (b'{"a": "\\ud800"}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"a": "\xff"}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"\\ud800": [1]}', ErrorCode.INVALID, "is not valid JSON"),
-        (b'{"a": [[0.5, 1], [9007199254740993, 2]]}', ErrorCode.INVALID, "would be rounded"),
+        (b'{"a": [[1, 0.5], [2, 3]]}', ErrorCode.INVALID, "other values"),
+        (b'{"a": [1, 9223372036854775808]}', ErrorCode.INVALID, "more than 64 bits"),
         (b'{"a": [1, "' + b"a" * (1 << 20) + b'"' + b', ""' * (1 << 20) + b"]}", ErrorCode.INVALID, "other values"),
         (b'{"a": "' + "é".encode() + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
         (b'{"a": "\\u00e9' + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_expensive_or_malformed_documents_are_rejected(body: bytes, code: ErrorCode, message: str) -> None:
     """Four kilobytes of nested lists once ended a worker."""

@@ -33,28 +33,8 @@ def read(data: bytes, header_length: str | None = None) -> InferRequest:
     return read_request(data, header_length, "m", None)
 
 
-@pytest.mark.parametrize(
-    ("datatype", "values"),
-    [
-        ("UINT8", [0, 255]),
-        ("INT64", [-1, 1 << 62]),
-        ("FP32", [0.5, -2]),
-        ("BOOL", [True, False]),
-        ("FP64", [0.1, 1e300]),
-    ],
-)
-@pytest.mark.parametrize("shape", [[2], [2, 1], [1, 2, 1]])
-def test_numbers_may_be_flat_or_nested(datatype: str, values: list[Any], shape: list[int]) -> None:
+def test_pixels_may_be_flat_or_nested() -> None:
     """The protocol allows both, and clients send both."""
-    for data in (values, np.array(values, object).reshape(shape).tolist()):
-        (found,) = read(body(tensor(data, datatype, shape))).inputs
-        assert isinstance(found.tensor, np.ndarray)
-        assert found.tensor.shape == tuple(shape)
-        assert found.tensor.ravel().tolist() == np.array(values, found.tensor.dtype).tolist()
-
-
-def test_large_images_are_read_exactly() -> None:
-    """Large lists of numbers are read as arrays."""
     pixels = np.random.default_rng(1).integers(0, 256, (1, 40, 50, 3), np.uint8)
     for data in (pixels.tolist(), pixels.ravel().tolist()):
         (found,) = read(body(tensor(data, shape=pixels.shape))).inputs
@@ -85,52 +65,35 @@ def test_binary_data_follows_in_the_order_of_the_inputs() -> None:
     assert [bytes(each) for each in strings.tensor] == [b"x"]
 
 
-SIZED: Any = {"parameters": {"binary_data_size": 6}}
+NOT_NUMBERS = "data has values that are not whole numbers"
 MALFORMED: dict[str, tuple[bytes, str | None, str]] = {
-    "no JSON": (b"{", None, "the body is not valid JSON"),
     "a list": (b"[]", None, "JSON of type list: send an object"),
-    "deep": (b"[" * 100_000, None, "not valid JSON: TAPE_ERROR"),
-    "deep lists": (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", None, "nested deeper than 16"),
-    "duplicate key": (b'{"inputs": [], "inputs": []}', None, "has a duplicate key"),
-    "inputs": (b'{"inputs": {}}', None, "inputs is '{}': send a list"),
-    "an input": (b'{"inputs": [1]}', None, r"inputs is '\[1\]': send a list"),
+    "inputs": (b'{"inputs": {}}', None, r"Expected `array`, got `object` - at `\$.inputs`"),
+    "an input": (b'{"inputs": ["a"]}', None, r"Expected `object`, got `str` - at `\$.inputs\[0\]`"),
+    "many inputs": (body(*[tensor([1], shape=[1])] * 65), None, "of length <= 64"),
+    "a number for a name": (body(tensor([1], shape=[1], name=3)), None, r"got `int` - at `\$.inputs\[0\].name`"),
+    "parameters": (body(parameters=[]), None, r"at `\$.parameters`"),
     "shape": (body(tensor([1], shape=[1.5])), None, "shape must be a list of whole numbers"),
     "true as a dimension": (body(tensor([1], shape=[True])), None, "shape must be a list of whole numbers"),
     "negative": (body(tensor([1], shape=[-1])), None, "a dimension below 0"),
     "huge": (body(tensor([1], shape=[1 << 62])), None, "more than 268435456"),
-    "digits": (body(tensor([1], shape=[10**4000, 10**4000])), None, "not valid JSON: BIGINT_ERROR"),
-    "lone surrogate": (body(tensor(["\ud800"], "BYTES", [1], name="x")), None, "not valid JSON: STRING_ERROR"),
-    "lone surrogate in bytes": (
-        body(tensor([1], name="é")).replace(b"\\u00e9", b"\xed\xa0\x80"),
-        None,
-        "not valid JSON: .*utf-8",
-    ),
-    "long among short": (body(tensor(["a" * 10**6, *[""] * 10**5])), None, "data has values that are not UINT8"),
-    "one text": (body(tensor("a" * 100)), None, "data has values that are not UINT8"),
-    "strings": (
-        body(tensor(None, "BYTES", [1 << 20], parameters={"binary_data_size": 0})),
-        None,
-        "more than 4096 strings",
-    ),
+    "datatype": (body(tensor([1], "FP32", [1])), None, "is FP32: send UINT8, or BYTES with images"),
     "count": (body(tensor([1, 2])), None, r"data has 2 numbers, shape \[2, 3\] needs 6"),
     "ragged": (body(tensor([[1, 2], [3]])), None, "nested lists of equal lengths"),
     "range": (body(tensor([256], shape=[1])), None, "outside the range of uint8: send 0 to 255"),
-    "fraction": (body(tensor([0.5], shape=[1])), None, "data has values that are not UINT8"),
-    "beyond any": (body(tensor([10**30], shape=[1])), None, "not valid JSON: BIGINT_ERROR"),
-    "texts": (body(tensor(["a"], shape=[1])), None, "data has values that are not UINT8"),
-    "boolean among numbers": (body(tensor([1, True], shape=[2])), None, "numbers and other values"),
-    "null": (body(tensor([None], shape=[1])), None, "data has values that are not UINT8"),
+    "fraction": (body(tensor([0.5], shape=[1])), None, NOT_NUMBERS),
+    "one text": (body(tensor("a" * 100)), None, NOT_NUMBERS),
+    "null": (body(tensor([None], shape=[1])), None, NOT_NUMBERS),
     "numbers for strings": (body(tensor([1], "BYTES", [1])), None, "a list of 1 strings"),
     "base64": (body(tensor(["%"], "BYTES", [1], name="image_bytes")), None, "a string is not base64"),
+    "strings": (body(tensor(None, "BYTES", [1 << 20], parameters={"binary_data_size": 0})), None, "than 4096 strings"),
     "no data": (body(tensor()), None, "has neither data nor binary_data_size"),
-    "both": (body(tensor([1], **SIZED)), None, "has both data and binary_data_size"),
-    "cut off": (body(tensor(**SIZED)), None, "binary_data_size is 6, but 0 bytes of the body remain"),
+    "both": (body(tensor([1], parameters={"binary_data_size": 0})), None, "has both data and binary_data_size"),
+    "cut off": (body(tensor(parameters={"binary_data_size": 6})), None, "is '6', but 0 bytes of the body remain"),
     "minus": (body(tensor(parameters={"binary_data_size": -1})), None, "binary_data_size is '-1'"),
     "left over": (body() + b"xy", str(len(body())), "2 bytes of the body belong to no input"),
     "beyond the body": (body(), "999", "Inference-Header-Content-Length is '999'"),
     "no number": (body(), "-1", "Inference-Header-Content-Length is '-1'"),
-    "a number for a name": (body(tensor([1], shape=[1], name=3)), None, "name is '3': send a string"),
-    "parameters": (body(parameters=[]), None, r"parameters is '\[\]': send an object"),
 }
 
 
@@ -152,7 +115,7 @@ INPUTS = st.fixed_dictionaries(
     {},
     optional={
         "name": st.one_of(st.sampled_from(["input", "image_bytes"]), JSON),
-        "datatype": st.one_of(st.sampled_from(["UINT8", "FP32", "BOOL", "BYTES"]), JSON),
+        "datatype": st.one_of(st.sampled_from(["UINT8", "FP32", "BYTES"]), JSON),
         "shape": st.one_of(st.lists(st.integers(-1, 4), max_size=3), JSON),
         "data": JSON,
         "parameters": st.one_of(st.fixed_dictionaries({"binary_data_size": st.integers(-1, 9)}), JSON),

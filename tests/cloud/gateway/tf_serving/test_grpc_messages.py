@@ -40,7 +40,7 @@ def test_pixels_are_read_exactly(shape: list[int], listed: bool, data: st.DataOb
         tensor.int_val.extend(pixels.ravel().tolist())
     read = read_predict(request.SerializeToString())
     np.testing.assert_array_equal(np.asarray(read.inputs["input"]), pixels)
-    assert (read.model, read.signature, read.outputs, read.version) == ("net", "s", ("mask",), None)
+    assert (read.spec.name, read.spec.signature_name, read.outputs) == ("net", "s", ("mask",))
 
 
 def test_numbers_are_not_repeated_to_fill_a_shape() -> None:

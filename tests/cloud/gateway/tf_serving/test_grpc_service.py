@@ -1,6 +1,5 @@
 """TensorFlow Serving's gRPC services, called with its public stubs."""
 
-import queue
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -8,7 +7,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import cv2
 import grpc
 import msgspec
 import numpy as np
@@ -17,13 +15,10 @@ import pytest
 from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
-from shared.imaging import geometry, image_codecs
-from shared.imaging.frames import Layout
-from shared.imaging.geometry import Resize
-from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
+from shared.messages.frame import pack_frame
 from shared.tasks.task import task_named
 from tests.cloud.conftest import Workshop
-from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
@@ -68,14 +63,9 @@ def tensor_proto(values: Any) -> Any:
     return tf.make_tensor_proto(values)
 
 
-def noise(count: int, height: int = HEIGHT, width: int = WIDTH) -> Any:
+def noise(count: int) -> Any:
     """Random images, uint8 N×H×W×3."""
-    return np.random.default_rng(3).integers(0, 256, (count, height, width, 3), np.uint8)
-
-
-def jpeg(image: Any) -> bytes:
-    """Encodes an RGB image as JPEG."""
-    return bytes(cv2.imencode(".jpg", image[..., ::-1])[1])
+    return np.random.default_rng(3).integers(0, 256, (count, HEIGHT, WIDTH, 3), np.uint8)
 
 
 def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
@@ -92,57 +82,11 @@ def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
     assert (response.model_spec.name, response.model_spec.version.value) == ("net", 1)
 
 
-@pytest.mark.parametrize("values", [(7, 100), (128, 255)])
-def test_numbers_may_be_in_the_typed_list(channel: grpc.Channel, values: tuple[int, int]) -> None:
-    """Clients without TensorFlow fill `int_val`, where pixels above 127 take two bytes."""
-    pixels = np.random.default_rng(2).choice(values, (2, HEIGHT, WIDTH, 3)).astype(np.uint8)
-    tensor = tensor_proto(pixels)
-    tensor.ClearField("tensor_content")
-    tensor.int_val.extend(pixels.ravel().tolist())
-    response = PredictionStub(channel).Predict(request_of(tensor), WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), pixels[..., 0])
-
-
-@pytest.mark.parametrize("count", [1, 190])
-def test_numbers_are_in_the_typed_list_by_default(count: int) -> None:
-    """TensorFlow Serving fills these lists, and many clients read `float_val` or `int_val` directly."""
-    pixels = noise(count)
-    with (
-        open_gateway(model(), gateway=GRPC, max_frames=200) as worker,
-        grpc.insecure_channel(worker.grpc) as channel,
-    ):
-        for keys in ((), (("skylane-tensors", "typed"),)):
-            mask = PredictionStub(channel).Predict(request_of(pixels), WAIT_S, metadata=keys).outputs["mask"]
-            assert list(mask.int_val) == pixels[..., 0].ravel().tolist()
-            assert not mask.tensor_content
-            np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
-
-
-def test_tensor_content_is_returned_on_request(channel: grpc.Channel) -> None:
-    """A client reads the bytes in one millisecond, a list of numbers in thirty."""
-    pixels = noise(2)
-    keys = (("skylane-tensors", "content"),)
-    mask = PredictionStub(channel).Predict(request_of(pixels), WAIT_S, metadata=keys).outputs["mask"]
-    assert (mask.tensor_content, list(mask.int_val)) == (pixels[..., 0].tobytes(), [])
-    np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
-
-
 def test_an_unknown_encoding_is_an_error(channel: grpc.Channel) -> None:
     """After a typing error, the client would look for the numbers in an empty field."""
     with pytest.raises(grpc.RpcError, match="skylane-tensors is 'raw': send typed or content") as raised:
         PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S, metadata=(("skylane-tensors", "raw"),))
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_encoded_images_are_resized_as_the_model_card_says(channel: grpc.Channel) -> None:
-    """A client does not need to know the model's input size."""
-    pixels = noise(1, 2 * HEIGHT, 3 * WIDTH)[0]
-    data = jpeg(pixels)
-    response = PredictionStub(channel).Predict(request_of([data], name="image_bytes", signature="image"), WAIT_S)
-    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.ImageLimits(), Layout.RGB8)
-    plan = geometry.plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    expected = geometry.apply(decoded, plan)
-    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"])[0], expected[..., 0])
 
 
 def test_packed_results_are_returned_on_request(channel: grpc.Channel) -> None:
@@ -155,30 +99,6 @@ def test_packed_results_are_returned_on_request(channel: grpc.Channel) -> None:
         packed = tf.make_ndarray(stub.Predict(request, WAIT_S, metadata=metadata).outputs["result_bytes"])
         mask = task_named("segmentation").decode(packed[0], codec, (HEIGHT, WIDTH))
         np.testing.assert_array_equal(mask, pixels[..., 0])
-
-
-def test_a_vehicles_call_returns_its_mask_message(channel: grpc.Channel) -> None:
-    """Ids, time stamps and status are those of a frame over MQTT."""
-    message = frame(5)
-    request = request_of([message.data], name="image_bytes", signature="packed")
-    metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
-    response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
-    trailing = dict(call.trailing_metadata())
-    mask = unpack_result(trailing["skylane-mask-bin"])
-    assert (mask.id, mask.status, mask.data) == (message.id, Status.ANSWERED, b"")
-    data = bytes(response.outputs["result_bytes"].string_val[0])
-    np.testing.assert_array_equal(task_named("segmentation").decode(data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
-    assert "inferred;dur=" in trailing["server-timing"]
-
-
-def test_a_vehicles_rejected_frame_is_not_an_error(channel: grpc.Channel) -> None:
-    """The mask message has the status of the frame; the call itself succeeds."""
-    message = msgspec.structs.replace(frame(5), codec="jpeg", options=RequestOptions("raw"))
-    request = request_of([b"not an image"], name="image_bytes")
-    metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
-    response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
-    assert not response.outputs
-    assert unpack_result(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
 def test_a_vehicle_must_use_the_signature_packed(channel: grpc.Channel) -> None:
@@ -317,53 +237,6 @@ def test_unsupported_methods_are_unimplemented(channel: grpc.Channel) -> None:
         PredictionStub(channel).Classify(classify_pb2.ClassificationRequest(), WAIT_S)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "call Predict" in str(raised.value.details())
-
-
-def test_compressed_calls_are_read(worker: GatewayWorker) -> None:
-    """gRPC clients on slow links use gzip."""
-    pixels = noise(2)
-    with grpc.insecure_channel(worker.grpc, compression=grpc.Compression.Gzip) as channel:
-        response = PredictionStub(channel).Predict(request_of(pixels), WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), pixels[..., 0])
-
-
-def test_a_deadline_ends_the_call() -> None:
-    """The call fails at its deadline, although the engine is busy."""
-    gate = Gate()
-    gate.close()
-    with (
-        open_gateway(model(gate), gateway=GRPC) as worker,
-        grpc.insecure_channel(worker.grpc) as channel,
-    ):
-        assert error_of(channel, request_of(noise(1)), 0.2)[0] == "DEADLINE_EXCEEDED"
-        gate.open()
-
-
-def test_calls_beyond_the_queue_are_rejected() -> None:
-    """A full worker responds at once, with the code at which clients back off."""
-    gate = Gate()
-    gate.close()
-    with (
-        open_gateway(model(gate), gateway=GRPC, max_frames=1) as worker,
-        grpc.insecure_channel(worker.grpc) as channel,
-    ):
-        stub = PredictionStub(channel)
-        calls = [stub.Predict.future(request_of(noise(1)), WAIT_S) for _ in range(12)]
-        assert gate.reached.wait(WAIT_S)
-        first = next(call for call in as_they_end(calls) if call.code() is not grpc.StatusCode.OK)
-        assert first.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "waiting" in first.details()
-        gate.open()
-        assert {call.code().name for call in calls} == {"OK", "RESOURCE_EXHAUSTED"}
-
-
-def as_they_end(calls: list[Any]) -> Iterator[Any]:
-    """Yields the calls in the order in which they end."""
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for call in calls:
-        call.add_done_callback(ended.put)
-    while True:
-        yield ended.get(timeout=WAIT_S)
 
 
 def test_a_stopping_worker_is_unavailable(worker: GatewayWorker) -> None:

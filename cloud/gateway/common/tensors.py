@@ -1,14 +1,22 @@
-"""Input and output tensors of a model, independent of the protocol."""
+"""The tensors of inference calls, independent of the protocol: names, types and shapes, and the size limit of outputs."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS
+import numpy.typing as npt
+
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.models.model import OutputType
+from shared.encoding.compression import Buffer
 from shared.messages.model_card import ModelCard
 from shared.tasks.task import task_named
 
+INPUT = "input"
+IMAGES = "image_bytes"
+RESULTS = "result_bytes"
 ANY = -1  # A dimension of variable size.
+
+Tensor = npt.NDArray[Any] | Sequence[Buffer]  # Numbers, or byte strings.
 
 
 class TensorSpec(NamedTuple):
@@ -28,7 +36,7 @@ def pixels(card: ModelCard) -> TensorSpec:
     return TensorSpec(INPUT, "uint8", (ANY, card.height, card.width, 3))
 
 
-def outputs(
+def output_specs(
     card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, OutputType] | None = None
 ) -> tuple[TensorSpec, ...]:
     """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
@@ -40,3 +48,29 @@ def outputs(
         for name, head in task_named(card.task).heads.items()
     } or {name: TensorSpec(name, each.dtype, (ANY, *each.shape)) for name, each in (warmup_types or {}).items()}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)
+
+
+class SizeBudget:
+    """The bytes that a response may still grow by. It is charged piece by piece, before the whole response exists."""
+
+    def __init__(self, max_bytes: int, encoding: str = "", alternative: str = "") -> None:
+        """`encoding` and `alternative` complete the error message: how outputs are written, and what to request instead."""
+        self._remaining = max_bytes
+        self._message = (
+            f"outputs of more than {max_bytes} bytes{encoding}: request fewer outputs or images{alternative}"
+        )
+
+    def charge(self, size: int) -> None:
+        """Subtracts `size` bytes.
+
+        Raises:
+            ApiError: fewer bytes remain.
+        """
+        self._remaining -= size
+        if self._remaining < 0:
+            raise ApiError(ErrorCode.UNPROCESSABLE, self._message)
+
+    def charged(self, text: bytes) -> bytes:
+        """Charges the size of `text` and returns it; raises as `charge`."""
+        self.charge(len(text))
+        return text

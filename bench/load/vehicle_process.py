@@ -23,7 +23,7 @@ class VehicleError(SkylaneError):
 
 
 class VehicleProcess(AbstractContextManager["VehicleProcess"]):
-    """`skylane edge play` with a folder of images; sends when the constructor returns, killed when the block ends.
+    """`skylane edge play`; sends when the constructor returns, killed when the block ends.
 
     Its run is in `folder`, its output in `folder.log`.
     """
@@ -37,17 +37,19 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
         waits_for_go: bool = False,
+        awaits_ready: bool = True,
         vehicle: str | None = None,
     ) -> None:
         """Starts the vehicle.
 
         Args:
-            source: Folder of images.
+            source: What it plays.
             folder: Folder of the run.
             flags: Command-line flags.
             environment: Variables added to this process's environment.
             wrapper: Command prefix, for example `ip netns exec NAME`.
             waits_for_go: Whether it waits for `go()`, so that several vehicles can begin together.
+            awaits_ready: Whether the constructor waits until the vehicle is ready; otherwise see `is_ready`.
             vehicle: Name of the vehicle; None: the name of the folder.
 
         Raises:
@@ -57,11 +59,11 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         self.folder = folder
         self.name = vehicle or folder.name
         self._is_asked = False
-        self._said = folder.with_name(f"{folder.name}.log")
-        self._said.parent.mkdir(parents=True, exist_ok=True)
-        command = [*wrapper, sys.executable, "-m", "skylane", "edge", "play", str(source), *flags]
+        self._log = folder.with_name(f"{folder.name}.log")
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = [*wrapper, sys.executable, "-P", "-m", "skylane", "edge", "play", str(source), *flags]
         command += ["--vehicle", self.name, "--out", str(folder), "--wait-for-go"]
-        with self._said.open("wb") as log:
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -70,7 +72,8 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
                 env={**os.environ, **(environment or {})},
             )
         try:
-            self._await_ready()
+            if awaits_ready:
+                self._await_ready()
             if not waits_for_go:
                 self.go()
         except BaseException:
@@ -83,32 +86,50 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         return self._process.pid
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Its output so far."""
-        return self._said.read_text(encoding="utf-8", errors="replace")
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def log_tail(self) -> str:
         """The last line of its output."""
-        lines = self.said.strip().splitlines()
-        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
+        lines = self.output.strip().splitlines()
+        return lines[-1].removeprefix("skylane: ") if lines else "no output"
 
     @property
     def is_running(self) -> bool:
         """Whether the process is running."""
-        return self._process.poll() is None
+        return self.exit_code is None
 
-    def rows(self) -> list[dict[str, str]]:
-        """Returns the rows of its latency log so far; empty before the log exists."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has been ready to play."""
+        return READY in self.output
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
+
+    def rows(
+        self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
+    ) -> list[dict[str, str]]:
+        """Returns the rows of its latency log so far; empty before the log exists.
+
+        With `outcome`, only rows of this outcome; with `due_ns`, only frames due from the first time to before the second.
+        """
+        rows: list[dict[str, str]] = []
         with suppress(LogError):
-            return list(read_rows(self.folder))
-        return []
+            rows = list(read_rows(self.folder))
+        if due_ns is not None:
+            rows = [row for row in rows if due_ns[0] <= int(row["t_due_ns"] or 0) < due_ns[1]]
+        return [row for row in rows if outcome in (None, row["outcome"])]
 
     def closed(self, outcome: Outcome | None = None) -> int:
         """Returns the number of rows so far, or of rows with `outcome`."""
         path = self.folder / CSV_NAME
-        said = path.read_bytes() if path.exists() else b""
-        return max(0, said.count(b"\n") - 1) if outcome is None else said.count(f",{outcome.value},".encode())
+        log = path.read_bytes() if path.exists() else b""
+        return max(0, log.count(b"\n") - 1) if outcome is None else log.count(f",{outcome.value},".encode())
 
     def go(self) -> None:
         """Lets a vehicle with `waits_for_go` begin."""
@@ -164,9 +185,9 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
 
     def _await_ready(self) -> None:
         until_s = time.monotonic() + _READY_S
-        while READY not in self.said:
+        while not self.is_ready:
             if not self.is_running:
-                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.log_tail}")
+                raise VehicleError(f"{self.name} ended with exit code {self.exit_code}: {self.log_tail}")
             if time.monotonic() > until_s:
                 raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.log_tail}")
             time.sleep(_LOOK_S)

@@ -1,0 +1,68 @@
+"""Samples for the vehicle's tests: a model card, frames, their records, and replies."""
+
+from typing import Any
+
+import numpy as np
+
+from edge.reliability.ledger import FrameRecord
+from shared.imaging import mask_codecs
+from shared.imaging.frames import Frame, Layout
+from shared.imaging.geometry import Resize
+from shared.imaging.labels import Labels
+from shared.messages.frame import ResultMessage, Status
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import FrameId
+from shared.stages import CLOUD_STAGES, Stage, Stamp
+
+HEIGHT, WIDTH = 8, 12
+CARD = ModelCard(
+    name="tiny",
+    version="1",
+    sha256="0" * 64,
+    task="segmentation",
+    height=HEIGHT,
+    width=WIDTH,
+    layout=Layout.RGB8,
+    resize=Resize.CROP,
+    labels=Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255))),
+    trained=True,
+)
+NODE = "edge/car/s1"
+
+
+def make_frame(index: int = 0, camera: str = "/left", source_ns: int = 0) -> Frame:
+    """Makes a numbered frame of the model's size."""
+    return Frame(np.full((HEIGHT, WIDTH, 3), index % 256, np.uint8), Layout.RGB8, camera, index, 7, source_ns, 5)
+
+
+def make_record(sequence: int = 0, due_ns: int = 0, camera: str = "/left") -> FrameRecord:
+    """Makes the record of a frame that is due."""
+    frame_id = FrameId("car", camera.strip("/"), "s1", sequence)
+    return FrameRecord(frame_id, camera, sequence, 7, 0, 5, {Stage.DUE: due_ns})
+
+
+def mark_sent(record: FrameRecord) -> FrameRecord:
+    """Gives a record the times of all stages up to sent, one microsecond apart."""
+    at_ns = record.times[Stage.DUE]
+    for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT):
+        at_ns += 1000
+        record.times[stage] = at_ns
+    record.stamps = tuple(Stamp(stage.value, NODE, at) for stage, at in record.times.items())
+    return record
+
+
+def make_answer(record: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> ResultMessage:
+    """Makes a worker's reply to a sent frame; the worker's clock is ten seconds ahead."""
+    base_ns, is_answered = record.times[Stage.SENT] + 10**10, status is Status.ANSWERED
+    cloud = tuple(Stamp(stage.value, "cloud/w/s9", base_ns + 100 * i) for i, stage in enumerate(CLOUD_STAGES))
+    fields: dict[str, Any] = {
+        "id": record.id,
+        "attempt": 1,
+        "status": status,
+        "worker": "w",
+        "shape": (HEIGHT, WIDTH) if is_answered else None,
+        "data": mask_codecs.encode(np.ones((HEIGHT, WIDTH), np.uint8), "zstd") if is_answered else b"",
+        "batch_size": 1,
+        "stamps": record.stamps + cloud,
+    }
+    return ResultMessage(**fields | changes)
