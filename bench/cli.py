@@ -7,6 +7,7 @@ import click
 from bench.engines.engine_comparison import engines
 from bench.engines.tensorflow_comparison import tensorflow
 from bench.faults.cli import faults
+from bench.harness.child import BenchError
 from bench.harness.options import renamed_command
 from bench.link.cli import link
 from bench.performance.clock_accuracy import clocks
@@ -21,18 +22,7 @@ from bench.performance.vehicle import vehicle
 from bench.resilience.failover import failover
 from bench.resilience.model_swap import swap
 from bench.resilience.soak import soak
-from shared.errors import SkylaneError
 from shared.runtime.processes import interrupt_on_termination
-
-
-class CheckoutNeededError(SkylaneError):
-    """The wheel does not contain a benchmark."""
-
-    def __init__(self, bench: str) -> None:
-        super().__init__(
-            f"'skylane bench {bench}' needs a checkout of the repository, which contains the systems it compares with: "
-            f"run it there, after 'make dev'"
-        )
 
 
 @click.group()
@@ -43,7 +33,7 @@ def bench(context: click.Context) -> None:
 
 
 def _checkout_command(name: str, summary: str) -> click.Command:
-    """Returns the command of a package that the wheel does not contain, or one that raises CheckoutNeededError."""
+    """Returns the command of a package that the wheel does not contain, or one that raises BenchError."""
     try:
         command: click.Command = getattr(import_module(f"bench.{name}.cli"), name)
     except ModuleNotFoundError as error:
@@ -53,7 +43,10 @@ def _checkout_command(name: str, summary: str) -> click.Command:
         @click.command(name, help=summary, context_settings={"ignore_unknown_options": True})
         @click.argument("arguments", nargs=-1)
         def command(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  Accepts the options of the missing command.
-            raise CheckoutNeededError(name)
+            raise BenchError(
+                f"'skylane bench {name}' needs a checkout of the repository, which contains the systems it compares with: "
+                f"run it there, after 'make dev'"
+            )
 
     return command
 

@@ -3,8 +3,6 @@
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from bench.harness.child import BenchError
 from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared import clock
@@ -68,11 +67,12 @@ def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) ->
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with instant(mosquitto_url, worker=name, model=name) as first:
-        flags = ["--broker", mosquitto_url, "--worker", name, "--model", name]
-        command = [sys.executable, "-m", "bench.load.null_worker", *flags]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-        assert second.returncode == 1
-        assert f"worker '{name}' is already running (session {first.session}" in second.stderr
+        message = rf"ended with code 1: .*worker '{name}' is already running \(session {first.session}"
+        with (
+            pytest.raises(BenchError, match=message),
+            NullWorkerProcess(mosquitto_url, NullWorkerSettings(name, name, HEIGHT, WIDTH)) as second,
+        ):
+            second.read(WAIT_S)
         assert (retained_status(mosquitto_url, topic).session, retained_status(mosquitto_url, topic).state) == (
             first.session,
             NodeState.ONLINE,
