@@ -76,11 +76,7 @@ class Child:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Waits until the process is ready, and returns its first message; ends it if there is none.
-
-        Raises:
-            BenchError: as `read`.
-        """
+        """Waits until the process is ready, and returns its first message as `read` does; ends it if there is none."""
         try:
             return self.read(timeout_s)
         except BaseException:
@@ -88,11 +84,7 @@ class Child:
             raise
 
     def ask(self, request: object, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Sends a request and returns the reply. Thread-safe.
-
-        Raises:
-            BenchError: as `read`.
-        """
+        """Sends a request, and returns the reply as `read` does. Thread-safe."""
         with self._lock:
             self.send(request)
             try:

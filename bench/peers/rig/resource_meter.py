@@ -35,7 +35,7 @@ class Meter(AbstractContextManager["Meter"]):
 
     def __enter__(self) -> Self:
         self._members = self._tree.members()
-        self._rss_bytes = 0
+        self._rss_bytes = 0.0
         self._look()
         self._before_s = {process.pid: _cpu_s(process) for process in self._members}
         self._threads.start("meter", self._watch)
