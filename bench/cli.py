@@ -4,35 +4,34 @@ from importlib import import_module
 
 import click
 
-from bench.engines.engine_comparison import engines
-from bench.engines.tensorflow_comparison import tensorflow
-from bench.faults.cli import faults
+from bench.harness.child import BenchError
 from bench.harness.options import renamed_command
-from bench.link.cli import link
-from bench.performance.clock_accuracy import clocks
-from bench.performance.gateway import gateway
-from bench.performance.overhead import overhead
-from bench.performance.report_cost import report
-from bench.performance.saturation import saturation
-from bench.performance.stamping import stamping
-from bench.performance.tls import tls
-from bench.performance.transports import transports
-from bench.performance.vehicle import vehicle
-from bench.resilience.failover import failover
-from bench.resilience.model_swap import swap
-from bench.resilience.soak import soak
-from shared.errors import SkylaneError
 from shared.runtime.processes import interrupt_on_termination
 
-
-class CheckoutNeededError(SkylaneError):
-    """The wheel does not contain a benchmark."""
-
-    def __init__(self, bench: str) -> None:
-        super().__init__(
-            f"'skylane bench {bench}' needs a checkout of the repository, which contains the systems it compares with: "
-            f"run it there, after 'make dev'"
-        )
+# The modules of the commands.
+BENCHES = {
+    "clocks": "bench.performance.clock_accuracy",
+    "engines": "bench.engines.engine_comparison",
+    "failover": "bench.resilience.failover",
+    "faults": "bench.faults.cli",
+    "gateway": "bench.performance.gateway",
+    "link": "bench.link.cli",
+    "overhead": "bench.performance.overhead",
+    "report": "bench.performance.report_cost",
+    "saturation": "bench.performance.saturation",
+    "soak": "bench.resilience.soak",
+    "stamping": "bench.performance.stamping",
+    "swap": "bench.resilience.model_swap",
+    "tensorflow": "bench.engines.tensorflow_comparison",
+    "tls": "bench.performance.tls",
+    "transports": "bench.performance.transports",
+    "vehicle": "bench.performance.vehicle",
+}
+# Commands whose packages the wheel does not contain, with their help there.
+CHECKOUT_BENCHES = {
+    "baselines": "Compare with the original systems; needs a checkout of the repository.",
+    "peers": "Compare with other serving systems; needs a checkout of the repository.",
+}
 
 
 @click.group()
@@ -43,7 +42,7 @@ def bench(context: click.Context) -> None:
 
 
 def _checkout_command(name: str, summary: str) -> click.Command:
-    """Returns the command of a package that the wheel does not contain, or one that raises CheckoutNeededError."""
+    """Returns the command of a package that the wheel does not contain, or one that raises BenchError."""
     try:
         command: click.Command = getattr(import_module(f"bench.{name}.cli"), name)
     except ModuleNotFoundError as error:
@@ -53,30 +52,16 @@ def _checkout_command(name: str, summary: str) -> click.Command:
         @click.command(name, help=summary, context_settings={"ignore_unknown_options": True})
         @click.argument("arguments", nargs=-1)
         def command(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  Accepts the options of the missing command.
-            raise CheckoutNeededError(name)
+            raise BenchError(
+                f"'skylane bench {name}' needs a checkout of the repository, which contains the systems it compares with: "
+                f"run it there, after 'make dev'"
+            )
 
     return command
 
 
-for _command in (
-    _checkout_command("baselines", "Compare with the original systems; needs a checkout of the repository."),
-    _checkout_command("peers", "Compare with other serving systems; needs a checkout of the repository."),
-    clocks,
-    gateway,
-    renamed_command("doors", gateway),
-    engines,
-    failover,
-    faults,
-    link,
-    overhead,
-    report,
-    saturation,
-    soak,
-    stamping,
-    swap,
-    tensorflow,
-    tls,
-    transports,
-    vehicle,
-):
-    bench.add_command(_command)
+for _name, _module in BENCHES.items():
+    bench.add_command(getattr(import_module(_module), _name))
+for _name, _summary in CHECKOUT_BENCHES.items():
+    bench.add_command(_checkout_command(_name, _summary))
+bench.add_command(renamed_command("doors", bench.commands["gateway"]))

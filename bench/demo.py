@@ -3,25 +3,26 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import av
 import click
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.harness import options
+from bench.harness.child import BenchError
 from bench.harness.environment import sample_bag
 from bench.load.worker_process import Worker
 from bench.report.document import write_report
-from cloud.models.repository import default_root
 from edge.config import EdgeConfig
 from edge.run import run
 from edge.sinks.video_codec import VIDEO_FORMATS
 from shared.broker.broker import Broker
-from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
-from shared.log_lines import READY, read_line
 from shared.runlog.run_folder import RUNS, free_folder
 
 # Folders of the PNG sink by the task of the model.
@@ -31,50 +32,44 @@ _IMAGE_FOLDERS = {
 }
 
 
-class DemoError(SkylaneError):
-    """The demo failed."""
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """Settings of the demo."""
+
+    out: Path | None = options.option(
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder of the run. [runs/demo, or runs/demo-2 and so on if it exists]",
+    )
+    models: Path = options.models()
+    model: str = options.model()
+    frames: int = options.number(60, 1, 10_000, "Frames to render and send.")
+    broker_kind: str = options.broker()
 
 
-@click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the run. [runs/demo, or runs/demo-2 and so on if it exists]",
-)
-@click.option(
-    "--models",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=default_root,
-    help="Folder of the model repository.",
-)
-@click.option("--model", default="road-small", show_default=True, help="Name of the model.")
-@click.option(
-    "--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="Frames to render and send."
-)
-@click.option(
-    "--broker",
-    "broker_kind",
-    type=click.Choice(["auto", "mosquitto", "embedded"]),
-    default="auto",
-    help="Kind of broker to start.",
-)
-def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: str) -> None:
+def play(**settings: Any) -> None:
     """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""
-    console = Console()
-    folder = out or free_folder(RUNS / "demo")
+    plan, console = DemoPlan(**settings), Console()
+    folder = plan.out or free_folder(RUNS / "demo")
     console.rule("1  A synthetic drive, as a Bayer camera records it")
-    with _progress(console, frames) as advance:
-        bag = sample_bag(frames, advance)
+    with _progress(console, plan.frames) as advance:
+        bag = sample_bag(plan.frames, advance)
     console.print(f"bag: {bag}", highlight=False)
     console.rule("2  A broker and a worker")
-    with Broker.start(kind=broker_kind) as broker:
+    is_starting = True
+
+    def show_line(line: str) -> None:
+        if is_starting:  # Later lines would break the progress bar.
+            console.print(line, highlight=False, markup=False)
+
+    with Broker.start(kind=plan.broker_kind) as broker:
         console.print(broker.description, highlight=False)
-        with Worker(broker.url, models=models, model=model, on_line=_StartLog(console)) as worker:
+        with Worker(broker.url, models=plan.models, model=plan.model, on_line=show_line) as worker:
+            is_starting = False
             console.rule("3  The vehicle sends every frame and receives its mask, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
                 vehicle="demo",
-                model=model,
+                model=plan.model,
                 closed_loop=True,
                 window=1,
                 out=folder,
@@ -82,12 +77,15 @@ def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: s
             )
             beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
             if code := run(str(bag), config, console, sampled_processes=beside):
-                raise DemoError(f"the run in {folder} failed with code {code}")
+                raise BenchError(f"the run in {folder} failed with code {code}")
     with console.status("writing the report"):
         report = write_report([folder])
     console.rule("Results")
     for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
         console.print(line, highlight=False)
+
+
+demo = click.Command("demo", callback=play, params=options.parameters(DemoPlan), help=play.__doc__)
 
 
 def write_still(video: Path) -> Path:
@@ -108,20 +106,6 @@ def _progress(console: Console, frames: int) -> Iterator[Callable[[], None]]:
         task = progress.add_task("rendering", total=frames)
         yield lambda: progress.advance(task)
         progress.update(task, completed=frames)
-
-
-class _StartLog:
-    """Prints the worker's log until it is ready; later lines would break the progress bar."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._ready = False
-
-    def __call__(self, line: str) -> None:
-        if not self._ready:
-            self._console.print(line, highlight=False, markup=False)
-        entry = read_line(line)
-        self._ready = self._ready or (entry is not None and entry.event == READY)
 
 
 def _results(folder: Path, report: Path, video_suffix: str) -> Iterator[str]:

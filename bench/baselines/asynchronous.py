@@ -11,11 +11,10 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import click
 import numpy as np
 
-from bench.baselines.child import serve
-from bench.baselines.mqtt.palette import encode_mask, palette_of
+from bench.baselines.mqtt.images import encode_mask, palette_of
+from bench.harness.child import serve
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.repository import Repository
@@ -27,8 +26,8 @@ _WARM_UP = 3
 class Stopwatch:
     """Measures prediction and post-processing as the original did: by the time at which calls return."""
 
-    def __init__(self, models: Path, model: str) -> None:
-        stored = Repository(models).find(model)
+    def __init__(self, models: str, model: str) -> None:
+        stored = Repository(Path(models)).find(model)
         manifest, card = stored.manifest, stored.card()
         (head,) = manifest.heads.values()
         graph = read_graph(stored.file())
@@ -52,13 +51,5 @@ class Stopwatch:
         return {"prediction": (predicted_ns - begin_ns) / 1e6, "postprocessing": (end_ns - predicted_ns) / 1e6}
 
 
-@click.command()
-@click.option("--models", type=click.Path(path_type=Path), required=True)
-@click.option("--model", required=True)
-def main(models: Path, model: str) -> None:
-    """Measure one image per request until the standard input is closed."""
-    serve(Stopwatch(models, model).time)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda **settings: Stopwatch(**settings).time)

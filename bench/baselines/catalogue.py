@@ -1,17 +1,18 @@
 """The baselines by name: the reproduced system, the transports of Skylane it is compared with, and the target ratio."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.baselines.child import Child
 from bench.baselines.mqtt import plain_client
 from bench.baselines.serving.clients import SCORES
-from bench.baselines.serving.plain_serving_model import export_scores_model
-from bench.harness.environment import free_port
+from bench.harness.child import BenchError, Child
+from bench.harness.environment import BenchRun, free_port
 from bench.load.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
 from bench.load.playback import PlaybackSettings
+from cloud.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
+from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 
 _MAX_SCORES_BYTES = 1 << 28  # More than twenty 32-bit scores for each of 1024×2048 pixels.
@@ -73,57 +74,76 @@ BASELINES = {
 class MqttBaseline:
     """The first system over MQTT: a broker with default settings, its cloud node and its vehicle."""
 
-    def __init__(self, stack: ExitStack, settings: PlaybackSettings, folder: Path) -> None:
-        """Starts all processes, which end with `stack`; `folder` receives the broker's configuration."""
+    def __init__(self, run: BenchRun, settings: PlaybackSettings) -> None:
+        """Starts all processes, which end with `run`."""
         port = free_port()
-        self.broker = stack.enter_context(Broker.start(config=plain_client.write_broker_config(folder, port)))
-        self._cloud = stack.enter_context(
-            Child("bench.baselines.mqtt.cloud_node", port=port, models=settings.models, model=settings.model)
-        ).wait()
-        self._vehicle = stack.enter_context(
-            Child("bench.baselines.mqtt.vehicle", port=port, bag=settings.bag, count=settings.frames)
-        ).wait()
+        self.broker = run.enter_context(Broker.start(config=plain_client.write_broker_config(run.folder, port)))
+        node = {"port": port, "models": settings.models, "model": settings.model}
+        self._cloud = _start(run, "mqtt.cloud_node", **node)
+        self._vehicle = _start(run, "mqtt.vehicle", port=port, bag=settings.bag, count=settings.frames)
 
     def send(self, frame: int, keep: Path | None = None) -> Mapping[str, float]:
         """Sends a frame, see `Send`; `keep`: folder for the image sent and the image returned."""
-        vehicle = self._vehicle.ask(frame=frame, keep=None if keep is None else str(keep))
-        cloud = self._cloud.ask()  # The cloud node keeps the times of its last frame only, which is this one.
+        vehicle = self._vehicle.ask({"frame": frame, "keep": None if keep is None else str(keep)})
+        cloud = self._cloud.ask(None)  # The cloud node keeps the times of its last frame only, which is this one.
         crossing_ms = vehicle.pop("away") - cloud["in_callback"]
         return {**cloud, **vehicle, "crossing": crossing_ms}
 
 
-def serving_baseline(
-    stack: ExitStack, settings: PlaybackSettings, protocol: str, deployment: GatewayDeployment, output: str = "mask"
-) -> Send:
-    """Starts the first system's client of TensorFlow Serving; `protocol`: rest or grpc, `output`: mask or scores."""
-    flags = {
-        "way": protocol,
-        "address": deployment.http if protocol == "rest" else deployment.grpc,
-        "models": settings.models,
-        "model": settings.model,
-        "output": output,
-    }
-    child = Child("bench.baselines.serving.vehicle", **flags, bag=settings.bag, count=settings.frames)
-    vehicle = stack.enter_context(child).wait()
-    return lambda frame: vehicle.ask(frame=frame)
+def open_sender(run: BenchRun, name: str, settings: PlaybackSettings, deployment: GatewayDeployment) -> Send:
+    """Starts a baseline other than `mqtt`; its processes end with `run`.
+
+    Raises:
+        BenchError: the baseline is `scores`, and the model has no scores.
+    """
+    frames = {"model": settings.model, "bag": settings.bag, "count": settings.frames}
+    if name == "detect":
+        child = _start(run, "detection_sender", address=deployment.http, **frames)
+    else:
+        models = settings.models
+        if name == SCORES:
+            models = export_scores_model(models, settings.model, run.folder / "scores-model")
+            flags = ("--max-message-bytes", str(_MAX_SCORES_BYTES))
+            deployment = run.enter_context(
+                GatewayDeployment(models=models, model=settings.model, transports=GRPC_TRANSPORTS, flags=flags)
+            )
+        protocol, address = ("rest", deployment.http) if name == "rest" else ("grpc", deployment.grpc)
+        output = SCORES if name == SCORES else "mask"
+        client = {"protocol": protocol, "address": address, "models": models, "output": output}
+        child = _start(run, "serving.vehicle", **client, **frames)
+    return lambda frame: child.ask({"frame": frame})
 
 
-def scores_baseline(stack: ExitStack, settings: PlaybackSettings, folder: Path) -> Send:
-    """Starts the gRPC client with a worker that returns the scores of every pixel.
+def export_scores_model(models: Path, model: str, folder: Path) -> Path:
+    """Writes a repository to `folder` in which the model has the output `scores`, N×H×W×C float32; returns `folder`.
+
+    Skylane converts the scores of a segmentation to class ids next to the model, one byte per pixel. The first system's two
+    larger models returned twenty 32-bit scores for every pixel, which its clients converted to Python lists.
 
     Raises:
         BenchError: the model has no scores.
     """
-    models = export_scores_model(settings.models, settings.model, folder / "scores-model")
-    flags = ("--max-message-bytes", str(_MAX_SCORES_BYTES))
-    deployment = stack.enter_context(
-        GatewayDeployment(models=models, model=settings.model, transports=GRPC_TRANSPORTS, flags=flags)
+    stored = Repository(models).find(model)
+    manifest = stored.manifest
+    if manifest.output is None or manifest.output.kind is not OutputKind.SCORES:
+        raise BenchError(f"{model} has no scores of pixels: choose a model that has, such as street-lite")
+    served = manifest.model_copy(
+        update={
+            "task": "tensors",
+            "output": None,
+            "outputs": {"scores": OutputSection(tensor=manifest.output.tensor, kind=OutputKind.TENSOR)},
+        }
     )
-    return serving_baseline(stack, settings, "grpc", deployment, SCORES)
+    source = stored.file()
+    model_folder = folder / model
+    model_folder.mkdir(parents=True)
+    copy = shutil.copytree if source.is_dir() else shutil.copyfile
+    copy(source, model_folder / manifest.file)
+    (model_folder / MANIFEST_NAME).write_text(served.to_yaml(), encoding="utf-8")
+    return folder
 
 
-def detection_baseline(stack: ExitStack, settings: PlaybackSettings, deployment: GatewayDeployment) -> Send:
-    """Starts the fifth system's sender, which uses the worker's `/api/detect`."""
-    flags = {"address": deployment.http, "model": settings.model, "bag": settings.bag, "count": settings.frames}
-    sender = stack.enter_context(Child("bench.baselines.detection_sender", **flags)).wait()
-    return lambda frame: sender.ask(frame=frame)
+def _start(run: BenchRun, module: str, **settings: object) -> Child:
+    child = run.enter_context(Child(f"bench.baselines.{module}", settings))
+    child.wait()
+    return child

@@ -9,12 +9,11 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import click
 import requests
 
-from bench.baselines.child import serve
 from bench.baselines.mqtt.images import read, to_colour_image
 from bench.baselines.serving.clients import REPLY_TIMEOUT_S, check_status, served_ms
+from bench.harness.child import serve
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 
@@ -22,11 +21,11 @@ from shared.imaging.opencv import cv2
 class DetectionSender:
     """Uploads one image per request."""
 
-    def __init__(self, address: str, model: str, bag: Path, count: int) -> None:
+    def __init__(self, address: str, model: str, bag: str, count: int) -> None:
         self._url = f"http://{address}/api/detect"
         self._model = model
         self._files = [
-            cv2.imencode(".jpg", to_colour_image(frame, Layout.BGR8))[1].tobytes() for frame in read(bag, count)
+            cv2.imencode(".jpg", to_colour_image(frame, Layout.BGR8))[1].tobytes() for frame in read(Path(bag), count)
         ]
 
     def send(self, request: Mapping[str, Any]) -> Mapping[str, float]:
@@ -49,15 +48,5 @@ class DetectionSender:
         return {"inferred": served_ms(response.headers.get("Server-Timing", ""))["inferred"], "total": total_ms}
 
 
-@click.command()
-@click.option("--address", required=True)
-@click.option("--model", required=True)
-@click.option("--bag", type=click.Path(path_type=Path), required=True)
-@click.option("--count", type=int, required=True)
-def main(address: str, model: str, bag: Path, count: int) -> None:
-    """Send one file per request until the standard input is closed."""
-    serve(DetectionSender(address, model, bag, count).send)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda **settings: DetectionSender(**settings).send)

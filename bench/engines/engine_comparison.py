@@ -6,9 +6,7 @@ more, and the masks are compared with those of TensorFlow.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.harness import options
-from bench.harness.comparison import TOTAL, Comparison, OnStep, Samples, compare
+from bench.harness.comparison import TOTAL, Comparison, Samples, compare
+from bench.harness.environment import BenchRun
 from bench.harness.output import result_table
-from bench.load.playback import PlaybackSettings, answered_hz, inference_ms, model_inputs, play
+from bench.load.playback import PlaybackSettings, inference_ms, model_inputs, play, play_twice
 from bench.load.worker_process import Worker, engine_flags
 from cloud.engines.errors import DeviceError
 from cloud.engines.placement import Placement, Precision
@@ -80,12 +79,11 @@ class EngineCandidate:
 
     def run(self, images: Sequence[Pixels], window: int, folder: Path, number: int) -> Samples:
         """Takes one turn: milliseconds per frame, and seconds between frames with `window` frames in flight."""
-        rows = play(self.settings, self.broker, folder / f"{number}-latency")
-        throughput = play(self.settings, self.broker, folder / f"{number}-throughput", window=window)
+        rows, rate_hz = play_twice(self.settings, self.broker, folder / str(number), window)
         return {
             TOTAL: [float(row["total_ms"]) for row in rows],
             _BARE: inference_ms(self.model, images, self.settings.frames),
-            _PERIOD: [1 / answered_hz(throughput)],
+            _PERIOD: [1 / rate_hz],
         }
 
     def masks(self, folder: Path) -> dict[str, Pixels]:
@@ -95,42 +93,36 @@ class EngineCandidate:
         return {file.name: np.asarray(cv2.imread(str(file), cv2.IMREAD_GRAYSCALE), np.uint8) for file in files}
 
 
-def measure(plan: EnginePlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output.
-
-    Frames travel raw, so that all candidates get the same pixels. INT8 uses the repository's `<model>-int8`; if it does not
-    exist, the model is quantised first.
-    """
+def measure(plan: EnginePlan, run: BenchRun) -> dict[str, Any]:
+    """Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds."""
     ready: dict[str, EngineCandidate] = {}
     skipped: dict[str, str] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        for variant in VARIANTS:
-            name = str(variant)
-            on_step(f"{name}: starting")
-            try:
-                ready[name] = _start(stack, plan, variant, folder)
-            except (DeviceError, MissingExtraError) as error:
-                if name == REFERENCE:
-                    raise
-                skipped[name] = str(error)
-        images = model_inputs(ready[REFERENCE].settings, ready[REFERENCE].model)
-        turns = {name: partial(each.run, images, plan.window, folder / name) for name, each in ready.items()}
-        comparison = compare(turns, plan.rounds, on_step)
-        masks = {}
-        for name, each in ready.items():
-            on_step(f"{name}: masks")
-            masks[name] = each.masks(folder / name / "masks")
-        return {
-            "engines": {name: summarise(comparison, masks, name) for name in ready},
-            "mean_iou": _mean_ious(plan, ready, on_step),
-            "skipped": skipped,
-            "model": plan.model,
-            "window": plan.window,
-            "rounds": plan.rounds,
-            "frames": plan.frames,
-            "described": {name: each.model.describe() for name, each in ready.items()},
-        }
+    for variant in VARIANTS:
+        name = str(variant)
+        run.step(f"{name}: starting")
+        try:
+            ready[name] = _start(run, plan, variant)
+        except (DeviceError, MissingExtraError) as error:
+            if name == REFERENCE:
+                raise
+            skipped[name] = str(error)
+    images = model_inputs(ready[REFERENCE].settings, ready[REFERENCE].model)
+    turns = {name: partial(each.run, images, plan.window, run.folder / name) for name, each in ready.items()}
+    comparison = compare(turns, plan.rounds, run.step)
+    masks = {}
+    for name, each in ready.items():
+        run.step(f"{name}: masks")
+        masks[name] = each.masks(run.folder / name / "masks")
+    return {
+        "engines": {name: summarise(comparison, masks, name) for name in ready},
+        "mean_iou": _mean_ious(plan, ready, run),
+        "skipped": skipped,
+        "model": plan.model,
+        "window": plan.window,
+        "rounds": plan.rounds,
+        "frames": plan.frames,
+        "described": {name: each.model.describe() for name, each in ready.items()},
+    }
 
 
 def summarise(comparison: Comparison, masks: Mapping[str, Mapping[str, Pixels]], name: str) -> dict[str, Any]:
@@ -154,18 +146,22 @@ def _times_faster(comparison: Comparison, name: str, measure: str) -> dict[str, 
     return {"median": ratio.value, "min": least.value, "by_round": list(ratio.by_round)}
 
 
-def _start(stack: ExitStack, plan: EnginePlan, variant: EngineVariant, folder: Path) -> EngineCandidate:
-    """Loads the model in this process, and starts a broker and a worker with it."""
+def _start(run: BenchRun, plan: EnginePlan, variant: EngineVariant) -> EngineCandidate:
+    """Loads the model in this process, and starts a broker and a worker with it.
+
+    Frames travel raw, so that all candidates get the same pixels. INT8 uses the repository's `<model>-int8`; if it does
+    not exist, the model is quantised first.
+    """
     models, name = plan.models, plan.model
     if variant.precision is Precision.INT8:
         name = f"{plan.model}-int8"
         if name not in Repository(plan.models).names():
-            models = _quantise(plan, folder, name)
+            models = _quantise(plan, run.folder, name)
     placement = Placement(device="cpu", precision=variant.precision)
-    model = stack.enter_context(ModelLoader(Repository(models), placement, engine=variant.engine).open(name))
-    broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
+    model = run.enter_context(ModelLoader(Repository(models), placement, engine=variant.engine).open(name))
+    broker = run.enter_context(Broker.start(kind=plan.broker_kind))
     flags = engine_flags(engine=variant.engine, precision=variant.precision)
-    stack.enter_context(Worker(broker.url, models=models, model=name, device="cpu", flags=flags))
+    run.enter_context(Worker(broker.url, models=models, model=name, device="cpu", flags=flags))
     model.warm_up()
     return EngineCandidate(model, PlaybackSettings(plan.bag, models, name, "raw", frames=plan.frames), broker.url)
 
@@ -185,12 +181,12 @@ def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
     return repository.root
 
 
-def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], on_step: OnStep) -> dict[str, float] | None:
+def _mean_ious(plan: EnginePlan, ready: Mapping[str, EngineCandidate], run: BenchRun) -> dict[str, float] | None:
     """Each candidate's mean IoU on the bag; None if the bag has no labels."""
     try:
         found = {}
         for name, each in ready.items():
-            on_step(f"{name}: mean IoU")
+            run.step(f"{name}: mean IoU")
             found[name] = evaluate_segmentation(each.model, plan.bag, EvaluationSettings(frames=plan.frames)).mean_iou
     except EvaluationError:
         return None
@@ -227,10 +223,4 @@ def _ratio_text(ratio: Mapping[str, Any]) -> str:
     return f"{ratio['median']:.2f} ({min(ratio['by_round']):.2f}-{max(ratio['by_round']):.2f})"
 
 
-engines = options.bench_command(
-    "engines",
-    EnginePlan,
-    measure,
-    _tables,
-    "Compare OpenVINO in fp32, bf16 and int8 with TensorFlow, bare and end to end, in alternating rounds.",
-)
+engines = options.bench_command("engines", EnginePlan, measure, _tables)

@@ -1,22 +1,20 @@
 """`skylane bench tensorflow`: compares variants of running a frozen graph in TensorFlow with Skylane's engine."""
 
-import os
-import select
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+import psutil
 
 from bench.engines.tensorflow_variants import ENGINE, ENGINE_AGAIN, VARIANTS
 from bench.harness import options
-from bench.harness.comparison import BenchError, Comparison, OnStep, Samples, compare
+from bench.harness.child import BenchError, Child, ChildTimeoutError
+from bench.harness.comparison import Comparison, Samples, compare
+from bench.harness.environment import BenchRun
 from bench.harness.output import result_table
 from cloud.models.repository import Repository
 from cloud.models.warmup_images import warmup_images
@@ -48,48 +46,27 @@ class TensorFlowPlan:
     )
 
 
-class VariantProcess(AbstractContextManager["VariantProcess"]):
-    """A variant in a child process, see `bench.engines.tensorflow_child`; several may warm up at once."""
+class VariantProcess(Child):
+    """A variant in a child process, see `bench.engines.tensorflow_variants`; several may warm up at once."""
 
     def __init__(self, name: str, plan: TensorFlowPlan, images: Path, folder: Path) -> None:
-        self.name = name
+        self._masks = folder / f"{list(VARIANTS).index(name)}.npy"
         self._limit_s = plan.limit_s
         self._begin_ns, self._used_before_s = perf_counter_ns(), 0.0
-        self._masks = folder / f"{list(VARIANTS).index(name)}.npy"
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
-        arguments = [name, str(plan.models), plan.model, str(images), str(self._masks)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bench.engines.tensorflow_child", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **VARIANTS[name].environment},
-        )
-        self._received = b""
         self._last_image = "no image was completed"
+        settings = {"name": name, "models": plan.models, "model": plan.model, "images": images, "masks": self._masks}
+        super().__init__(
+            "bench.engines.tensorflow_variants", settings, title=name, environment=VARIANTS[name].environment
+        )
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        self._errors.close()
-
-    def end(self) -> None:
-        """Kills the process if it runs."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def wait(self) -> Self:
+    def warm_up(self) -> None:
         """Waits until the variant is warm.
 
         Raises:
             BenchError: the process ended, or exceeded its time limit.
         """
-        while (line := self._read_line("to warm up")) != "ready":
-            self._last_image = f"an image took {float(line) / 1e3:.1f} s"
-        return self
+        while (message := self._read_within_limit("to warm up")) != "ready":
+            self._last_image = f"an image took {message / 1e3:.1f} s"
 
     def masks(self) -> Any:
         """Returns the masks of all images, uint8 N×H×W."""
@@ -99,75 +76,56 @@ class VariantProcess(AbstractContextManager["VariantProcess"]):
         """Infers one image, by the number of the round; returns wall time and processor time.
 
         Raises:
-            BenchError: as `wait`; the process is killed, so that it does not slow down the others.
+            BenchError: as `warm_up`; the process is killed, so that it does not slow down the others.
         """
-        assert self._process.stdin is not None
         self._begin_ns, self._used_before_s = perf_counter_ns(), self._used_s()
         try:
-            self._process.stdin.write(f"{number % _IMAGES}\n".encode())
-            wall_ms, processor_ms = map(float, self._read_line("for an image").split())
-        except BrokenPipeError as error:
-            raise BenchError(f"{self.name}: {self._last_error()}") from error
+            self.send(number % _IMAGES)
+            wall_ms, processor_ms = self._read_within_limit("for an image")
         except BenchError:
             self.end()
             raise
         return {_WALL: [wall_ms], _PROCESSOR: [processor_ms]}
 
-    def _read_line(self, purpose: str) -> str:
-        assert self._process.stdout is not None
-        while b"\n" not in self._received:
-            if not select.select([self._process.stdout], [], [], _POLL_S)[0]:
-                self._check_limit(purpose)
-                continue
-            data = self._process.stdout.read(4096)
-            if not data:
-                raise BenchError(f"{self.name}: {self._last_error()}")
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
-        return line.decode()
-
-    def _check_limit(self, purpose: str) -> None:
-        """Raises BenchError if the time is exceeded. Processor time counts, because other processes may delay this one."""
-        used_s = self._used_s() - self._used_before_s
-        wall_s = (perf_counter_ns() - self._begin_ns) / 1e9
-        if used_s > self._limit_s or wall_s > _WALL_FACTOR * self._limit_s:
-            times = f"{used_s:.0f} s of processor time in {wall_s:.0f} s"
-            raise BenchError(f"{self.name}: stopped: {times} were not enough {purpose} ({self._last_image})")
+    def _read_within_limit(self, purpose: str) -> Any:
+        """Returns the next message. Processor time is limited, because other processes may delay this one."""
+        while True:
+            try:
+                return self.read(_POLL_S)
+            except ChildTimeoutError:
+                used_s = self._used_s() - self._used_before_s
+                wall_s = (perf_counter_ns() - self._begin_ns) / 1e9
+                if used_s > self._limit_s or wall_s > _WALL_FACTOR * self._limit_s:
+                    times = f"{used_s:.0f} s of processor time in {wall_s:.0f} s"
+                    raise BenchError(
+                        f"{self.title}: stopped: {times} were not enough {purpose} ({self._last_image})"
+                    ) from None
 
     def _used_s(self) -> float:
-        """The processor time of the child so far, in seconds."""
+        """Processor time of all threads so far."""
         try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
             return self._used_before_s  # The process has ended; the next read reports it.
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-    def _last_error(self) -> str:
-        self._errors.seek(0)
-        last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
-        return "".join(last)[:200] or "it ended without a message"
+        return float(times.user + times.system)
 
 
-def measure(plan: TensorFlowPlan, on_step: OnStep) -> dict[str, Any]:
-    """Compares all variants with the engine, a few at a time; returns the JSON output."""
+def measure(plan: TensorFlowPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare variants of running a frozen graph in TensorFlow with Skylane's engine."""
     card = Repository(plan.models).find(plan.model).card()
     names = [name for name in plan.variants or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
-        images = Path(folder) / "images.npy"
-        np.save(images, warmup_images(card.height, card.width, _IMAGES))
-        for group in groups(names):
-            on_step(f"starting {', '.join(group)} (of {len(names)} variants)")
-            with ExitStack() as stack:
-                # The engine restarts with each group, in its middle: its speed depends by a third on the memory it gets,
-                # and the first process gets other memory than later ones.
-                order = [*group[: len(group) // 2], ENGINE, *group[len(group) // 2 :]]
-                started = {
-                    name: stack.enter_context(VariantProcess(name, plan, images, Path(folder))) for name in order
-                }
-                rows.update(_compare_group(plan, started, failed, on_step))
+    images = run.folder / "images.npy"
+    np.save(images, warmup_images(card.height, card.width, _IMAGES))
+    for group in groups(names):
+        run.step(f"starting {', '.join(group)} (of {len(names)} variants)")
+        with ExitStack() as stack:
+            # The engine restarts with each group, in its middle: its speed depends by a third on the memory it gets, and
+            # the first process gets other memory than later ones.
+            order = [*group[: len(group) // 2], ENGINE, *group[len(group) // 2 :]]
+            started = {name: stack.enter_context(VariantProcess(name, plan, images, run.folder)) for name in order}
+            rows |= _compare_group(plan, started, failed, run)
     return {
         "model": plan.model,
         "sha256": card.sha256,
@@ -187,20 +145,22 @@ def groups(names: Sequence[str]) -> list[list[str]]:
 
 
 def _compare_group(
-    plan: TensorFlowPlan, started: Mapping[str, VariantProcess], failed: dict[str, str], on_step: OnStep
+    plan: TensorFlowPlan, started: Mapping[str, VariantProcess], failed: dict[str, str], run: BenchRun
 ) -> dict[str, dict[str, Any]]:
     """Returns the rows of the variants that completed; the reasons of the others are added to `failed`."""
     warm = {}
     for name, process in started.items():
         try:
-            warm[name] = process.wait()
+            process.warm_up()
         except BenchError as error:
             if name == ENGINE:
                 raise
             failed[name] = str(error)
             process.end()
+        else:
+            warm[name] = process
     candidates = {name: process.run for name, process in warm.items()}
-    comparison = compare(candidates, plan.rounds, on_step, may_fail=[name for name in warm if name != ENGINE])
+    comparison = compare(candidates, plan.rounds, run.step, may_fail=warm.keys() - {ENGINE})
     failed.update(comparison.failed)
     reference = warm[ENGINE].masks()
     return {
@@ -234,10 +194,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         yield f"left out: {reason}"
 
 
-tensorflow = options.bench_command(
-    "tensorflow",
-    TensorFlowPlan,
-    measure,
-    _tables,
-    "Compare variants of running a frozen graph in TensorFlow with Skylane's engine.",
-)
+tensorflow = options.bench_command("tensorflow", TensorFlowPlan, measure, _tables)

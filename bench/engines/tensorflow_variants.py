@@ -1,5 +1,7 @@
 """Variants of running one frozen graph in TensorFlow, from pixels to class ids. TensorFlow is imported on first use."""
 
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.harness.child import reply, settings
 from cloud.engines.engine import ClassIds, Images
 from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import OutputKind
@@ -18,6 +21,7 @@ from shared.runtime import huge_pages
 
 Run = Callable[[Images], ClassIds]
 _OFF = 2  # RewriterConfig.OFF
+_WARM_UP = 3  # Images.
 
 
 class GraphError(SkylaneError):
@@ -224,3 +228,30 @@ _METHODS: dict[str, Callable[[GraphVariant, Any, str, str], Run]] = {
     "top_k": _top_k,
     "pooled": _pooled,
 }
+
+
+def main(*, name: str, models: str, model: str, images: str, masks: str) -> None:
+    """Serves a variant as a child process, because TensorFlow reads flags only when it is imported.
+
+    `images` and `masks` are files of NumPy arrays. The messages are the milliseconds of each warm-up image, and "ready" after
+    the masks of all images were written. A request is the number of an image; the reply contains the wall time and the
+    processor time in milliseconds.
+    """
+    inputs = np.load(images)
+    run = open_variant(VARIANTS[name], Path(models), model)
+    for _ in range(_WARM_UP):
+        begin_ns = time.perf_counter_ns()
+        run(inputs[:1])
+        reply((time.perf_counter_ns() - begin_ns) / 1e6)
+    np.save(masks, np.concatenate([run(inputs[number : number + 1]) for number in range(len(inputs))]))
+    reply("ready")
+    for line in sys.stdin:
+        number = int(line)
+        used_s, begin_ns = time.process_time(), time.perf_counter_ns()
+        run(inputs[number : number + 1])
+        wall_ms = (time.perf_counter_ns() - begin_ns) / 1e6
+        reply((wall_ms, 1e3 * (time.process_time() - used_s)))
+
+
+if __name__ == "__main__":
+    main(**settings())

@@ -1,4 +1,4 @@
-"""Code that all benchmarks share: comparison in rounds, statistics, frame accounting, process samples, output.
+"""Code that all benchmarks share: commands, child processes, rounds, statistics, frame accounting, tables and JSON output.
 
 Start with `comparison`.
 """

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.harness.environment import OnStep
 from bench.harness.samples import spread
 from cloud.models.engine_benchmark import turns
 from shared.errors import SkylaneError
@@ -15,12 +16,7 @@ OVERHEAD = "overhead"  # Total time of a frame without its inference.
 TOTAL = "total"
 
 Samples = Mapping[str, Sequence[float]]  # Samples of one candidate in one round, by measure.
-OnStep = Callable[[str], None]  # Receives a description of the next step.
 K = TypeVar("K")
-
-
-class BenchError(SkylaneError):
-    """A benchmark could not be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,11 @@ class Comparison:
     def names(self) -> list[str]:
         """The candidates that have not failed."""
         return [name for name in self._rounds if name not in self.failed]
+
+    @property
+    def measured(self) -> list[str]:
+        """The candidates that completed a round."""
+        return [name for name, measures in self._rounds.items() if measures]
 
     def add(self, name: str, samples: Samples) -> None:
         """Adds the samples of one round."""
@@ -83,7 +84,10 @@ class Comparison:
         self, name: str, reference: str, measure: str, statistic: Callable[[Sequence[float]], float] = statistics.median
     ) -> Ratio:
         """Divides a statistic of a candidate's measure by that of the reference, overall and round by round."""
-        rounds = zip(self.by_round(name, measure, statistic), self.by_round(reference, measure, statistic), strict=True)
+        # A candidate that failed has fewer rounds.
+        rounds = zip(
+            self.by_round(name, measure, statistic), self.by_round(reference, measure, statistic), strict=False
+        )
         overall = statistic(self.samples(name, measure)) / statistic(self.samples(reference, measure))
         return Ratio(overall, tuple(own / other for own, other in rounds))
 
@@ -98,11 +102,11 @@ def compare(
 ) -> Comparison:
     """Runs each candidate once in every round; a candidate receives the number of the round, from 0.
 
-    `step` precedes the description of each turn. A candidate of `may_fail` whose turn raises a BenchError is left out
+    `step` precedes the description of each turn. A candidate of `may_fail` whose turn raises a SkylaneError is left out
     of the following rounds and listed in `Comparison.failed`.
 
     Raises:
-        BenchError: the turn of another candidate failed.
+        SkylaneError: the turn of another candidate failed.
     """
     comparison = Comparison(candidates)
     for number, name in alternating(list(candidates), rounds):
@@ -111,10 +115,10 @@ def compare(
         on_step(f"{step}round {number + 1} of {rounds}: {name}")
         try:
             comparison.add(name, candidates[name](number))
-        except BenchError as error:
+        except SkylaneError as error:
             if name not in may_fail:
                 raise
-            comparison.failed[name] = str(error)
+            comparison.failed[name] = f"from round {number + 1} on: {error}"
     return comparison
 
 

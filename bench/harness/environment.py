@@ -1,14 +1,27 @@
-"""Free TCP ports and the synthetic bag that benchmarks use by default."""
+"""What a benchmark runs in: its scratch folder, free TCP ports, and the synthetic bag that it uses by default."""
 
 import socket
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from rosbag_tools.drive.recording import DrivePlan, record
 
+OnStep = Callable[[str], None]  # Receives a description of the next step.
+
 SEED = 2026
 _WIDTH, _HEIGHT = 1936, 1216
+
+
+class BenchRun(ExitStack):
+    """A block for which a benchmark runs; `enter_context` adds what ends with it."""
+
+    def __init__(self, on_step: OnStep = lambda _: None) -> None:
+        """`on_step` displays the progress."""
+        super().__init__()
+        self.step = on_step
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))  # Empty.
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from bench.logs.audit import audit
 from shared.runlog.latency_log import Outcome, read_rows
@@ -67,6 +68,11 @@ class FrameAccounts:
         return self.read - self.outcomes[Outcome.ANSWERED] - self.reasons[_STOPPED]
 
     @property
+    def by_outcome(self) -> dict[str, int]:
+        """The number of frames with each outcome, also if there are none."""
+        return {outcome.value: self.outcomes[outcome] for outcome in Outcome}
+
+    @property
     def equation(self) -> str:
         """The frames read as the sum of their outcomes, such as "9 read = 7 answered + 2 lost"."""
         sums = [f"{self.outcomes[outcome]} {outcome}" for outcome in Outcome if self.outcomes[outcome]]
@@ -91,6 +97,11 @@ class FrameAccounts:
         if self.masks_wrong:
             found.append(f"{self.masks_wrong} of {self.masks_checked} masks have a wrong label")
         return found
+
+
+def outcome_sum(record: Mapping[str, Any]) -> str:
+    """The frames read as the sum of all outcomes, for JSON output with `read` and `outcomes`."""
+    return f"read {record['read']} = {' + '.join(f'{name} {count}' for name, count in record['outcomes'].items())}"
 
 
 def recovery_ms(rows: Iterable[Mapping[str, str]], faults_ns: Sequence[int]) -> list[float]:

@@ -1,21 +1,22 @@
 """Settings of benchmarks: a field of a plan's dataclass is an option of the benchmark's command as well."""
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console, RenderableType
 
-from bench.harness.comparison import OnStep
-from bench.harness.environment import sample_bag
-from bench.harness.output import progress, show
+from bench.harness.environment import BenchRun, sample_bag
+from bench.harness.output import show
 from cloud.models.repository import default_root
 from shared.broker.broker import BrokerKind
 from shared.flags import FiniteRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.runtime.machine import machine
-from shared.terminal_table import Table
 
 _OPTION, _DRIVE = "option", "drive"
 _FORMER = "former_"
@@ -31,15 +32,15 @@ JSON_FILE = click.Option(
 def bench_command(
     name: str,
     plan: type[Any],
-    measure: Callable[[Any, OnStep], dict[str, Any]],
-    tables: Callable[[Mapping[str, Any]], Iterable[Table | str]],
-    text: str,
+    measure: Callable[[Any, BenchRun], dict[str, Any]],
+    tables: Callable[[Mapping[str, Any]], Iterable[RenderableType]],
     *,
     json: click.Option = JSON_FLAG,
 ) -> click.Command:
     """Returns the command of a benchmark, with an option for every field of its plan that is an `option`.
 
-    `measure` returns the JSON output without the machine; `tables` yields what is printed instead of it.
+    `measure` returns the JSON output without the machine, and its docstring is the command's help; `tables` yields what is
+    printed instead of the JSON. The exit code is 1 if the output has `failures`.
     """
     drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
 
@@ -49,11 +50,13 @@ def bench_command(
             settings[current] = settings.pop(former) or settings[current]
         for bag_name, drive_frames in drives.items():
             settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
-        with progress() as on_step:
-            result = {**measure(plan(**settings), on_step), "machine": machine()}
+        with Console(stderr=True).status("preparing") as status, BenchRun(status.update) as bench_run:
+            result = {**measure(plan(**settings), bench_run), "machine": machine()}
         show(result, tables(result), as_json=as_json, path=path)
+        if result.get("failures"):
+            sys.exit(1)
 
-    return click.Command(name, callback=run, params=[*parameters(plan), json], help=text)
+    return click.Command(name, callback=run, params=[*parameters(plan), json], help=inspect.getdoc(measure))
 
 
 def parameters(plan: type[Any]) -> list[click.Parameter]:

@@ -1,15 +1,13 @@
-"""Progress display, tables and JSON output of the benchmarks."""
+"""Tables and JSON output of the benchmarks."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from bench.harness.comparison import OnStep
 from bench.harness.samples import PERCENTILES
 from shared.runlog.percentiles import MISSING, NOTE, shown
 from shared.terminal_table import Table
@@ -17,15 +15,8 @@ from shared.terminal_table import Table
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
 
-@contextmanager
-def progress() -> Iterator[OnStep]:
-    """Displays the current step on standard error; yields the function that sets it."""
-    with Console(stderr=True).status("preparing") as status:
-        yield status.update
-
-
 def show(
-    result: Mapping[str, Any], parts: Iterable[Table | str], *, as_json: bool = False, path: Path | None = None
+    result: Mapping[str, Any], parts: Iterable[RenderableType], *, as_json: bool = False, path: Path | None = None
 ) -> None:
     """Prints the tables and lines of a result, the machine and the engine; or, if `as_json`, only the result as JSON.
 
@@ -47,12 +38,12 @@ def show(
 def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
     """A table of results.
 
-    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text. None in a row
-    leaves a cell empty.
+    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text ("<!": which is not
+    wrapped between words). None in a row leaves a cell empty.
     """
     table = Table(title=title, caption=caption)
     for heading, spec in columns.items():
-        table.add_column(heading, justify="left" if spec == "<" else "right")
+        table.add_column(heading, justify="left" if spec.startswith("<") else "right", no_wrap=spec == "<!")
     for row in rows:
         table.add_row(*(_cell(value, spec) for value, spec in zip(row, columns.values(), strict=True)))
     return table
@@ -61,7 +52,7 @@ def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence
 def _cell(value: Any, spec: str) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else format(value, spec.removeprefix("<"))
+    return value if isinstance(value, str) else format(value, spec.lstrip("<!"))
 
 
 def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:

@@ -1,13 +1,14 @@
 """Measures the accuracy of an emulated link on this machine: its excess delay and its real bandwidth."""
 
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from bench.harness.comparison import OnStep
+from bench.harness.environment import OnStep
 from bench.harness.samples import spread
 from bench.link.link import LOOPBACK, Link, LinkSpec
 from shared.runtime.machine import machine
@@ -54,21 +55,21 @@ def check(round_trips: int, on_step: OnStep, *, bulk_s: float = 1.0) -> dict[str
 def _round_trips_ms(port: int, count: int) -> list[float]:
     durations_ms = []
     ping = bytes(_PING_BYTES)
-    with _connect(port) as near:
+    with _connect(port) as near, near.makefile("rb") as received:
         for _ in range(_WARM_UP_TRIPS + count):
             begin_ns = time.perf_counter_ns()
             near.sendall(ping)
-            _receive(near, len(ping))
+            received.read(len(ping))
             durations_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
     return durations_ms[_WARM_UP_TRIPS:]
 
 
 def _bulk_mbps(port: int, size: int) -> float:
-    with _connect(port) as near:
+    with _connect(port) as near, near.makefile("rb") as received:
         sender = threading.Thread(target=near.sendall, args=(bytes(size),), name="link-check-sender")
         begin_ns = time.perf_counter_ns()
         sender.start()
-        _receive(near, size)
+        received.read(size)
         took_s = (time.perf_counter_ns() - begin_ns) / 1e9
         sender.join()
     return size * 8 / 1e6 / took_s
@@ -80,36 +81,23 @@ def _connect(port: int) -> socket.socket:
     return near
 
 
-def _receive(end: socket.socket, size: int) -> None:
-    while size > 0:
-        data = end.recv(_READ_BYTES)
-        assert data, "only this check closes the link"
-        size -= len(data)
+class _Echo(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # The link was closed.
+            while data := self.request.recv(_READ_BYTES):
+                self.request.sendall(data)
 
 
 @contextmanager
 def _echo() -> Iterator[int]:
     """Runs an echo server that handles one connection after the other; yields its port."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        thread = threading.Thread(target=_serve_echo, args=(listener,), name="link-check-echo")
+    with socketserver.TCPServer((LOOPBACK, 0), _Echo) as server:
+        thread = threading.Thread(target=server.serve_forever, name="link-check-echo")
         thread.start()
         try:
-            yield listener.getsockname()[1]
+            yield server.server_address[1]
         finally:
-            listener.shutdown(socket.SHUT_RDWR)
+            server.shutdown()
             thread.join()
-
-
-def _serve_echo(listener: socket.socket) -> None:
-    while True:
-        try:
-            end, _ = listener.accept()
-        except OSError:
-            return
-        with end:
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                while data := end.recv(_READ_BYTES):
-                    end.sendall(data)
-            except ConnectionError:  # The link was closed.
-                continue

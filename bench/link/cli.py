@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from bench.harness.output import progress, result_table, show
+from bench.harness.output import result_table, show
 from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
 from shared.flags import ValidatedText, number, override
@@ -56,8 +56,8 @@ def link(
 ) -> None:
     """Emulate a link with known faults between vehicle and broker until Ctrl-C; options override the profile."""
     if check:
-        with progress() as on_step:
-            result = check_link(round_trips, on_step)
+        with Console(stderr=True).status("preparing") as status:
+            result = check_link(round_trips, status.update)
         show(result, _tables(result), as_json=as_json)
         return
     if to is None:

@@ -1,33 +1,16 @@
 """Emulates the link between a vehicle and its broker: the specification of a link, and a running emulator."""
 
-import json
-import select
-import subprocess
-import sys
-import threading
-import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import Field
 
+from bench.harness.child import BenchError, Child
 from shared.config import Section
-from shared.errors import SkylaneError
 
 LOOPBACK = "127.0.0.1"
 _START_TIMEOUT_S = 60.0  # On a busy machine, a new process imports for seconds.
-_STOP_TIMEOUT_S = 5.0
-_READ_BYTES = 1 << 16
-
-
-class LinkError(SkylaneError):
-    """A link cannot be run as requested."""
-
-
-class LinkTimeoutError(LinkError):
-    """A link's process runs, but does not reply."""
 
 
 class LinkSpec(Section):
@@ -118,44 +101,24 @@ class Link(AbstractContextManager["Link"]):
     It listens on IPv4 loopback by default, and ends with the `with` block or with this process. Thread-safe.
     """
 
+    host = LOOPBACK
+
     def __init__(
-        self,
-        spec: LinkSpec,
-        to_host: str,
-        to_port: int,
-        listen_port: int = 0,
-        *,
-        listen_host: str = LOOPBACK,
-        reply_timeout_s: float = 5.0,
+        self, spec: LinkSpec, to_host: str, to_port: int, listen_port: int = 0, *, reply_timeout_s: float = 5.0
     ) -> None:
         """Starts a link to `to_host`:`to_port`, which need not be reachable yet; `listen_port` 0 selects a free port.
 
         `reply_timeout_s`: timeout of requests to the proxy.
 
         Raises:
-            LinkError: the port is in use, or the address is not available.
+            BenchError: the port is in use.
         """
         self.spec = spec
-        self._lock = threading.Lock()
         self._last = LinkCounts()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "bench.link.proxy", spec.model_dump_json()),
-                *(to_host, str(to_port), listen_host, str(listen_port)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
         self._reply_timeout_s = reply_timeout_s
-        self._received = b""
-        self._overdue = 0  # Replies to requests that timed out, which precede the next reply.
-        try:
-            self.port: int = self._read_reply(_START_TIMEOUT_S)["port"]
-        except BaseException:
-            self._stop()
-            raise
-        self.host = listen_host
+        settings = {"spec": spec.model_dump(), "to": (to_host, to_port), "listen": (LOOPBACK, listen_port)}
+        self._proxy = Child("bench.link.proxy", settings, title="the link's process")
+        self.port: int = self._proxy.wait(_START_TIMEOUT_S)
 
     @property
     def url(self) -> str:
@@ -165,7 +128,7 @@ class Link(AbstractContextManager["Link"]):
     @property
     def pid(self) -> int:
         """The id of the proxy's process."""
-        return self._process.pid
+        return self._proxy.pid
 
     @property
     def bytes_up(self) -> int:
@@ -179,70 +142,23 @@ class Link(AbstractContextManager["Link"]):
 
     def counts(self) -> LinkCounts:
         """Returns the counts since the start; the last known ones if the proxy has ended or does not reply."""
-        if self._process.poll() is None:
-            with suppress(LinkError):
-                self._last = LinkCounts(**self._request({"counts": True}))
+        with suppress(BenchError):
+            self._last = LinkCounts(**self._proxy.ask(None, self._reply_timeout_s))
         return self._last
 
     def set(self, spec: LinkSpec) -> None:
         """Changes the link. Bytes in transit keep their delivery time; `half_open_after_s` counts from now.
 
         Raises:
-            LinkError: the proxy has ended, or does not reply; a stopped proxy applies the change when it continues.
+            BenchError: the proxy has ended, or does not reply; a stopped proxy applies the change when it continues.
         """
-        self._request({"set": spec.model_dump()})
+        self._proxy.ask(spec.model_dump(), self._reply_timeout_s)
         self.spec = spec
 
     def close(self) -> None:
         """Ends the proxy; open connections break."""
         self.counts()
-        self._stop()
+        self._proxy.end()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with self._lock:
-            try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            except (OSError, ValueError) as error:
-                raise LinkError(f"the link's process {self.pid} has ended: start the link again") from error
-            try:
-                while self._overdue:
-                    self._read_line(self._reply_timeout_s)
-                    self._overdue -= 1
-                return self._read_reply(self._reply_timeout_s)
-            except LinkTimeoutError:
-                self._overdue += 1
-                raise
-
-    def _read_reply(self, timeout_s: float) -> dict[str, Any]:
-        reply: dict[str, Any] = json.loads(self._read_line(timeout_s))
-        if "error" in reply:
-            raise LinkError(reply["error"])
-        return reply
-
-    def _read_line(self, timeout_s: float) -> bytes:
-        assert self._process.stdout is not None
-        deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._received:
-            if not select.select([self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
-                raise LinkTimeoutError(
-                    f"the link's process {self.pid} did not reply within {timeout_s:g} s: is it stopped?"
-                )
-            piece = self._process.stdout.read(_READ_BYTES)
-            if not piece:
-                raise LinkError(f"the link's process {self.pid} has ended: start the link again")
-            self._received += piece
-        line, _, self._received = self._received.partition(b"\n")
-        return line
-
-    def _stop(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()  # A kill is safe, because the process has no state to save.
-        self._process.wait(_STOP_TIMEOUT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                pipe.close()

@@ -1,7 +1,7 @@
-"""The process behind `bench.link.link.Link`: `python -m bench.link.proxy SPEC TO_HOST TO_PORT LISTEN_HOST LISTEN_PORT`.
+"""The child process behind `bench.link.link.Link`.
 
-It reads requests as lines of JSON from its standard input (`{"set": {…}}`, `{"counts": true}`), replies to each with one line
-on its standard output, and ends when its standard input is closed, also because its parent died.
+A request is the new specification of the link, or null; the reply contains its counts. The process ends when its standard
+input is closed, also because its parent died.
 
 It runs asyncio over select() in one thread: epoll() rounds every wait up to a millisecond, while select() waits to the
 microsecond, and pieces that are due together are delivered in the order of their times, which threads would not ensure. A
@@ -19,6 +19,7 @@ from collections import Counter, deque
 from dataclasses import asdict
 from typing import Any
 
+from bench.harness.child import reply, settings
 from bench.harness.samples import spread
 from bench.link.link import LinkCounts, LinkSpec
 from bench.link.timing import LinkDirection, StreamTiming
@@ -232,26 +233,24 @@ class Pipe:
         self._proxy.counted["bytes_up" if self._direction.up else "bytes_down"] += len(piece)
 
 
-def main(arguments: list[str]) -> int:
-    """Runs a link until the standard input is closed; returns the exit code."""
-    spec, to_host, to_port, host, port = arguments
+def main(*, spec: dict[str, Any], to: tuple[str, int], listen: tuple[str, int]) -> None:
+    """Runs a link until the standard input is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C, the parent may still request the counts.
     listener = _open_socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    host, port = listen
     try:
-        listener.bind((host, int(port)))
+        listener.bind((host, port))
     except OSError as error:
-        _reply({"error": f"a link cannot listen on {host}:{port} ({error.strerror or error}): choose another port"})
-        return 1
+        sys.exit(f"a link cannot listen on {host}:{port} ({error.strerror or error}): choose another port")
     listener.listen(_MAX_CONNECTIONS)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
-        runner.run(_run(LinkSpec.model_validate_json(spec), (to_host, int(to_port)), listener))
-    return 0
+        runner.run(_run(LinkSpec.model_validate(spec), (to[0], to[1]), listener))
 
 
 async def _run(spec: LinkSpec, to: tuple[str, int], listener: socket.socket) -> None:
     proxy = Proxy(spec, to)
-    _reply({"port": listener.getsockname()[1]})
+    reply(listener.getsockname()[1])
     tasks = {asyncio.create_task(proxy.serve(listener)), asyncio.create_task(_handle_requests(proxy))}
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
@@ -263,15 +262,9 @@ async def _handle_requests(proxy: Proxy) -> None:
     lines = asyncio.StreamReader()
     await proxy.loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
-        request: dict[str, Any] = json.loads(line)
-        if "set" in request:
-            proxy.set(LinkSpec.model_validate(request["set"]))
-        _reply(asdict(proxy.counts()))
-
-
-def _reply(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+        if (spec := json.loads(line)) is not None:
+            proxy.set(LinkSpec.model_validate(spec))
+        reply(asdict(proxy.counts()))
 
 
 def _open_socket() -> socket.socket:
@@ -294,4 +287,4 @@ def _close(end: socket.socket, *, reset: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(**settings())

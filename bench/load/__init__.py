@@ -1,4 +1,4 @@
-"""Load for benchmarks: playback of bags, many vehicles or gateway clients in one process, workers without a model.
+"""Load for benchmarks: playback of bags, many vehicles in one process, workers without a model.
 
-Start with `playback`, `load_generator` and `null_worker`.
+Start with `playback`, `load_clients` and `null_worker`.
 """

@@ -1,7 +1,4 @@
-"""Measures the MQTT broker alone: a client that answers every frame with a few bytes, `python -m bench.load.bus_echo`.
-
-The client ends when its standard input is closed.
-"""
+"""Measures the MQTT broker alone, with a client in a child process that answers every frame with a few bytes."""
 
 import queue
 import sys
@@ -10,20 +7,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE, Popen
 
-import click
-
-from bench.harness.comparison import BenchError
+from bench.harness.child import BenchError, Child, reply, settings
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.network.broker_options import BrokerOptions
-from shared.runtime.processes import terminate
 
 MODEL = "bench"
 REPLY_BYTES = 6000  # Typical size of a compressed mask of class ids.
 _CAMERA = "bus"
-_STOP_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 30.0
 _SUBSCRIBE_ATTEMPTS, _SUBSCRIBE_TIMEOUT_S = 10, 1.0
 
@@ -79,50 +71,27 @@ def open_echo(
 
     `certs`: folder with the certificates of both, `<vehicle>.crt` and `<name>.crt`, for a broker that requires them.
     """
-    with (
-        _echo_process(broker, certs, name),
-        BrokerOptions(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus,
-    ):
-        yield EchoClient(bus, vehicle)
+    with Child(__name__, {"broker": broker, "certs": certs, "name": name}) as echo:
+        echo.wait()
+        with BrokerOptions(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus:
+            yield EchoClient(bus, vehicle)
 
 
-@contextmanager
-def _echo_process(broker: str, certs: Path | None, name: str) -> Iterator[None]:
-    flags = [] if certs is None else ["--certs", str(certs)]
-    with Popen(
-        [sys.executable, "-P", "-m", "bench.load.bus_echo", "--broker", broker, "--name", name, *flags],
-        stdin=PIPE,
-        stdout=PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdout.readline()  # The echo is connected.
-            yield
-        finally:
-            process.stdin.close()
-            terminate(process, _STOP_TIMEOUT_S)
-
-
-@click.command()
-@click.option("--broker", required=True)
-@click.option("--certs", type=click.Path(path_type=Path))
-@click.option("--name", required=True)
-def main(broker: str, certs: Path | None, name: str) -> None:
-    """Answer frames until the standard input is closed."""
-    reply = bytes(REPLY_BYTES)
-    with BrokerOptions(broker, certs=certs).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
+def main(*, broker: str, certs: str | None, name: str) -> None:
+    """Answers frames until the standard input is closed."""
+    mask = bytes(REPLY_BYTES)
+    options = BrokerOptions(broker, certs=None if certs is None else Path(certs))
+    with options.open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
 
         def echo(delivery: Delivery) -> None:
             names = FRAMES.names_in(delivery.topic)
             assert names is not None
-            bus.publish(MASKS.of(vehicle=names["vehicle"], camera=names["camera"]), reply, qos=MASKS.qos)
+            bus.publish(MASKS.of(vehicle=names["vehicle"], camera=names["camera"]), mask, qos=MASKS.qos)
 
         bus.subscribe(FRAMES.filter(model=MODEL), FRAMES.qos, echo)
-        click.echo("ready")
+        reply("ready")
         sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main()
+    main(**settings())

@@ -32,7 +32,6 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
         models: Path,
         model: str,
         transports: Sequence[str] = ALL_TRANSPORTS,
-        device: str = "cpu",
         flags: Sequence[str] = (),
     ) -> None:
         """Starts both; `transports` besides MQTT decide which endpoints the worker opens.
@@ -50,7 +49,7 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
         with ExitStack() as stack:
             self.broker = stack.enter_context(Broker.start(kind="mosquitto"))
             self.worker = stack.enter_context(
-                Worker(self.broker.url, models=models, model=model, device=device, flags=[*opened, *flags])
+                Worker(self.broker.url, models=models, model=model, device="cpu", flags=[*opened, *flags])
             )
             self._stack = stack.pop_all()
 
@@ -66,8 +65,8 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
             return self.broker.url
         return self.grpc if transport in GRPC_TRANSPORTS else self.http
 
-    def transport(self, transport: str, vehicle: str, session: str, model: str) -> Transport:
-        """Opens a transport as the vehicle node does; the caller closes it.
+    def transport(self, transport: str, vehicle: str, session: str, model: str, *, window: int = 1) -> Transport:
+        """Opens a transport as a vehicle node with this window does; the caller closes it.
 
         Raises:
             SkylaneError: the endpoint cannot be reached.
@@ -75,7 +74,8 @@ class GatewayDeployment(AbstractContextManager["GatewayDeployment"]):
         endpoint = (
             {"broker": self.broker.url} if transport == MQTT else {"worker_addresses": (self.address(transport),)}
         )
-        config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": transport, **endpoint})
+        settings = {"vehicle": vehicle, "model": model, "transport": transport, "window": window, **endpoint}
+        config = EdgeConfig.model_validate(settings)
         return open_transport(config, session)
 
     def play(

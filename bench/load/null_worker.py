@@ -1,11 +1,9 @@
 """A worker without a model, to measure everything except inference; runs in threads of this process or in a child.
 
-`python -m bench.load.null_worker --broker URL` runs one until SIGTERM, optionally with a clock that is wrong by a known
-amount. When it is ready, it prints one line of JSON with its session and a reading of its clock.
+As a child process it runs until SIGTERM, optionally with a clock that is wrong by a known amount. Its first message contains
+its session and a reading of its clock.
 """
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,15 +11,16 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import click
 import numpy as np
 import numpy.typing as npt
 
+from bench.harness.child import BenchError, Child, reply
+from bench.harness.child import settings as child_settings
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.placement import Precision
 from cloud.frontends.mqtt import worker_will
@@ -31,7 +30,6 @@ from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared import clock
 from shared.errors import SkylaneError
-from shared.flags import FiniteRange
 from shared.imaging.labels import read_labels
 from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus
@@ -46,10 +44,6 @@ _READINGS = 100
 LEVELS_PER_CLASS = 22  # Levels of red, so that 255 is the twelfth class.
 _STOP_TIMEOUT_S = 30.0
 _JOIN_INTERVAL_S = 0.5
-
-
-class NullWorkerError(SkylaneError):
-    """A null worker did not get ready, or did not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,7 @@ class NullWorker(AbstractContextManager["NullWorker"]):
         self._settled.set()
 
 
-class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
+class NullWorkerProcess(Child):
     """A null worker in a child process; ready when the constructor returns, drained when the block ends."""
 
     def __init__(
@@ -210,56 +204,36 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
         `environment`: variables added to this process's environment. `log`: file for its standard error.
 
         Raises:
-            NullWorkerError: it ended before it was ready; the reason is on standard error, or in `log`.
+            BenchError: it ended before it was ready.
         """
-        options = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-        with log.open("ab") if log else nullcontext() as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bench.load.null_worker", "--broker", broker, *flags],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, **(environment or {})},
-                text=True,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.__exit__()
-            why = f": see {log}" if log else ""
-            raise NullWorkerError(f"the null worker {settings.worker} ended with code {self._process.returncode}{why}")
-        ready: dict[str, Any] = json.loads(line)
+        clock_error = {"clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
+        super().__init__(
+            __name__,
+            {"broker": broker, **clock_error, **asdict(settings)},
+            title=f"the null worker {settings.worker}",
+            environment=environment,
+            log=log,
+        )
+        ready: dict[str, Any] = self.wait()
         self.worker = settings.worker
         self.session: str = ready["session"]
         self.clock = ClockReading(**ready["clock"])
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
 
     def drain(self, limit_s: float = _STOP_TIMEOUT_S) -> int:
         """Tells the worker to finish its frames and end, and waits for it; returns the exit code.
 
         Raises:
-            NullWorkerError: it still runs after `limit_s`.
+            BenchError: it still runs after `limit_s`.
         """
         self._process.terminate()
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise NullWorkerError(f"the null worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
+            raise BenchError(f"the null worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
         terminate(self._process, _STOP_TIMEOUT_S)
-        if self._process.stdout is not None:
-            with suppress(OSError):
-                self._process.stdout.close()
+        self.end()
 
 
 def null_model(settings: NullWorkerSettings) -> Model:
@@ -292,33 +266,21 @@ def null_model(settings: NullWorkerSettings) -> Model:
     return Model(manifest, card, NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
 
 
-@click.command()
-@click.option("--broker", required=True)
-@click.option("--worker", default="instant", show_default=True)
-@click.option("--model", default=MODEL, show_default=True)
-@click.option("--height", type=click.IntRange(1), default=608, show_default=True)
-@click.option("--width", type=click.IntRange(1), default=968, show_default=True)
-@click.option("--think-ms", type=FiniteRange(0), default=0.0, help="Duration of an inference (a wait without work).")
-@click.option("--labels-from-pixels", type=bool, default=False, help="Compute masks from the images.")
-@click.option("--certs", type=click.Path(path_type=Path), help="Folder with its certificate.")
-@click.option("--http", help="HOST:PORT of the HTTP endpoint.")
-@click.option("--grpc", help="HOST:PORT of the gRPC endpoint.")
-@click.option("--clock-offset-s", type=float, default=0.0, help="Offset of its clock in seconds.")
-@click.option("--clock-drift-ppm", type=float, default=0.0, help="Drift of its clock in parts per million.")
-def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
-    """Run a null worker until SIGTERM or Ctrl-C."""
+def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0.0, **settings: Any) -> None:
+    """Runs a null worker until SIGTERM or Ctrl-C."""
     clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
-    worker = NullWorker(broker, NullWorkerSettings(**settings))
+    certs = settings.pop("certs", None)
+    worker = NullWorker(broker, NullWorkerSettings(**settings, certs=certs and Path(certs)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: worker.stop())
     if worker.wait_until_ready():
-        click.echo(json.dumps({"session": worker.session, "clock": asdict(reading)}))
+        reply({"session": worker.session, "clock": asdict(reading)})
     worker.join()
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(**child_settings())
     except SkylaneError as error:
         sys.exit(f"{MODEL}: {error}")

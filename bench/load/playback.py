@@ -6,12 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from bench.harness.comparison import TOTAL, BenchError
+from bench.harness.child import BenchError
+from bench.harness.comparison import TOTAL
 from cloud.models.model import Model
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
@@ -93,6 +95,20 @@ def inference_hz(model: Model, images: Sequence[Pixels], frames: int) -> float:
     return 1e3 * model.instances / float(np.mean(durations_ms))
 
 
+class BareEngine:
+    """The rate of direct calls between the rounds of a load on a worker."""
+
+    def __init__(self, model: Model, images: Sequence[Pixels], frames: int) -> None:
+        """Measures the rate before the first round, as `inference_hz` does."""
+        self._measure = partial(inference_hz, model, images, frames)
+        self.hz = self._measure()  # The latest rate.
+
+    def round_hz(self) -> float:
+        """Measures again; returns the mean of the rates before and after the round, which reduces drift of the machine."""
+        before_hz, self.hz = self.hz, self._measure()
+        return (before_hz + self.hz) / 2
+
+
 def play(
     settings: PlaybackSettings,
     broker: str | None,
@@ -130,6 +146,19 @@ def play(
     if unanswered:
         raise BenchError(f"{len(unanswered)} of {len(rows)} frames were not answered: {unanswered[0]['reason']}")
     return rows[WARM_UP_FRAMES:]
+
+
+def play_twice(
+    settings: PlaybackSettings, broker: str, folder: Path, window: int, *, flags: Sequence[str] = ()
+) -> tuple[list[dict[str, str]], float]:
+    """Plays with one frame in flight, then with `window`; returns the rows of the first run and the rate of the second.
+
+    Raises:
+        BenchError: as `play`.
+    """
+    rows = play(settings, broker, folder.with_name(f"{folder.name}-latency"), flags=flags)
+    crowded = play(settings, broker, folder.with_name(f"{folder.name}-throughput"), window=window, flags=flags)
+    return rows, answered_hz(crowded)
 
 
 def answered_hz(rows: Sequence[Mapping[str, str]]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from scipy.signal import lfilter
 
 from shared.clock import Offset
 from shared.imaging.opencv import cv2
@@ -51,7 +51,7 @@ def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
     """Writes log, manifest and resource samples of a run; returns its folder."""
     noise = np.random.default_rng(plan.seed)
     # Consecutive frames are correlated, as in a real log: its effective sample is smaller than its number of rows.
-    wave = _autoregressive(noise.normal(size=plan.frames), 0.7)
+    wave = lfilter([1.0], [1.0, -0.7], noise.normal(size=plan.frames))  # An AR(1) process.
     outcomes: Counter[Outcome] = Counter()
     with LogWriter(folder) as log:
         for sequence in range(plan.frames):
@@ -68,16 +68,6 @@ def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
         (folder / "overlays").mkdir(exist_ok=True)
         cv2.imwrite(str(folder / "overlays" / f"sensors_camera_left_image_raw_{sequence:06d}.jpg"), image)
     return folder
-
-
-def _autoregressive(noise: npt.NDArray[np.float64], coefficient: float) -> npt.NDArray[np.float64]:
-    """An AR(1) process driven by `noise`."""
-    series = np.empty_like(noise)
-    value = 0.0
-    for place, step in enumerate(noise):
-        value = coefficient * value + step
-        series[place] = value
-    return series
 
 
 def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Generator) -> LatencyRow:

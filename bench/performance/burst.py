@@ -41,11 +41,6 @@ class BurstLatency:
         return self.network_ms + self.client_queue_ms + self.server_queue_ms + self.compute_ms
 
     @property
-    def queue_ms(self) -> float:
-        """Both queues; a vehicle limits its unanswered frames, so frames may wait on either side."""
-        return self.client_queue_ms + self.server_queue_ms
-
-    @property
     def predicted_queue_ms(self) -> float:
         """The queue of the formula: (N_R - N_S) / N_S · T_compute."""
         return (self.frames - self.workers) / self.workers * self.busy_ms

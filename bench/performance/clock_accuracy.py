@@ -6,9 +6,7 @@ share: so every stamp can be converted to one axis, and the true offsets and tra
 microsecond. They are compared with the values in the log.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
@@ -18,14 +16,14 @@ import numpy as np
 from rich.console import Console
 
 from bench.harness import options
-from bench.harness.comparison import BenchError, OnStep
-from bench.harness.environment import sample_bag
+from bench.harness.child import BenchError
+from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
 from edge.config import EdgeConfig
-from edge.run import run
+from edge.run import run as play
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.percentiles import NOTE, shown
@@ -75,26 +73,23 @@ class ClockErrors:
     bound_ms: float
 
 
-def measure(plan: ClocksPlan, on_step: OnStep) -> dict[str, Any]:
-    """Plays frames for each clock over each link; returns the JSON output."""
+def measure(plan: ClocksPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare the log's clock offsets with the truth: clocks with known errors, over links with known delays."""
+    run.step("starting a broker, a link and five workers")
+    broker = run.enter_context(Broker.start(kind="mosquitto"))
+    workers = [_start_worker(run, broker.url, number, wrong) for number, wrong in enumerate(CLOCKS)]
+    link = run.enter_context(Link(LinkSpec(), broker.listener.host, broker.listener.port))
     cases = []
-    with ExitStack() as stack:
-        on_step("starting a broker, a link and five workers")
-        broker = stack.enter_context(Broker.start(kind="mosquitto"))
-        workers = [_start_worker(stack, broker.url, number, wrong) for number, wrong in enumerate(CLOCKS)]
-        link = stack.enter_context(Link(LinkSpec(), broker.listener.host, broker.listener.port))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-clocks-")))
-        for number, (up_ms, down_ms) in enumerate(LINKS_MS):
-            on_step(f"{plan.frames} frames a clock over {up_ms:g} ms up, {down_ms:g} ms down")
-            link.set(LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms, jitter_ms=_JITTER_MS, seed=plan.seed + number))
-            rows = _play(link.url, folder / str(number), plan.frames * len(CLOCKS))
-            vehicle = ClockReading.take()
-            for wrong, worker in zip(CLOCKS, workers, strict=True):
-                own = [row for row in rows if row["worker"] == worker.worker]
-                errors = [clock_errors(row, vehicle, worker.clock) for row in own]
-                cases.append({"clock": asdict(wrong), **summarise_case(errors, up_ms, down_ms)})
-        counts = link.counts()
-        description = broker.description
+    for number, (up_ms, down_ms) in enumerate(LINKS_MS):
+        run.step(f"{plan.frames} frames a clock over {up_ms:g} ms up, {down_ms:g} ms down")
+        link.set(LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms, jitter_ms=_JITTER_MS, seed=plan.seed + number))
+        rows = _play(link.url, run.folder / str(number), plan.frames * len(CLOCKS))
+        vehicle = ClockReading.take()
+        for wrong, worker in zip(CLOCKS, workers, strict=True):
+            own = [row for row in rows if row["worker"] == worker.worker]
+            errors = [clock_errors(row, vehicle, worker.clock) for row in own]
+            cases.append({"clock": asdict(wrong), **summarise_case(errors, up_ms, down_ms)})
+    counts = link.counts()
     return {
         "cases": cases,
         "is_met": all(case["is_met"] for case in cases),
@@ -103,7 +98,7 @@ def measure(plan: ClocksPlan, on_step: OnStep) -> dict[str, Any]:
         "jitter_ms": _JITTER_MS,
         "seed": plan.seed,
         "link_late_ms": {"median": counts.late_p50_ms, "p99": counts.late_p99_ms},
-        "broker": description,
+        "broker": broker.description,
     }
 
 
@@ -120,9 +115,9 @@ def clock_errors(row: Mapping[str, str], vehicle: ClockReading, worker: ClockRea
     )
 
 
-def _start_worker(stack: ExitStack, broker: str, number: int, wrong: WrongClock) -> NullWorkerProcess:
+def _start_worker(bench_run: BenchRun, broker: str, number: int, wrong: WrongClock) -> NullWorkerProcess:
     settings = NullWorkerSettings(worker=f"clock-{number}", height=_HEIGHT, width=_WIDTH)
-    return stack.enter_context(
+    return bench_run.enter_context(
         NullWorkerProcess(broker, settings, clock_offset_s=wrong.offset_s, clock_drift_ppm=wrong.drift_ppm)
     )
 
@@ -141,7 +136,7 @@ def _play(broker: str, folder: Path, frames: int) -> list[dict[str, str]]:
         sinks=(),
     )
     output = StringIO()
-    code = run(str(sample_bag(_SAMPLE_FRAMES)), config, Console(file=output))
+    code = play(str(sample_bag(_SAMPLE_FRAMES)), config, Console(file=output))
     rows = list(read_rows(folder))
     unanswered = [row for row in rows if row["outcome"] != Outcome.ANSWERED]
     if code or unanswered or len(rows) != frames:
@@ -204,10 +199,4 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
 
 
-clocks = options.bench_command(
-    "clocks",
-    ClocksPlan,
-    measure,
-    tables,
-    "Compare the log's clock offsets with the truth: clocks with known errors, over links with known delays.",
-)
+clocks = options.bench_command("clocks", ClocksPlan, measure, tables)

@@ -7,37 +7,36 @@ ratio to the bare engine; the share of time in which the engine was busy does no
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
-from uuid import uuid4
 
 import click
 import numpy as np
 
 from bench.harness import options
-from bench.harness.comparison import OnStep, plan_record
-from bench.harness.environment import sample_bag
+from bench.harness.comparison import plan_record
+from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import result_table, target_line
 from bench.harness.samples import busy_share, jain
 from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
-from bench.load.gateway_load import ClientTally, GatewayClient, ReferenceImage, run_together
-from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
+from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_closed_loop
+from bench.load.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from bench.load.worker_process import engine_flags
 from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
 from cloud.models.repository import Repository
+from shared.runlog.latency_log import Outcome
 from shared.terminal_table import Table
 
 _THROUGHPUT_TARGET = 0.93  # Answered frames per second divided by those of the bare engine.
 _JAIN_TARGET = 0.98
 _WARM_UP_S = 2.0  # Start of a round that is not counted, until every client has sent its window.
 _IMAGES = 8
-_CONNECT_TIMEOUT_S = 30.0
+_UNREACHABLE = "unreachable"  # A closed loop drops only frames that no worker received.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,59 +60,46 @@ class GatewayPlan:
     bare_frames: int = 30  # Per model instance.
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayRound:
-    """The results of one round."""
-
-    bare_hz: float  # Mean of the direct calls before and after the round.
-    answered_hz: float
-    ratio: float
-    engine_busy: float  # Share of the time from the first to the last inference.
-    jain: float  # Fairness of the replies by client.
-    least_to_most: float
-    answers: Mapping[str, int]  # Masks by client.
-    outcomes: Mapping[str, int]
-    wrong_pixels: int
-
-
-def measure(plan: GatewayPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output."""
-    with ExitStack() as stack:
-        placement = Placement(device="cpu", instances=plan.instances)
-        model = stack.enter_context(
-            ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model)
-        )
-        on_step("starting a worker with all endpoints")
-        flags = engine_flags(engine=plan.engine, instances=plan.instances)
-        deployment = stack.enter_context(
-            GatewayDeployment(models=plan.models, model=plan.model, transports=plan.transports, flags=flags)
-        )
-        images = _reference_images(plan, model)
-        pixels = [image.pixels for image in images]
-        model.warm_up()
-        on_step("the bare engine")
-        bare_hz = [inference_hz(model, pixels, plan.bare_frames)]
-        rounds = []
-        for number in range(plan.rounds):
-            on_step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
-            tallies, span_ns = _run_clients(plan, deployment, images)
-            on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
-            bare_hz.append(inference_hz(model, pixels, plan.bare_frames))
-            rounds.append(summarise_round(tallies, span_ns, sum(bare_hz[-2:]) / 2))
-        return {
-            "plan": plan_record(plan),
-            "clients": {tally.name: tally.transport for tally in tallies},
-            "rounds": [asdict(each) for each in rounds],
-            "ratio": median(each.ratio for each in rounds),
-            "engine_busy": median(each.engine_busy for each in rounds),
-            "jain": median(each.jain for each in rounds),
-            "wrong_pixels": sum(each.wrong_pixels for each in rounds),
-            "engine": model.describe(),
-            "broker": deployment.broker.description,
-        }
+def measure(plan: GatewayPlan, run: BenchRun) -> dict[str, Any]:
+    """Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared."""
+    placement = Placement(device="cpu", instances=plan.instances)
+    model = run.enter_context(ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model))
+    run.step("starting a worker with all endpoints")
+    flags = engine_flags(engine=plan.engine, instances=plan.instances)
+    deployment = run.enter_context(
+        GatewayDeployment(models=plan.models, model=plan.model, transports=plan.transports, flags=flags)
+    )
+    settings = PlaybackSettings(sample_bag(_IMAGES), plan.models, plan.model, plan.codec, frames=_IMAGES)
+    inputs = [np.asarray(image, np.uint8) for image in model_inputs(settings, model)]
+    images = [
+        LoadImage(message, model.predict(image[None])[0])
+        for message, image in zip(encoded_frames(settings, model), inputs, strict=True)
+    ]
+    model.warm_up()
+    run.step("the bare engine")
+    bare = BareEngine(model, inputs, plan.bare_frames)
+    rounds = []
+    for number in range(plan.rounds):
+        run.step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
+        with ExitStack() as stack:
+            transports = list(islice(cycle(plan.transports), plan.clients))
+            clients = connect_clients(stack, deployment, transports, images, plan.window)
+            span_ns = run_closed_loop(clients, plan.seconds + _WARM_UP_S)
+        tallies = [client.tally for client in clients]
+        run.step(f"round {number + 1} of {plan.rounds}: the bare engine")
+        rounds.append(summarise_round(tallies, span_ns, bare.round_hz()))
+    return {
+        "plan": plan_record(plan),
+        "clients": {tally.name: tally.transport for tally in tallies},
+        "rounds": rounds,
+        **{key: median(each[key] for each in rounds) for key in ("ratio", "engine_busy", "jain")},
+        "wrong_pixels": sum(each["wrong_pixels"] for each in rounds),
+        "engine": model.describe(),
+        "broker": deployment.broker.description,
+    }
 
 
-def summarise_round(tallies: Sequence[ClientTally], span_ns: tuple[int, int], bare_hz: float) -> GatewayRound:
+def summarise_round(tallies: Sequence[ClientTally], span_ns: tuple[int, int], bare_hz: float) -> dict[str, Any]:
     """Computes the results of a round; throughput and fairness count replies within its span after the warm-up."""
     begin_ns, end_ns = span_ns[0] + round(_WARM_UP_S * 1e9), span_ns[1]
     answers = {tally.name: sum(begin_ns <= at_ns < end_ns for at_ns in tally.answered_ns) for tally in tallies}
@@ -122,40 +108,18 @@ def summarise_round(tallies: Sequence[ClientTally], span_ns: tuple[int, int], ba
         outcomes.update(tally.outcomes)
     answered_hz = sum(answers.values()) * 1e9 / (end_ns - begin_ns)
     most = max(answers.values())
-    return GatewayRound(
-        bare_hz=bare_hz,
-        answered_hz=answered_hz,
-        ratio=answered_hz / bare_hz,
-        engine_busy=busy_share([inference for tally in tallies for inference in tally.inferences]),
-        jain=jain(list(answers.values())),
-        least_to_most=min(answers.values()) / most if most else 0.0,
-        answers=answers,
-        outcomes={name: count for name, count in outcomes.items() if count},
-        wrong_pixels=sum(tally.wrong_pixels for tally in tallies),
-    )
-
-
-def _reference_images(plan: GatewayPlan, model: Model) -> list[ReferenceImage]:
-    settings = PlaybackSettings(sample_bag(_IMAGES), plan.models, plan.model, plan.codec, frames=_IMAGES)
-    inputs = [np.asarray(image, np.uint8) for image in model_inputs(settings, model)]
-    return [
-        ReferenceImage(message, image, model.predict(image[None])[0])
-        for message, image in zip(encoded_frames(settings, model), inputs, strict=True)
-    ]
-
-
-def _run_clients(
-    plan: GatewayPlan, deployment: GatewayDeployment, images: Sequence[ReferenceImage]
-) -> tuple[list[ClientTally], tuple[int, int]]:
-    with ExitStack() as stack:
-        clients = []
-        for number, name in enumerate(islice(cycle(plan.transports), plan.clients)):
-            vehicle, session = f"client-{number + 1}", uuid4().hex[:12]
-            transport = stack.enter_context(closing(deployment.transport(name, vehicle, session, plan.model)))
-            transport.wait_for_card(_CONNECT_TIMEOUT_S)
-            clients.append(GatewayClient(vehicle, name, session, transport, images, plan.window))
-        span_ns = run_together(clients, plan.seconds + _WARM_UP_S)
-    return [client.tally() for client in clients], span_ns
+    return {
+        "bare_hz": bare_hz,
+        "answered_hz": answered_hz,
+        "ratio": answered_hz / bare_hz,
+        # The share of the time from the first to the last inference.
+        "engine_busy": busy_share([inference for tally in tallies for inference in tally.inferences]),
+        "jain": jain(list(answers.values())),
+        "least_to_most": min(answers.values()) / most if most else 0.0,
+        "answers": answers,
+        "outcomes": {_UNREACHABLE if name == Outcome.DROPPED else name: count for name, count in outcomes.items()},
+        "wrong_pixels": sum(tally.wrong_pixels for tally in tallies),
+    }
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -189,11 +153,4 @@ def _counts(outcomes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in outcomes.items())
 
 
-gateway = options.bench_command(
-    "gateway",
-    GatewayPlan,
-    measure,
-    _tables,
-    "Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared.",
-    json=options.JSON_FILE,
-)
+gateway = options.bench_command("gateway", GatewayPlan, measure, _tables, json=options.JSON_FILE)

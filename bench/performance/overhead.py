@@ -4,9 +4,7 @@ Rounds alternate: the frames through broker and worker, the same frames directly
 would pass them. Nothing else runs during a turn.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,17 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, OnStep, Samples, compare, frame_samples
+from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, Samples, compare, frame_samples
+from bench.harness.environment import BenchRun
 from bench.harness.output import result_table, span, spread_table
-from bench.load.playback import (
-    PlaybackSettings,
-    answered_hz,
-    frame_parts,
-    inference_hz,
-    inference_ms,
-    model_inputs,
-    play,
-)
+from bench.load.playback import PlaybackSettings, frame_parts, inference_hz, inference_ms, model_inputs, play_twice
 from bench.load.worker_process import Worker
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
@@ -60,42 +51,37 @@ class OverheadPlan:
     )
 
 
-def measure(plan: OverheadPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output."""
+def measure(plan: OverheadPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare the whole round trip with direct inference, in alternating rounds of the same frames."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, plan.quality, plan.frames)
-    with ExitStack() as stack:
-        model = stack.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        candidates = {}
-        for name, flags in {_REMOTE: (), **({_ISOLATED: ("--isolate",)} if plan.isolate else {})}.items():
-            # One broker per worker: workers of one broker would share the frames.
-            broker = stack.enter_context(Broker.start(kind=plan.broker_kind))
-            stack.enter_context(
-                Worker(broker.url, models=plan.models, model=plan.model, device=plan.device, flags=flags)
-            )
-            candidates[name] = partial(_play, settings, broker.url, folder / name, plan.window)
-        model.warm_up()
-        candidates[_BARE] = partial(_infer, model, model_inputs(settings, model), plan.frames)
-        comparison = compare(candidates, plan.rounds, on_step)
-        return {
-            **_record(comparison, _REMOTE),
-            "model": plan.model,
-            "codec": plan.codec,
-            "quality": plan.quality if plan.codec == "jpeg" else None,
-            "window": plan.window,
-            "broker": broker.description,
-            "engine": model.describe(),
-            **({"isolated": _record(comparison, _ISOLATED)} if plan.isolate else {}),
-        }
+    model = run.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
+    candidates = {}
+    for name, flags in {_REMOTE: (), **({_ISOLATED: ("--isolate",)} if plan.isolate else {})}.items():
+        # One broker per worker: workers of one broker would share the frames.
+        broker = run.enter_context(Broker.start(kind=plan.broker_kind))
+        run.enter_context(Worker(broker.url, models=plan.models, model=plan.model, device=plan.device, flags=flags))
+        candidates[name] = partial(_play, settings, broker.url, run.folder / name, plan.window)
+    model.warm_up()
+    candidates[_BARE] = partial(_infer, model, model_inputs(settings, model), plan.frames)
+    comparison = compare(candidates, plan.rounds, run.step)
+    return {
+        **_record(comparison, _REMOTE),
+        "model": plan.model,
+        "codec": plan.codec,
+        "quality": plan.quality if plan.codec == "jpeg" else None,
+        "window": plan.window,
+        "broker": broker.description,
+        "engine": model.describe(),
+        **({"isolated": _record(comparison, _ISOLATED)} if plan.isolate else {}),
+    }
 
 
 def _play(settings: PlaybackSettings, broker: str, folder: Path, window: int, number: int) -> Samples:
-    rows = play(settings, broker, folder / f"{number}-latency")
-    throughput_rows = play(settings, broker, folder / f"{number}-throughput", window=window)
+    rows, rate_hz = play_twice(settings, broker, folder / str(number), window)
     return {
         **frame_samples([frame_parts(row) for row in rows]),
         _VEHICLE: [sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows],
-        _RATE: [answered_hz(throughput_rows)],
+        _RATE: [rate_hz],
     }
 
 
@@ -153,10 +139,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield spread_table("Milliseconds", {**totals, **result["breakdown_ms"]})
 
 
-overhead = options.bench_command(
-    "overhead",
-    OverheadPlan,
-    measure,
-    _tables,
-    "Compare the whole round trip with direct inference, in alternating rounds of the same frames.",
-)
+overhead = options.bench_command("overhead", OverheadPlan, measure, _tables)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import BenchError, OnStep, compare
+from bench.harness.child import BenchError
+from bench.harness.environment import BenchRun
 from bench.harness.output import result_table, target_text
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.terminal_table import Table
@@ -29,18 +30,18 @@ class ReportCostPlan:
     rounds: int = options.rounds(3, 100)
 
 
-def measure(plan: ReportCostPlan, on_step: OnStep) -> dict[str, Any]:
-    """Writes a synthetic run and reports it in a child process in every round; returns the JSON output."""
-    with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
-        on_step(f"writing {plan.rows} rows")
-        run = write_run(Path(folder) / "run", SyntheticRunPlan(frames=plan.rows))
-        candidates = {"report": lambda _: {name: [value] for name, value in _report(run).items()}}
-        comparison = compare(candidates, plan.rounds, on_step)
-    samples = {name: comparison.samples("report", name) for name in TARGETS}
+def measure(plan: ReportCostPlan, run: BenchRun) -> dict[str, Any]:
+    """Measure `skylane report` for a run of many frames with a synthetic log."""
+    run.step(f"writing {plan.rows} rows")
+    folder = write_run(run.folder / "run", SyntheticRunPlan(frames=plan.rows))
+    rounds = []
+    for number in range(plan.rounds):
+        run.step(f"round {number + 1} of {plan.rounds}")
+        rounds.append(_report(folder))
     return {
         "rows": plan.rows,
-        "rounds": [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)],
-        "worst": {name: max(values) for name, values in samples.items()},
+        "rounds": rounds,
+        "worst": {name: max(each[name] for each in rounds) for name in TARGETS},
         "targets": TARGETS if plan.rows == _TARGET_ROWS else None,
     }
 
@@ -79,10 +80,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         yield f"targets {target_text(all(result['worst'][name] <= limit for name, limit in targets.items()))}"
 
 
-report = options.bench_command(
-    "report",
-    ReportCostPlan,
-    measure,
-    _tables,
-    "Measure `skylane report` for a run of many frames with a synthetic log.",
-)
+report = options.bench_command("report", ReportCostPlan, measure, _tables)

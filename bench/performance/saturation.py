@@ -6,23 +6,25 @@ frames are encoded beforehand, because in reality the vehicles' computers do tha
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import OnStep, plan_record
-from bench.harness.environment import sample_bag
+from bench.harness.comparison import plan_record
+from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import result_table, target_line
 from bench.harness.samples import jain, max_min_shares, spread
-from bench.load.load_generator import LoadGenerator, OfferedLoad, VehicleTally
-from bench.load.playback import PlaybackSettings, encoded_frames, inference_hz, model_inputs
-from bench.load.worker_process import Worker, engine_flags
+from bench.load.gateway_deployment import MQTT, GatewayDeployment
+from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_open_loop
+from bench.load.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
+from bench.load.worker_process import engine_flags
 from cloud.engines.placement import Placement, Precision
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
-from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
@@ -54,85 +56,60 @@ class SaturationPlan:
     quality: int = 85
 
 
-@dataclass(frozen=True, slots=True)
-class SaturationRound:
-    """The results of one round."""
-
-    load: str  # "equal" or "greedy".
-    capacity_hz: float  # Mean of the direct calls before and after the round.
-    in_time_hz: float  # Frames answered in time while frames were offered, after the warm-up.
-    share: float  # in_time_hz / capacity_hz
-    jain: float  # Fairness of the vehicles' throughputs, each divided by its max-min fair share.
-    greedy_share: float | None  # Throughput of the greedy vehicle divided by its max-min fair share.
-    outcomes: Mapping[str, int]
-    unaccounted: int
-    latency_ms: Mapping[str, float]
-
-
-def measure(plan: SaturationPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output."""
-    precision = None if plan.precision is None else Precision(plan.precision)
-    placement = Placement(device="cpu", precision=precision)
+def measure(plan: SaturationPlan, run: BenchRun) -> dict[str, Any]:
+    """Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames."""
+    placement = Placement(device="cpu", precision=None if plan.precision is None else Precision(plan.precision))
     settings = PlaybackSettings(
         sample_bag(_SOURCE_FRAMES), plan.models, plan.model, codec=plan.codec, quality=plan.quality
     )
+    model = run.enter_context(ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model))
+    flags = engine_flags(engine=plan.engine, precision=plan.precision)
+    deployment = run.enter_context(
+        GatewayDeployment(models=plan.models, model=plan.model, transports=[MQTT], flags=flags)
+    )
+    images = [LoadImage(message) for message in encoded_frames(settings, model)]
+    model.warm_up()
+    run.step("the bare engine")
+    bare = BareEngine(model, model_inputs(settings, model), plan.bare_frames)
     rounds = []
-    with (
-        ModelLoader(Repository(plan.models), placement, engine=plan.engine).open(plan.model) as model,
-        Broker.start(kind="mosquitto") as broker,
-        Worker(
-            broker.url,
-            models=plan.models,
-            model=plan.model,
-            device="cpu",
-            flags=engine_flags(engine=plan.engine, precision=plan.precision),
-        ) as worker,
-    ):
-        inputs, messages = model_inputs(settings, model), encoded_frames(settings, model)
-        model.warm_up()
-        on_step("the bare engine")
-        bare_hz = [inference_hz(model, inputs, plan.bare_frames)]
-        for number in range(plan.rounds):
-            for load in (_EQUAL, _GREEDY):
-                on_step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
-                offered = offered_loads(plan, bare_hz[-1], is_greedy=load == _GREEDY)
-                deadline_ms = plan.deadline_frames * 1e3 / bare_hz[-1]
-                tallies, span_ns = LoadGenerator(
-                    broker.url, messages, offered, deadline_ms=deadline_ms, duration_s=_WARM_UP_S + plan.seconds
-                ).run()
-                on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
-                bare_hz.append(inference_hz(model, inputs, plan.bare_frames))
-                rounds.append(summarise_round(load, offered, tallies, span_ns, sum(bare_hz[-2:]) / 2))
-        return {
-            "plan": plan_record(plan),
-            "rounds": [asdict(each) for each in rounds],
-            "share": _median(rounds, _EQUAL, "share"),
-            "jain": _median(rounds, _EQUAL, "jain"),
-            "greedy_jain": _median(rounds, _GREEDY, "jain"),
-            "greedy_share": _median(rounds, _GREEDY, "greedy_share"),
-            "unaccounted": sum(each.unaccounted for each in rounds),
-            "peak_mb": {"worker": _peak_mb(worker.pid), "broker": _peak_mb(broker.pid)},
-            "engine": model.describe(),
-            "broker": broker.description,
-        }
+    for number, load in product(range(plan.rounds), (_EQUAL, _GREEDY)):
+        run.step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
+        rates_hz = offered_rates_hz(plan, bare.hz, is_greedy=load == _GREEDY)
+        deadline_ms = plan.deadline_frames * 1e3 / bare.hz
+        with ExitStack() as stack:
+            transports = [MQTT] * plan.vehicles
+            clients = connect_clients(stack, deployment, transports, images, plan.window, deadline_ms=deadline_ms)
+            span_ns = run_open_loop(clients, rates_hz, _WARM_UP_S + plan.seconds)
+        tallies = [client.tally for client in clients]
+        run.step(f"round {number + 1} of {plan.rounds}: the bare engine")
+        rounds.append(summarise_round(load, rates_hz, tallies, span_ns, bare.round_hz()))
+    return {
+        "plan": plan_record(plan),
+        "rounds": rounds,
+        "share": _median(rounds, _EQUAL, "share"),
+        "jain": _median(rounds, _EQUAL, "jain"),
+        "greedy_jain": _median(rounds, _GREEDY, "jain"),
+        "greedy_share": _median(rounds, _GREEDY, "greedy_share"),
+        "unaccounted": sum(each["unaccounted"] for each in rounds),
+        "peak_mb": {"worker": _peak_mb(deployment.worker.pid), "broker": _peak_mb(deployment.broker.pid)},
+        "engine": model.describe(),
+        "broker": deployment.broker.description,
+    }
 
 
-def offered_loads(plan: SaturationPlan, capacity_hz: float, *, is_greedy: bool) -> tuple[OfferedLoad, ...]:
+def offered_rates_hz(plan: SaturationPlan, capacity_hz: float, *, is_greedy: bool) -> list[float]:
     """Divides `factor` times the capacity among the vehicles."""
     weights = [_GREEDY_FACTOR if is_greedy and number == 0 else 1.0 for number in range(plan.vehicles)]
-    unit_hz = plan.factor * capacity_hz / sum(weights)
-    return tuple(
-        OfferedLoad(f"vehicle-{number + 1}", unit_hz * weight, plan.window) for number, weight in enumerate(weights)
-    )
+    return [plan.factor * capacity_hz * weight / sum(weights) for weight in weights]
 
 
 def summarise_round(
     load: str,
-    offered: Sequence[OfferedLoad],
-    tallies: Sequence[VehicleTally],
+    rates_hz: Sequence[float],
+    tallies: Sequence[ClientTally],
     span_ns: tuple[int, int],
     capacity_hz: float,
-) -> SaturationRound:
+) -> dict[str, Any]:
     """Computes the results of a round.
 
     Throughput and fairness count masks that arrived in time and within the span after the warm-up; outcomes and latencies
@@ -142,27 +119,27 @@ def summarise_round(
     in_time_hz = [
         sum(begin_ns <= at_ns < end_ns for at_ns in tally.answered_ns) * 1e9 / (end_ns - begin_ns) for tally in tallies
     ]
-    fair_hz = max_min_shares([each.rate_hz for each in offered], sum(in_time_hz))
+    fair_hz = max_min_shares(rates_hz, sum(in_time_hz))
     relative = [got / fair if fair else 0.0 for got, fair in zip(in_time_hz, fair_hz, strict=True)]
     outcomes: Counter[str] = Counter()
     for tally in tallies:
         outcomes.update(tally.outcomes)
     latencies_ms = [value for tally in tallies for value in tally.latencies_ms]
-    return SaturationRound(
-        load=load,
-        capacity_hz=capacity_hz,
-        in_time_hz=sum(in_time_hz),
-        share=sum(in_time_hz) / capacity_hz,
-        jain=jain(relative),
-        greedy_share=relative[0] if load == _GREEDY else None,
-        outcomes=dict(outcomes),
-        unaccounted=sum(tally.offered for tally in tallies) - outcomes.total(),
-        latency_ms=spread(latencies_ms) if latencies_ms else {},
-    )
+    return {
+        "load": load,
+        "capacity_hz": capacity_hz,
+        "in_time_hz": sum(in_time_hz),
+        "share": sum(in_time_hz) / capacity_hz,
+        "jain": jain(relative),  # Of the vehicles' throughputs, each divided by its max-min fair share.
+        "greedy_share": relative[0] if load == _GREEDY else None,
+        "outcomes": dict(outcomes),
+        "unaccounted": sum(tally.offered for tally in tallies) - outcomes.total(),
+        "latency_ms": spread(latencies_ms) if latencies_ms else {},
+    }
 
 
-def _median(rounds: Sequence[SaturationRound], load: str, measure: str) -> float:
-    return float(median(getattr(each, measure) for each in rounds if each.load == load))
+def _median(rounds: Sequence[Mapping[str, Any]], load: str, measure: str) -> float:
+    return float(median(each[measure] for each in rounds if each["load"] == load))
 
 
 def _peak_mb(pid: int | None) -> float | None:
@@ -204,10 +181,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield f"unaccounted {result['unaccounted']}; peak resident memory: {peaks}"
 
 
-saturation = options.bench_command(
-    "saturation",
-    SaturationPlan,
-    measure,
-    _tables,
-    "Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames.",
-)
+saturation = options.bench_command("saturation", SaturationPlan, measure, _tables)

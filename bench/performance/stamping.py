@@ -5,19 +5,18 @@ the frame, the clock offset is looked up, and a journal line and a CSV row are w
 needed anyway (decoding, inference, packing, sending) is not measured.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.harness import options
-from bench.harness.comparison import OnStep
+from bench.harness.environment import BenchRun
 from bench.harness.output import spread_table, target_text
 from bench.harness.samples import spread
+from bench.load.null_worker import NullWorkerSettings, null_model
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.config import EdgeConfig
@@ -28,12 +27,9 @@ from shared.clock import Exchange
 from shared.imaging import geometry
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
-from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
 from shared.stages import CLOUD_STAGES, Stage, Stamp
-from shared.tasks.task import DEFAULT_TASK
 from shared.terminal_table import Table
 
 TARGET_US = 200.0
@@ -43,18 +39,7 @@ _NODE, _WORKER_NODE = f"edge/{_VEHICLE}/session", f"cloud/{_WORKER}/session"
 _BEFORE_SENT = (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT)
 _PIXELS = np.zeros((1, 1, 3), np.uint8)  # The content of the image does not matter for its stamps.
 _MASK = np.zeros((1, 1), np.uint8)
-_CARD = ModelCard(
-    name=_MODEL,
-    version="1",
-    sha256="0" * 64,
-    task=DEFAULT_TASK,
-    height=1,
-    width=1,
-    layout=Layout.RGB8,
-    resize=Resize.CROP,
-    labels=Labels(("road",), ((0, 0, 0),)),
-    trained=False,
-)
+_CARD = null_model(NullWorkerSettings(model=_MODEL, height=1, width=1)).card
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +110,9 @@ class _StampingPath:
         return Request(b"", _VEHICLE, "left", _MODEL, self._replies.append, {}, 1 << 20, message=message, batch_size=1)
 
 
-def measure(plan: StampingPlan, _on_step: OnStep) -> dict[str, Any]:
-    """Passes frames through; returns the JSON output."""
-    with tempfile.TemporaryDirectory(prefix="skylane-stamping-") as folder, LogWriter(Path(folder) / "run") as log:
+def measure(plan: StampingPlan, run: BenchRun) -> dict[str, Any]:
+    """Measure the CPU time of stamping a frame and writing its journal line and its row."""
+    with LogWriter(run.folder / "run") as log:
         path = _StampingPath(log)
         parts = [path.pass_frame(index) for index in range(_WARM_UP_FRAMES + plan.frames)][_WARM_UP_FRAMES:]
     whole = [sum(part.values()) for part in parts]
@@ -147,10 +132,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield f"mean {mean_us:.1f} µs; target: at most {target_us:g} µs, {target_text(result['is_met'])}"
 
 
-stamping = options.bench_command(
-    "stamping",
-    StampingPlan,
-    measure,
-    _tables,
-    "Measure the CPU time of stamping a frame and writing its journal line and its row.",
-)
+stamping = options.bench_command("stamping", StampingPlan, measure, _tables)

@@ -6,7 +6,6 @@ time should hide that of TLS.
 
 import os
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ import click
 import psutil
 
 from bench.harness import options
-from bench.harness.comparison import Comparison, OnStep, Samples, compare, plan_record
-from bench.harness.environment import sample_bag
-from bench.harness.output import result_table, span, target_text
+from bench.harness.comparison import Comparison, Samples, compare, plan_record
+from bench.harness.environment import BenchRun, sample_bag
+from bench.harness.output import result_table, span, target_line
 from bench.harness.samples import spread
 from bench.load.bus_echo import EchoClient, open_echo
-from bench.load.playback import PlaybackSettings, answered_hz, play
+from bench.load.playback import PlaybackSettings, play_twice
 from bench.load.worker_process import Worker
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
@@ -66,29 +65,26 @@ class TestedBroker:
         return () if self.certs is None else ("--certs", str(self.certs))
 
 
-def measure(plan: TlsPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output."""
+def measure(plan: TlsPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine."""
     if plan.frames == 1:
         raise click.UsageError("--frames 1: a rate needs two frames; give 2 or more, or 0 for the broker alone")
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        certs = _certificates(folder / "certs")
-        brokers = {
-            _PLAIN: TestedBroker(stack.enter_context(Broker.start(kind="mosquitto")), None),
-            _TLS: TestedBroker(stack.enter_context(Broker.start(secured=certs)), certs),
-        }
-        bus = _compare_bus(plan, brokers, on_step)
-        journey = _compare_journey(plan, brokers, folder, on_step) if plan.frames else None
-        return {
-            "plan": plan_record(plan),
-            "bus": {
-                size: {name: _record(bus, f"{size} {name}") for name in ("round_trip_ms", "mb_per_s")} for size in SIZES
-            },
-            "journey": journey
-            and {name: _record(journey, name) for name in ("total_ms", "answered_hz", "processor_ms")},
-            "cipher": _cipher(brokers[_TLS]),
-            "broker": brokers[_TLS].broker.description,
-        }
+    certs = _certificates(run.folder / "certs")
+    brokers = {
+        _PLAIN: TestedBroker(run.enter_context(Broker.start(kind="mosquitto")), None),
+        _TLS: TestedBroker(run.enter_context(Broker.start(secured=certs)), certs),
+    }
+    bus = _compare_bus(plan, brokers, run)
+    journey = _compare_journey(plan, brokers, run) if plan.frames else None
+    return {
+        "plan": plan_record(plan),
+        "bus": {
+            size: {name: _record(bus, f"{size} {name}") for name in ("round_trip_ms", "mb_per_s")} for size in SIZES
+        },
+        "journey": journey and {name: _record(journey, name) for name in ("total_ms", "answered_hz", "processor_ms")},
+        "cipher": _cipher(brokers[_TLS]),
+        "broker": brokers[_TLS].broker.description,
+    }
 
 
 def _certificates(folder: Path) -> Path:
@@ -99,17 +95,13 @@ def _certificates(folder: Path) -> Path:
     return folder
 
 
-def _compare_bus(plan: TlsPlan, brokers: Mapping[str, TestedBroker], on_step: OnStep) -> Comparison:
+def _compare_bus(plan: TlsPlan, brokers: Mapping[str, TestedBroker], run: BenchRun) -> Comparison:
     with ExitStack() as stack:
-        candidates = {
-            name: partial(
-                _send,
-                stack.enter_context(open_echo(tested.broker.url, certs=tested.certs, vehicle=_VEHICLE, name=_WORKER)),
-                plan.messages,
-            )
-            for name, tested in brokers.items()
-        }
-        return compare(candidates, plan.rounds, on_step, step="broker alone, ")
+        candidates = {}
+        for name, tested in brokers.items():
+            echo = open_echo(tested.broker.url, certs=tested.certs, vehicle=_VEHICLE, name=_WORKER)
+            candidates[name] = partial(_send, stack.enter_context(echo), plan.messages)
+        return compare(candidates, plan.rounds, run.step, step="broker alone, ")
 
 
 def _send(echo: EchoClient, messages: int, _round: int) -> Samples:
@@ -122,24 +114,17 @@ def _send(echo: EchoClient, messages: int, _round: int) -> Samples:
     return samples
 
 
-def _compare_journey(plan: TlsPlan, brokers: Mapping[str, TestedBroker], folder: Path, on_step: OnStep) -> Comparison:
+def _compare_journey(plan: TlsPlan, brokers: Mapping[str, TestedBroker], run: BenchRun) -> Comparison:
     settings = PlaybackSettings(sample_bag(plan.frames), plan.models, plan.model, frames=plan.frames)
-    with ExitStack() as stack:
-        candidates = {}
-        for name, tested in brokers.items():
-            on_step(f"starting a worker, {name}")
-            worker = stack.enter_context(
-                Worker(
-                    tested.broker.url,
-                    models=plan.models,
-                    model=plan.model,
-                    name=_WORKER,
-                    device="cpu",
-                    flags=tested.flags,
-                )
-            )
-            candidates[name] = partial(_play, plan, settings, tested, worker, folder=folder / name)
-        return compare(candidates, plan.rounds, on_step, step="with an engine, ")
+    candidates = {}
+    for name, tested in brokers.items():
+        run.step(f"starting a worker, {name}")
+        url, flags = tested.broker.url, tested.flags
+        worker = run.enter_context(
+            Worker(url, models=plan.models, model=plan.model, name=_WORKER, device="cpu", flags=flags)
+        )
+        candidates[name] = partial(_play, plan, settings, tested, worker, folder=run.folder / name)
+    return compare(candidates, plan.rounds, run.step, step="with an engine, ")
 
 
 def _play(
@@ -148,13 +133,12 @@ def _play(
     flags = ["--vehicle", _VEHICLE, *tested.flags]
     pids = (worker.pid, tested.broker.pid)
     before_s = _processor_s(pids)
-    latency = play(settings, tested.broker.url, folder / f"{number}-latency", flags=flags)
-    throughput = play(settings, tested.broker.url, folder / f"{number}-throughput", window=plan.window, flags=flags)
+    rows, rate_hz = play_twice(settings, tested.broker.url, folder / str(number), plan.window, flags=flags)
     used_ms = 1e3 * (_processor_s(pids) - before_s)
     return {
-        "total_ms": [median(float(row["total_ms"]) for row in latency)],
-        "answered_hz": [answered_hz(throughput)],
-        "processor_ms": [used_ms / (len(latency) + len(throughput))],
+        "total_ms": [median(float(row["total_ms"]) for row in rows)],
+        "answered_hz": [rate_hz],
+        "processor_ms": [used_ms / (2 * len(rows))],
     }
 
 
@@ -208,15 +192,8 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
     if journey:
         kept = journey["answered_hz"]["ratio"]
-        verdict = target_text(kept >= _THROUGHPUT_TARGET)
-        yield f"throughput kept: {kept:.3f} (median of rounds; target {_THROUGHPUT_TARGET}, {verdict})"
+        yield target_line("throughput kept", kept, _THROUGHPUT_TARGET)
     yield f"{result['cipher']}, certificates ECDSA P-256, both sides verified"
 
 
-tls = options.bench_command(
-    "tls",
-    TlsPlan,
-    measure,
-    _tables,
-    "Compare a broker with TLS with a plain one: the broker alone, and whole round trips with an engine.",
-)
+tls = options.bench_command("tls", TlsPlan, measure, _tables)

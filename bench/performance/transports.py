@@ -5,9 +5,7 @@ takes for as many bytes is measured as well.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import OVERHEAD, OnStep, Samples, compare, frame_samples, overhead_record, plan_record
+from bench.harness.comparison import OVERHEAD, Samples, compare, frame_samples, overhead_record, plan_record
+from bench.harness.environment import BenchRun
 from bench.harness.output import result_table, span, target_text
 from bench.load.bus_echo import open_echo
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
@@ -47,34 +46,28 @@ class TransportPlan:
     rounds: int = options.rounds(5)
 
 
-def measure(plan: TransportPlan, on_step: OnStep) -> dict[str, Any]:
-    """Runs the rounds; returns the JSON output."""
+def measure(plan: TransportPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare the transports to the same worker: the time each adds to inference, one frame in flight."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, frames=plan.frames)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        on_step("starting a worker with all endpoints")
-        deployment = stack.enter_context(
-            GatewayDeployment(
-                models=plan.models, model=plan.model, transports=plan.transports, flags=engine_flags(engine=plan.engine)
-            )
+    run.step("starting a worker with all endpoints")
+    deployment = run.enter_context(
+        GatewayDeployment(
+            models=plan.models, model=plan.model, transports=plan.transports, flags=engine_flags(engine=plan.engine)
         )
-        candidates = {name: partial(_play, deployment, settings, name, folder) for name in plan.transports}
-        comparison = compare(candidates, plan.rounds, on_step)
-        records = {name: overhead_record(comparison, name) for name in plan.transports}
-        on_step("the broker alone")
-        return {
-            "plan": plan_record(plan),
-            "transports": records,
-            "to_own_grpc": {
-                name: comparison.ratio(name, _GRPC, OVERHEAD).record()
-                for name in plan.transports
-                if _GRPC in plan.transports
-            },
-            "broker_alone_ms": _broker_ms(deployment, records[MQTT]["parts"]["bytes_up"], plan)
-            if MQTT in records
-            else None,
-            "broker": deployment.broker.description,
-        }
+    )
+    candidates = {name: partial(_play, deployment, settings, name, run.folder) for name in plan.transports}
+    comparison = compare(candidates, plan.rounds, run.step)
+    records = {name: overhead_record(comparison, name) for name in plan.transports}
+    ratios = {name: comparison.ratio(name, _GRPC, OVERHEAD).record() for name in records} if _GRPC in records else {}
+    run.step("the broker alone")
+    broker_ms = _broker_ms(deployment, records[MQTT]["parts"]["bytes_up"], plan) if MQTT in records else None
+    return {
+        "plan": plan_record(plan),
+        "transports": records,
+        "to_own_grpc": ratios,
+        "broker_alone_ms": broker_ms,
+        "broker": deployment.broker.description,
+    }
 
 
 def _play(
@@ -129,11 +122,4 @@ def _mqtt_lines(result: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-transports = options.bench_command(
-    "transports",
-    TransportPlan,
-    measure,
-    _tables,
-    "Compare the transports to the same worker: the time each adds to inference, one frame in flight.",
-    json=options.JSON_FILE,
-)
+transports = options.bench_command("transports", TransportPlan, measure, _tables, json=options.JSON_FILE)

@@ -4,9 +4,7 @@ The vehicle node runs in a child process, so that only the vehicle, the broker a
 """
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from bench.harness import options
-from bench.harness.comparison import BenchError, OnStep
+from bench.harness.child import BenchError
+from bench.harness.environment import BenchRun
 from bench.harness.output import spread_table
 from bench.harness.process_log import ProcessLog
 from bench.harness.samples import spread
@@ -40,23 +39,20 @@ class VehiclePlan:
     width: int = options.number(968, 16, 8192, "Width of the model's input.")
 
 
-def measure(plan: VehiclePlan, on_step: OnStep) -> dict[str, Any]:
-    """Plays a bag in a loop to a model of `height` × `width`; returns the JSON output."""
-    on_step("starting broker and worker")
-    with ExitStack() as stack:
-        broker = stack.enter_context(Broker.start())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
-        stack.enter_context(NullWorker(broker.url, NullWorkerSettings(height=plan.height, width=plan.width)))
-        on_step(f"{plan.frames} frames of {plan.bag}")
-        flags = ["--broker", broker.url, "--model", MODEL, "--codec", plan.codec, "--frames", str(plan.frames)]
-        flags += ["--loop", "--closed-loop", "--window", "1"]
-        fleet = stack.enter_context(Fleet(1, plan.bag, folder, [flags]))
-        (run,) = fleet.pids
-        with ProcessLog(folder / "processes.csv", interval_s=_SAMPLE_INTERVAL_S) as log:
-            history = log.watch("vehicle", run, fleet.pids[run])
-            fleet.wait(math.inf)
-        rows = list(read_rows(folder / run))
-        description = broker.description
+def measure(plan: VehiclePlan, run: BenchRun) -> dict[str, Any]:
+    """Measure the vehicle's time per frame and its memory over many frames, with a worker that replies at once."""
+    run.step("starting broker and worker")
+    broker = run.enter_context(Broker.start())
+    run.enter_context(NullWorker(broker.url, NullWorkerSettings(height=plan.height, width=plan.width)))
+    run.step(f"{plan.frames} frames of {plan.bag}")
+    flags = ["--broker", broker.url, "--model", MODEL, "--codec", plan.codec, "--frames", str(plan.frames)]
+    flags += ["--loop", "--closed-loop", "--window", "1"]
+    fleet = run.enter_context(Fleet(1, plan.bag, run.folder, [flags]))
+    ((name, pid),) = fleet.pids.items()
+    with ProcessLog(run.folder / "processes.csv", interval_s=_SAMPLE_INTERVAL_S) as log:
+        history = log.watch("vehicle", name, pid)
+        fleet.wait(math.inf)
+    rows = list(read_rows(run.folder / name))
     answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
     if len(answered) != len(rows):
         raise BenchError(f"{len(rows) - len(answered)} of {len(rows)} frames were not answered")
@@ -68,7 +64,7 @@ def measure(plan: VehiclePlan, on_step: OnStep) -> dict[str, Any]:
         "journey_ms": spread([float(row["total_ms"]) for row in answered]),
         "memory_mb": _memory([size / 1e6 for size in history.rss_bytes], plan.frames),
         "codec": plan.codec,
-        "broker": description,
+        "broker": broker.description,
     }
 
 
@@ -95,10 +91,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
 
 
-vehicle = options.bench_command(
-    "vehicle",
-    VehiclePlan,
-    measure,
-    _tables,
-    "Measure the vehicle's time per frame and its memory over many frames, with a worker that replies at once.",
-)
+vehicle = options.bench_command("vehicle", VehiclePlan, measure, _tables)

@@ -2,17 +2,16 @@
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import OnStep, alternating
-from bench.harness.environment import sample_bag
-from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
+from bench.harness.comparison import alternating
+from bench.harness.environment import BenchRun, sample_bag
+from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, outcome_sum, recovery_ms
 from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
@@ -67,7 +66,7 @@ class FailoverStatistics:
         accounts = self.accounts
         return {
             "read": accounts.read,
-            "outcomes": {outcome.value: accounts.outcomes[outcome] for outcome in Outcome},
+            "outcomes": accounts.by_outcome,
             "reasons": dict(accounts.reasons),
             "unaccounted": accounts.unaccounted,
             "accepted_twice": accounts.accepted_twice,
@@ -82,23 +81,20 @@ class FailoverStatistics:
         }
 
 
-def measure(plan: FailoverPlan, on_step: OnStep) -> dict[str, Any]:
-    """Breaks a worker in every run, in alternating runs with and without retries; returns the JSON output."""
+def measure(plan: FailoverPlan, run: BenchRun) -> dict[str, Any]:
+    """Kill or stop a worker while vehicles play, in alternating runs with and without retries."""
     source = sample_bag(_SOURCE_FRAMES, width=_WIDTH, height=_HEIGHT)
     statistics = {(fault, retries): FailoverStatistics() for fault in FAULTS for retries in (True, False)}
-    with ExitStack() as stack:
-        broker = stack.enter_context(Broker.start())
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-failover-")))
-        on_step("starting the workers without a fault")
-        for number in range(2, plan.workers + 1):
-            stack.enter_context(_worker(plan, broker.url, number))
-        for number, (fault, retries) in alternating(list(statistics), plan.rounds):
-            on_step(f"round {number + 1} of {plan.rounds}: {_title(fault, retries)}")
-            folder = scratch / f"{number}-{fault}-{retries}"
-            fault_ns = _play(plan, broker.url, source, folder, FAULTS[fault], retries=retries)
-            for vehicle in range(1, plan.vehicles + 1):
-                statistics[fault, retries].add(folder / f"vehicle-{vehicle}", fault_ns)
-        description = broker.description
+    broker = run.enter_context(Broker.start())
+    run.step("starting the workers without a fault")
+    for number in range(2, plan.workers + 1):
+        run.enter_context(_worker(plan, broker.url, number))
+    for number, (fault, retries) in alternating(list(statistics), plan.rounds):
+        run.step(f"round {number + 1} of {plan.rounds}: {_title(fault, retries)}")
+        folder = run.folder / f"{number}-{fault}-{retries}"
+        fault_ns = _play(plan, broker.url, source, folder, FAULTS[fault], retries=retries)
+        for vehicle in range(1, plan.vehicles + 1):
+            statistics[fault, retries].add(folder / f"vehicle-{vehicle}", fault_ns)
     return {
         "vehicles": plan.vehicles,
         "workers": plan.workers,
@@ -108,7 +104,7 @@ def measure(plan: FailoverPlan, on_step: OnStep) -> dict[str, Any]:
         "runs": [
             {"fault": fault, "retries": retries, **found.record()} for (fault, retries), found in statistics.items()
         ],
-        "broker": description,
+        "broker": broker.description,
     }
 
 
@@ -119,9 +115,7 @@ def _play(plan: FailoverPlan, broker: str, source: Path, folder: Path, fault: si
     flags += ["--closed-loop", "--window", str(plan.window)]
     flags += ["--answer-timeout", str(_REPLY_TIMEOUT_S), "--retry" if retries else "--no-retry"]
     fault_ns: list[int] = []
-    with ExitStack() as stack:
-        pid = stack.enter_context(_worker(plan, broker, 1))
-        fleet = stack.enter_context(Fleet(plan.vehicles, source, folder, [flags] * plan.vehicles))
+    with _worker(plan, broker, 1) as pid, Fleet(plan.vehicles, source, folder, [flags] * plan.vehicles) as fleet:
 
         def break_worker() -> None:
             if not fault_ns and count_rows(folder / "vehicle-1") >= plan.frames * _FAULT_AT:
@@ -176,8 +170,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     titles = (_title(run["fault"], run["retries"]) for run in runs)
     yield result_table("One worker breaks", {"": "<", **dict.fromkeys(titles, "")}, rows)
     for run in runs:
-        sums = " + ".join(f"{outcome} {count}" for outcome, count in run["outcomes"].items())
-        yield f"{_title(run['fault'], run['retries'])}: read {run['read']} = {sums}"
+        yield f"{_title(run['fault'], run['retries'])}: {outcome_sum(run)}"
         if run["reasons"]:
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(run["reasons"].items()))
             yield f"  not answered: {reasons}"
@@ -187,10 +180,4 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     )
 
 
-failover = options.bench_command(
-    "failover",
-    FailoverPlan,
-    measure,
-    _tables,
-    "Kill or stop a worker while vehicles play, in alternating runs with and without retries.",
-)
+failover = options.bench_command("failover", FailoverPlan, measure, _tables)

@@ -3,19 +3,17 @@
 import os
 import shutil
 import signal
-import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import BenchError, OnStep
-from bench.harness.environment import sample_bag
+from bench.harness.child import BenchError
+from bench.harness.environment import BenchRun, sample_bag
+from bench.harness.frame_accounting import FrameAccounts, outcome_sum
 from bench.harness.output import result_table
 from bench.harness.samples import spread
 from bench.load.worker_process import Worker
@@ -30,7 +28,6 @@ from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.runlog.latency_log import Outcome, read_rows
-from shared.runlog.run_manifest import read_manifest
 from shared.terminal_table import Table
 
 _WORKER = "swapped"
@@ -67,25 +64,21 @@ class Swap:
     took_ms: float
 
 
-def measure(plan: SwapPlan, on_step: OnStep) -> dict[str, Any]:
-    """Swaps versions under load; returns the JSON output."""
+def measure(plan: SwapPlan, run: BenchRun) -> dict[str, Any]:
+    """Swap the version of a model repeatedly while vehicles play: lost frames, and the longest gap between replies."""
     source = sample_bag(_SOURCE_FRAMES)
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-swap-")))
-        _copy_as_two_versions(plan, scratch / "models")
-        broker = stack.enter_context(Broker.start())
-        on_step("starting the worker")
-        stack.enter_context(Worker(broker.url, models=scratch / "models", model=plan.model, name=_WORKER))
-        swaps = _play(plan, broker.url, source, scratch, on_step)
-        runs = [scratch / f"vehicle-{number}" for number in range(1, plan.vehicles + 1)]
-        result = _summarise(runs, swaps)
-        description = broker.description
+    _copy_as_two_versions(plan, run.folder / "models")
+    broker = run.enter_context(Broker.start())
+    run.step("starting the worker")
+    run.enter_context(Worker(broker.url, models=run.folder / "models", model=plan.model, name=_WORKER))
+    swaps = _play(plan, broker.url, source, run)
+    runs = [run.folder / f"vehicle-{number}" for number in range(1, plan.vehicles + 1)]
     return {
         "model": plan.model,
         "vehicles": plan.vehicles,
         "window": plan.window,
-        **result,
-        "broker": description,
+        **_summarise(runs, swaps),
+        "broker": broker.description,
     }
 
 
@@ -96,16 +89,16 @@ def _copy_as_two_versions(plan: SwapPlan, root: Path) -> None:
         shutil.copytree(folder, root / plan.model / version)
 
 
-def _play(plan: SwapPlan, broker: str, source: Path, scratch: Path, on_step: OnStep) -> Sequence[Swap]:
+def _play(plan: SwapPlan, broker: str, source: Path, run: BenchRun) -> Sequence[Swap]:
     """Starts the vehicles, performs all swaps, and stops the vehicles."""
     flags = ["--broker", broker, "--model", plan.model, "--loop", "--closed-loop", "--window", str(plan.window)]
-    fleet = Fleet(plan.vehicles, source, scratch, [flags] * plan.vehicles)
+    fleet = Fleet(plan.vehicles, source, run.folder, [flags] * plan.vehicles)
     swaps: list[Swap] = []
     reached = 0  # Replies to the first vehicle when the last swap was done.
 
     def check() -> None:
         nonlocal reached
-        answered = count_rows(scratch / "vehicle-1")
+        answered = count_rows(run.folder / "vehicle-1")
         if answered < reached + plan.between:
             return
         if len(swaps) == plan.swaps:
@@ -113,9 +106,9 @@ def _play(plan: SwapPlan, broker: str, source: Path, scratch: Path, on_step: OnS
                 os.kill(pid, signal.SIGINT)
             reached = 1 << 62
             return
-        on_step(f"swap {len(swaps) + 1} of {plan.swaps}")
+        run.step(f"swap {len(swaps) + 1} of {plan.swaps}")
         swaps.append(_swap(plan, bus, _VERSIONS[len(swaps) % 2]))  # The worker starts with the highest version.
-        reached = count_rows(scratch / "vehicle-1")
+        reached = count_rows(run.folder / "vehicle-1")
 
     with fleet, MqttBus(Address.parse(broker), "bench-swap") as bus:
         fleet.wait(_RUN_LIMIT_S, check)
@@ -132,15 +125,11 @@ def _swap(plan: SwapPlan, bus: Bus, version: str) -> Swap:
 
 
 def _summarise(runs: Sequence[Path], swaps: Sequence[Swap]) -> dict[str, Any]:
-    outcomes: Counter[str] = Counter()
-    read, unaccounted, turned_back = 0, 0, 0
+    accounts, turned_back = FrameAccounts(), 0
     gaps_ms: dict[str, list[float]] = {"apart": [], "loading": [], "taking_over": []}
     for run in runs:
+        accounts.add(run)
         rows = sorted(read_rows(run), key=lambda row: int(row["sequence"]))
-        frames_read = read_manifest(run)["frames_read"]
-        read += frames_read
-        unaccounted += abs(frames_read - len({row["sequence"] for row in rows}))
-        outcomes.update(row["outcome"] for row in rows)
         versions = [row["model_version"] for row in rows if row["outcome"] == Outcome.ANSWERED]
         changes = sum(before != after for before, after in pairwise(versions))
         turned_back += abs(changes - len(swaps))
@@ -150,9 +139,9 @@ def _summarise(runs: Sequence[Path], swaps: Sequence[Swap]) -> dict[str, Any]:
     return {
         "swaps": len(swaps),
         "load_ms": spread([swap.took_ms for swap in swaps]),
-        "read": read,
-        "outcomes": {outcome.value: outcomes.get(outcome, 0) for outcome in Outcome},
-        "unaccounted": unaccounted,
+        "read": accounts.read,
+        "outcomes": accounts.by_outcome,
+        "unaccounted": accounts.unaccounted,
         "turned_back": turned_back,
         "median_gap_ms": spread(every)["median"],
         "longest_gap_ms": max(every),
@@ -198,14 +187,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             for when, gaps in result["gaps_ms"].items()
         ],
     )
-    sums = " + ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
-    yield f"read {result['read']} = {sums}"
+    yield outcome_sum(result)
 
 
-swap = options.bench_command(
-    "swap",
-    SwapPlan,
-    measure,
-    _tables,
-    "Swap the version of a model repeatedly while vehicles play: lost frames, and the longest gap between replies.",
-)
+swap = options.bench_command("swap", SwapPlan, measure, _tables)

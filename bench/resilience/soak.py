@@ -1,32 +1,30 @@
 """`skylane bench soak`: vehicles, workers, broker and links with random faults for a long time; lost frames and leaks."""
 
 import csv
-import json
 import secrets
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import RenderableType
+from rich.text import Text
 
 from bench.faults.chaos import Chaos, Deed
 from bench.faults.rig.rig import Rig
 from bench.faults.rig.site import Site
 from bench.faults.rig.working_folder import place
 from bench.harness import options
+from bench.harness.environment import BenchRun
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
-from bench.harness.output import machine_line, result_table
+from bench.harness.output import result_table
 from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog
 from shared.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.flags import FiniteRange
-from shared.runtime.machine import machine
-from shared.terminal_table import Table
 
 ROLES = ("broker", "worker", "vehicle", "link")
 GROWTH_LIMITS = {"rss_bytes": 24e6, "fds": 2.0, "threads": 2.0}  # Growth of a long-lived process per hour.
@@ -43,11 +41,22 @@ _HOUR_S = 3600.0
 class SoakPlan:
     """Settings of a soak; the seed determines the faults."""
 
-    seconds: float
-    seed: int
+    minutes: float = options.number(30.0, 0.1, None, "Duration of the soak in minutes.")
+    hours: float | None = options.option(type=FiniteRange(0.1), help="Duration in hours, instead of --minutes.")
+    seed: int = options.option(
+        partial(secrets.randbits, 32), type=click.IntRange(0), help="Seed of the faults. [random, and printed]"
+    )
+    out: Path = options.option(
+        Path("runs/soak"), type=click.Path(file_okay=False, path_type=Path), show_default=True, help="Output folder."
+    )
     vehicles: int = options.number(3, 2, 16, "Number of vehicles.")
     workers: int = options.number(3, 2, 16, "Number of workers.")
     rate_hz: float = options.number(10.0, 0.5, 100, "Frame rate of each vehicle.")
+
+    @property
+    def seconds(self) -> float:
+        """The duration."""
+        return self.minutes * 60 if self.hours is None else self.hours * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,63 +81,29 @@ class ResourceGrowth:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class SoakResult:
-    """The result of a soak."""
+def measure(plan: SoakPlan, run: BenchRun) -> dict[str, Any]:
+    """Cause a fault every few seconds for a long time: no frame may be unaccounted for, and no process may leak.
 
-    plan: SoakPlan
-    accounts: FrameAccounts
-    deeds: tuple[Deed, ...]
-    growths: tuple[ResourceGrowth, ...]
-    broken: tuple[str, ...]  # Processes that ended by themselves.
-
-    @property
-    def failures(self) -> list[str]:
-        """Violations of a guarantee; empty if all hold."""
-        no_masks = () if self.accounts.masks_checked else (NO_MASKS,)
-        return [
-            *self.broken,
-            *self.accounts.failures,
-            *no_masks,
-            *(failure for growth in self.growths for failure in growth.failures),
-        ]
-
-    def record(self) -> dict[str, Any]:
-        """The result as JSON output contains it."""
-        return {
-            "plan": asdict(self.plan),
-            "verdict": "FAILS" if self.failures else "holds",
-            "failures": self.failures,
-            "ledger": self.accounts.equation,
-            "unaccounted": self.accounts.unaccounted,
-            "accepted_twice": self.accounts.accepted_twice,
-            "masks_checked": self.accounts.masks_checked,
-            "masks_wrong": self.accounts.masks_wrong,
-            "retried": self.accounts.retried,
-            "ignored_answers": dict(self.accounts.ignored),
-            "reasons": dict(self.accounts.reasons),
-            "faults": dict(Counter(deed.fault for deed in self.deeds)),
-            "growth": [asdict(growth) for growth in self.growths],
-        }
-
-
-def run_soak(plan: SoakPlan, folder: Path, on_step: Callable[[float, str], None]) -> SoakResult:
-    """Runs a soak; `on_step` receives the seconds that have passed and the current step."""
+    Workers, broker and vehicles are killed, stopped and restarted; links fail, slow down and flap; an unauthorised client
+    sends malformed messages. The exit code is 1 if a guarantee is violated, or if memory, files or threads grow.
+    """
+    version = mosquitto_version(require_mosquitto())
+    click.echo(f"seed {plan.seed}", err=True)
     steps = ["starting"]
     begin_s = time.monotonic()
 
     def wait(seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
-            on_step(time.monotonic() - begin_s, steps[-1])
+            run.step(f"{time.monotonic() - begin_s:.0f} of {plan.seconds:.0f} s: {steps[-1]}")
             time.sleep(min(_POLL_S, left_s))
 
     with (
-        place(folder, emptied=True),
-        Rig(folder, plan.seed, steps.append) as rig,
-        ProcessLog(folder / "processes.csv") as log,
+        place(plan.out, emptied=True),
+        Rig(plan.out, plan.seed, steps.append) as rig,
+        ProcessLog(plan.out / "processes.csv") as log,
     ):
-        wait(0.0)
+        run.step("starting")
         site = Site(rig, log, vehicles=plan.vehicles, workers=plan.workers, rate_hz=plan.rate_hz, wait=wait)
         chaos = Chaos(site)
         begin_s = time.monotonic()
@@ -147,12 +122,41 @@ def run_soak(plan: SoakPlan, folder: Path, on_step: Callable[[float, str], None]
         with site.noted():
             site.tend()
         wait(max(0.0, begin_s + plan.seconds - time.monotonic()))
-        steps.append("ending")
-        wait(0.0)
+        run.step("ending")
         accounts = site.end()
-    _write_faults(chaos.deeds, folder / "faults.csv")
-    growths = tuple(measure_growth(role, log.histories, plan.seconds) for role in ROLES)
-    return SoakResult(plan, accounts, tuple(chaos.deeds), growths, tuple(site.broken))
+    _write_faults(chaos.deeds, plan.out / "faults.csv")
+    growths = [measure_growth(role, log.histories, plan.seconds) for role in ROLES]
+    return {
+        **summarise(plan, accounts, growths, site.broken),
+        "faults": dict(Counter(deed.fault for deed in chaos.deeds)),
+        "broker": f"Mosquitto {version}",
+    }
+
+
+def summarise(
+    plan: SoakPlan, accounts: FrameAccounts, growths: Sequence[ResourceGrowth], broken: Sequence[str]
+) -> dict[str, Any]:
+    """Summarises a soak for JSON output; `broken`: processes that ended by themselves."""
+    failures = [
+        *broken,
+        *accounts.failures,
+        *(() if accounts.masks_checked else (NO_MASKS,)),
+        *(failure for growth in growths for failure in growth.failures),
+    ]
+    return {
+        "plan": {key: getattr(plan, key) for key in ("seconds", "seed", "vehicles", "workers", "rate_hz")},
+        "verdict": "FAILS" if failures else "holds",
+        "failures": failures,
+        "ledger": accounts.equation,
+        "unaccounted": accounts.unaccounted,
+        "accepted_twice": accounts.accepted_twice,
+        "masks_checked": accounts.masks_checked,
+        "masks_wrong": accounts.masks_wrong,
+        "retried": accounts.retried,
+        "ignored_answers": dict(accounts.ignored),
+        "reasons": dict(accounts.reasons),
+        "growth": [asdict(growth) for growth in growths],
+    }
 
 
 def measure_growth(role: str, histories: Sequence[ProcessHistory], seconds: float) -> ResourceGrowth:
@@ -184,65 +188,19 @@ def _write_faults(deeds: Sequence[Deed], path: Path) -> None:
         rows.writerows((f"{deed.at_s:.1f}", deed.fault, deed.to, f"{deed.seconds:.1f}") for deed in deeds)
 
 
-@click.command("soak")
-@click.option(
-    "--minutes", type=FiniteRange(0.1), default=30.0, show_default=True, help="Duration of the soak in minutes."
-)
-@click.option("--hours", type=FiniteRange(0.1), help="Duration in hours, instead of --minutes.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the faults. [random, and printed]")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/soak"),
-    show_default=True,
-    help="Output folder.",
-)
-def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as_json: bool, **counts: Any) -> None:
-    """Cause a fault every few seconds for a long time: no frame may be unaccounted for, and no process may leak.
-
-    Workers, broker and vehicles are killed, stopped and restarted; links fail, slow down and flap; an unauthorised client
-    sends malformed messages. The exit code is 1 if a guarantee is violated, or if memory, files or threads grow.
-    """
-    errors = Console(stderr=True)
-    host = machine_line(machine(), f"Mosquitto {mosquitto_version(require_mosquitto())}")
-    seed = secrets.randbits(32) if seed is None else seed
-    seconds = minutes * 60 if hours is None else hours * 3600
-    errors.print(f"seed {seed}", highlight=False)
-    columns = (BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task("", total=seconds)
-        result = run_soak(
-            SoakPlan(seconds=seconds, seed=seed, **counts),
-            out,
-            lambda at_s, step: progress.update(task, completed=at_s, description=step),
-        )
-    if as_json:
-        click.echo(json.dumps({**result.record(), "machine": machine()}, indent=2))
-    else:
-        console = Console()
-        for part in _tables(result, host):
-            console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
-        for failure in result.failures:
-            console.print(failure, style="bold red", markup=False, highlight=False)
-        if not result.failures:
-            console.print("All guarantees hold.", style="green")
-    sys.exit(1 if result.failures else 0)
-
-
-soak.params += [*options.parameters(SoakPlan), options.JSON_FLAG]
-
-
-def _tables(result: SoakResult, host: str) -> Iterator[Table | str]:
-    accounts = result.accounts
-    faults = Counter(deed.fault for deed in result.deeds)
-    yield ", ".join(f"{count} × {fault}" for fault, count in faults.most_common())
-    yield accounts.equation
-    yield f"{accounts.verdict}; retried {accounts.retried}, ignored replies {accounts.ignored.total()}"
+def _tables(result: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield ", ".join(f"{count} × {fault}" for fault, count in Counter(result["faults"]).most_common())
+    yield result["ledger"]
+    yield (
+        f"unaccounted {result['unaccounted']}, accepted twice {result['accepted_twice']}, wrong labels "
+        f"{result['masks_wrong']} of {result['masks_checked']} masks; retried {result['retried']}, ignored replies "
+        f"{sum(result['ignored_answers'].values())}"
+    )
     rows = []
-    for growth in result.growths:
-        most_mb = growth.most_rss_bytes and growth.most_rss_bytes / 1e6
-        counts = (growth.role, growth.processes, growth.long_lived, most_mb)
-        rows.append((*counts, *(_scaled(growth.per_hour[measure], measure) for measure in MEASURES)))
+    for growth in result["growth"]:
+        most_mb = growth["most_rss_bytes"] and growth["most_rss_bytes"] / 1e6
+        counts = (growth["role"], growth["processes"], growth["long_lived"], most_mb)
+        rows.append((*counts, *(_scaled(growth["per_hour"][measure], measure) for measure in MEASURES)))
     rows.append(("limit", None, None, None, *(_scaled(GROWTH_LIMITS[measure], measure) for measure in MEASURES)))
     columns = {"role": "<", "processes": "", "long-lived": "", "most MB": ".1f"}
     yield result_table(
@@ -250,10 +208,17 @@ def _tables(result: SoakResult, host: str) -> Iterator[Table | str]:
         {**columns, "MB/h": "+.2f", "files/h": "+.2f", "threads/h": "+.2f"},
         rows,
     )
-    if not all(growth.judged for growth in result.growths):
+    if not all(growth["judged"] for growth in result["growth"]):
         yield "The soak was too short to judge slopes: they are only shown."
-    yield f"seed {result.plan.seed}; {result.plan.seconds:.0f} s; {host}"
+    yield f"seed {result['plan']['seed']}; {result['plan']['seconds']:.0f} s"
+    for failure in result["failures"]:
+        yield Text(failure, style="bold red")
+    if not result["failures"]:
+        yield Text("All guarantees hold.", style="green")
 
 
 def _scaled(rise: float | None, measure: str) -> float | None:
     return rise / 1e6 if rise is not None and measure == "rss_bytes" else rise
+
+
+soak = options.bench_command("soak", SoakPlan, measure, _tables)

@@ -20,7 +20,6 @@ from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.stages import Stage, Stamp
 
-_OUTCOMES = {status: Outcome(status.value) for status in Status}
 _MAX_REMEMBERED = 4096  # Retried frames whose second reply is counted as a duplicate, not as late.
 
 
@@ -206,7 +205,7 @@ class Ledger:
 
     def finish(self, record: FrameRecord, message: ResultMessage, bytes_down: int, fault: str = "") -> Outcome:
         """Writes the row of an accepted reply. `fault`: why its result cannot be used."""
-        outcome, reason = _OUTCOMES[message.status], message.reason
+        outcome, reason = Outcome(message.status.value), message.reason
         if fault:
             outcome, reason = Outcome.FAILED, fault
         elif record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
@@ -288,7 +287,7 @@ class Ledger:
             self._close(record, Outcome.LOST, reason)
         else:
             reply = ValidatedReply.of(refusal, 0, 0)
-            self._close(record, _OUTCOMES[refusal.status], refusal.reason or reason, reply)
+            self._close(record, Outcome(refusal.status.value), refusal.reason or reason, reply)
 
     def _close(self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None) -> None:
         self._write(record, outcome, reason, reply)

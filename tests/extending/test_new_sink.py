@@ -1,7 +1,6 @@
 """A sink is added with one file, this one, and one line in the table: here a table of road shares."""
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,7 @@ from cloud.models.model import Model
 from edge.sinks.sink import FrameResult
 from edge.sinks.table import SINKS, SinkEntry
 from shared.messages.model_card import ModelCard
-from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
-from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, play, worker
+from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, pictures, play, worker
 
 FRAMES = 5
 
@@ -37,17 +35,15 @@ class ShareSink:
 
 
 def test_a_new_sink_gets_the_results_of_a_run(
-    embedded_url: str,
-    model: Model,  # noqa: F811
-    pictures: Callable[[int], Path],  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    embedded_url: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen by the name in the table, and gets the frames in order."""
     monkeypatch.setitem(SINKS, "shares", SinkEntry(f"{__name__}:ShareSink", "edge", lambda task: task.has_shape))
     out = tmp_path / "car-shares"
     with worker(embedded_url, model):
-        code, printed = play(pictures(FRAMES), embedded_url, out, closed_loop=True, codec="raw", sinks=("shares",))
+        code, printed = play(
+            pictures(tmp_path, FRAMES), embedded_url, out, closed_loop=True, codec="raw", sinks=("shares",)
+        )
     assert code == 0, printed
     with (out / "shares.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

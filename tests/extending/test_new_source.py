@@ -10,7 +10,6 @@ from cloud.models.model import Model
 from edge.sources.source import SourceError
 from edge.sources.table import SOURCES, SourceEntry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from tests.pipeline.conftest import model, models  # noqa: F401  Fixtures.
 from tests.pipeline.rig import HEIGHT, WIDTH, check_masks, noise, play, worker
 
 FRAMES = 5
@@ -50,7 +49,7 @@ class ArraySource:
 
 def test_a_new_source_is_recognised_and_played(
     embedded_url: str,
-    model: Model,  # noqa: F811
+    model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

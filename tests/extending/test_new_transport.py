@@ -1,7 +1,7 @@
 """A transport is added with one file, this one, and one line in the table: here a model in the vehicle's own process."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, Stamp
-from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
-from tests.pipeline.rig import HEIGHT, WIDTH, check, check_masks, count_outcomes, direct, play
+from tests.pipeline.rig import HEIGHT, WIDTH, check, check_masks, count_outcomes, direct, pictures, play
 
 FRAMES = 5
 MODELS: dict[str, Model] = {}  # The models of this process.
@@ -32,7 +31,7 @@ MODELS: dict[str, Model] = {}  # The models of this process.
 class LocalTransport:
     """Calls the model when a frame is sent."""
 
-    def __init__(self, model: Model, vehicle: str) -> None:  # noqa: F811
+    def __init__(self, model: Model, vehicle: str) -> None:
         self.replies = ReplyQueue()
         self.workers = WorkerDirectory(model.card.name)
         self.workers.update("local", pack_status(NodeStatus(NodeState.ONLINE, "s1", 1, (model.card,))))
@@ -102,16 +101,15 @@ def open_local(config: EdgeConfig, _session: str, _events: TransportEvents) -> L
 
 
 def test_a_new_transport_carries_the_frames_of_a_run(
-    model: Model,  # noqa: F811
-    pictures: Callable[[int], Path],  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen by the name in the table; log and masks are as with every other transport."""
     monkeypatch.setitem(TRANSPORTS, "local", TransportEntry(f"{__name__}:open_local", "edge", "broker"))
     monkeypatch.setitem(MODELS, "tiny", model)
     out = tmp_path / "car"
-    code, printed = play(pictures(FRAMES), "mqtt://unused", out, transport="local", closed_loop=True, codec="raw")
+    code, printed = play(
+        pictures(tmp_path, FRAMES), "mqtt://unused", out, transport="local", closed_loop=True, codec="raw"
+    )
     assert code == 0, printed
     rows = list(read_rows(out))
     check(rows)

@@ -3,10 +3,9 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
-from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH, noise
+from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +49,6 @@ def model(models: Path) -> Iterator[Model]:
     """Loads the tiny model once; the worker and direct calls share it."""
     with ModelLoader(Repository(models)).open("tiny") as loaded:
         yield loaded
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Callable[[int], Path]:
-    """Makes folders of noise images of the model's size."""
-
-    def make(count: int) -> Path:
-        folder = tmp_path / f"pictures-{count}"
-        folder.mkdir()
-        for index in range(count):
-            cv2.imwrite(str(folder / f"{index:04d}.png"), noise(index, (HEIGHT, WIDTH, 3)))
-        return folder
-
-    return make
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,15 @@ def noise(seed: int, shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
+def pictures(tmp_path: Path, count: int) -> Path:
+    """Makes a folder of noise images of the model's size."""
+    folder = tmp_path / f"pictures-{count}"
+    folder.mkdir()
+    for index in range(count):
+        cv2.imwrite(str(folder / f"{index:04d}.png"), noise(index, (HEIGHT, WIDTH, 3)))
+    return folder
+
+
 def direct(model: Model, rgb: Any) -> Mask:
     """Returns the model's mask of an RGB image, called directly."""
     mask: Mask = model.predict(np.ascontiguousarray(rgb)[None])[0]

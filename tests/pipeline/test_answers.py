@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,18 @@ from tests.pipeline.rig import (
     direct,
     memory_bus,
     noise,
+    pictures,
     play,
     serving,
     worker,
 )
 
 
-def test_three_hundred_frames_get_exactly_the_models_masks(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_three_hundred_frames_get_exactly_the_models_masks(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """Every frame has a row, and every mask equals that of a direct call."""
     out = tmp_path / "car-300"
     with worker(mosquitto_url, model) as node:
-        code, printed = play(pictures(300), mosquitto_url, out, closed_loop=True, codec="raw")
+        code, printed = play(pictures(tmp_path, 300), mosquitto_url, out, closed_loop=True, codec="raw")
         assert node.counts == {"answered": 300}
     assert code == 0, printed
     rows = list(read_rows(out))
@@ -90,13 +88,13 @@ def test_a_bayer_bag_of_two_cameras_keeps_the_cameras_apart(mosquitto_url: str, 
         np.testing.assert_array_equal(mask, direct(model, rgb))
 
 
-def test_video_and_bag_have_one_frame_per_mask(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_video_and_bag_have_one_frame_per_mask(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """The video can be decoded, and the masks in the bag equal the PNG files."""
     out = tmp_path / "car-sinks"
     with worker(mosquitto_url, model):
-        code, printed = play(pictures(20), mosquitto_url, out, closed_loop=True, sinks=("png", "video", "bag"))
+        code, printed = play(
+            pictures(tmp_path, 20), mosquitto_url, out, closed_loop=True, sinks=("png", "video", "bag")
+        )
     assert code == 0, printed
     video = open_source(str(out / "overlay_pictures-20.webm"))
     frames = list(video.frames())
@@ -133,11 +131,11 @@ class SlowSink:
         self.is_closed = True
 
 
-def test_a_run_waits_for_slow_sinks(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_run_waits_for_slow_sinks(model: Model, tmp_path: Path) -> None:
     """On a busy machine a video may be complete long after the last answer."""
     sink = SlowSink()
     with memory_bus() as bus, serving(lambda _: bus, model):
-        vehicle = Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink])
+        vehicle = Vehicle(bus, pictures(tmp_path, 60), tmp_path / "car", sinks=[sink])
         watching = threading.Thread(target=_let_write_when_answered, args=(vehicle, sink, 60))
         watching.start()
         vehicle.play()

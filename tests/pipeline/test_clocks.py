@@ -1,6 +1,5 @@
 """Clock offsets of several workers, over every kind of bus."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +11,7 @@ from bench.performance.clock_accuracy import clock_errors
 from cloud.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome
-from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, serving, worker
+from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, pictures, serving, worker
 
 
 def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Rows:
@@ -35,9 +34,7 @@ def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Row
 
 
 @pytest.mark.mosquitto
-def test_workers_of_one_group_have_separate_clock_offsets(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_workers_of_one_group_have_separate_clock_offsets(mosquitto_url: str, tmp_path: Path) -> None:
     """The clocks of two processes are six seconds apart; each row uses that of the worker that answered it."""
     with ExitStack() as stack:
         workers = {}
@@ -45,7 +42,7 @@ def test_workers_of_one_group_have_separate_clock_offsets(
             settings = NullWorkerSettings(f"clock-{uuid4().hex[:6]}", "tiny", HEIGHT, WIDTH)
             process = NullWorkerProcess(mosquitto_url, settings, clock_offset_s=ahead_s, clock_drift_ppm=drift_ppm)
             workers[settings.worker] = stack.enter_context(process)
-        rows = _play_until_probed(connect(mosquitto_url), pictures(20), tmp_path / "car-clocks", nodes=2)
+        rows = _play_until_probed(connect(mosquitto_url), pictures(tmp_path, 20), tmp_path / "car-clocks", nodes=2)
     here = ClockReading.take()
     for name, process in workers.items():
         own = [row for row in rows if row["worker"] == name]
@@ -58,13 +55,11 @@ def test_workers_of_one_group_have_separate_clock_offsets(
 
 
 @pytest.mark.parametrize("kind", ["mqtt 3", "memory"])
-def test_clocks_are_probed_over_every_bus(
-    kind: str, embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_clocks_are_probed_over_every_bus(kind: str, embedded_url: str, model: Model, tmp_path: Path) -> None:
     """Probes need neither message properties nor shared subscriptions; here both nodes share a clock."""
     with memory_bus() as memory:
         serves = worker(embedded_url, model) if kind == "mqtt 3" else serving(lambda _: memory, model)
         with serves:
             bus = connect(embedded_url) if kind == "mqtt 3" else memory
-            rows = _play_until_probed(bus, pictures(20), tmp_path / "car")
+            rows = _play_until_probed(bus, pictures(tmp_path, 20), tmp_path / "car")
     assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)

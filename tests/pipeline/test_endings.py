@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,15 @@ from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, play, skylane, worker
+from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, pictures, play, skylane, worker
 
 
-def test_a_stopping_worker_answers_its_frames(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_stopping_worker_answers_its_frames(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """A rolling update loses no frame that was sent."""
     with worker(mosquitto_url, model) as node:
-        vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-drain", loop=True, answer_timeout_s=5.0)
+        vehicle = Vehicle(
+            connect(mosquitto_url), pictures(tmp_path, 20), tmp_path / "car-drain", loop=True, answer_timeout_s=5.0
+        )
 
         def tick() -> None:
             if vehicle.answered() >= 10:
@@ -42,16 +41,14 @@ def test_a_stopping_worker_answers_its_frames(
     assert {reason for outcome, reason in outcomes if outcome == "dropped"} <= {"no_worker", "stopped"}
 
 
-def test_every_frame_has_a_row_after_a_broker_restart(
-    mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_every_frame_has_a_row_after_a_broker_restart(mosquitto_broker: Broker, model: Model, tmp_path: Path) -> None:
     """The broker loses all messages; both nodes reconnect."""
     port = mosquitto_broker.listener.port
     before: list[int] = []
     with ExitStack() as stack, worker(mosquitto_broker.url, model):
         vehicle: Vehicle
         bus = connect(mosquitto_broker.url, on_connected=lambda: vehicle.reconnected() if before else None)
-        vehicle = Vehicle(bus, pictures(20), tmp_path / "car-broker", loop=True, answer_timeout_s=3.0)
+        vehicle = Vehicle(bus, pictures(tmp_path, 20), tmp_path / "car-broker", loop=True, answer_timeout_s=3.0)
 
         def tick() -> None:
             if vehicle.answered() >= 10 and not before:
@@ -69,12 +66,12 @@ def test_every_frame_has_a_row_after_a_broker_restart(
 
 
 def test_the_log_of_a_killed_vehicle_can_be_repaired(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mosquitto_url: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`report --repair`, or the next run, closes the open frames once."""
     out = tmp_path / "car-killed"
     command = [
-        sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(tmp_path, 20)), "--broker", mosquitto_url, "--model",
         "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--rate", "20", "--window", "4",
     ]  # fmt: skip
     held = threading.Event()
@@ -116,13 +113,7 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_vehicle_that_is_stopped_completes_its_log(
-    *,
-    mosquitto_url: str,
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    number: signal.Signals,
-    monkeypatch: pytest.MonkeyPatch,
+    *, mosquitto_url: str, model: Model, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most runs end by Ctrl-C or a closed SSH session; the counts in the manifest must be right."""
     out = tmp_path / f"car-{number.name}"
@@ -137,7 +128,7 @@ def test_a_vehicle_that_is_stopped_completes_its_log(
     infer = model.infer
     with worker(mosquitto_url, model) as node:
         monkeypatch.setattr(model, "infer", infer_and_ask)
-        code, printed = play(pictures(20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
+        code, printed = play(pictures(tmp_path, 20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
     assert code == 0, printed
     rows = list(read_rows(out))
     check(rows)
@@ -149,11 +140,11 @@ def test_a_vehicle_that_is_stopped_completes_its_log(
 
 
 def test_a_run_without_an_answer_in_time_has_its_own_exit_code(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+    mosquitto_url: str, model: Model, tmp_path: Path
 ) -> None:
     """A script must not take it for a success."""
     command = [
-        sys.executable, "-m", "skylane", "edge", "play", str(pictures(5)), "--broker", mosquitto_url, "--model",
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(tmp_path, 5)), "--broker", mosquitto_url, "--model",
         "tiny", "--out", str(tmp_path / "car-late"), "--no-sinks", "--deadline-ms", "0.01",
     ]  # fmt: skip
     with worker(mosquitto_url, model):

@@ -18,7 +18,7 @@ from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.mqtt.transport import MqttTransport
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import write_manifest
-from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes, null_workers
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes, null_workers, pictures
 
 WORKERS = 3
 
@@ -64,14 +64,14 @@ def played(
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_no_frame_is_lost_when_one_of_several_workers_fails(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path, how: signal.Signals
+    mosquitto_url: str, tmp_path: Path, how: signal.Signals
 ) -> None:
     """The broker does not redeliver the frames that the worker held; the vehicle sends them again.
 
     The sums of log and manifest hold for frames that were sent twice, and the journal has a line per attempt.
     """
     model = f"instant-{uuid4().hex[:6]}"
-    source = pictures(40)
+    source = pictures(tmp_path, 40)
     with null_workers(mosquitto_url, model, WORKERS, think_ms=40) as processes:
         vehicles = [
             Vehicle(connect(mosquitto_url), source, tmp_path / f"car-{n}-{model}", model=model, window=3, loop=True)
@@ -92,15 +92,13 @@ def test_no_frame_is_lost_when_one_of_several_workers_fails(
     assert {row["worker"] for row in twice if float(row["retry_wait_ms"])} <= {each.worker for each in processes[1:]}
 
 
-def test_late_answers_of_a_resumed_worker_are_duplicates(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_late_answers_of_a_resumed_worker_are_duplicates(mosquitto_url: str, tmp_path: Path) -> None:
     """The worker answers all frames that it held; each frame uses only the first answer."""
     model = f"instant-{uuid4().hex[:6]}"
     with null_workers(mosquitto_url, model, WORKERS, think_ms=30) as processes:
         frozen = processes[0].pid
         vehicle = Vehicle(
-            connect(mosquitto_url), pictures(40), tmp_path / f"car-{model}", model=model, window=3, loop=True
+            connect(mosquitto_url), pictures(tmp_path, 40), tmp_path / f"car-{model}", model=model, window=3, loop=True
         )
         stopped_at: list[int] = []
 
@@ -121,14 +119,12 @@ def test_late_answers_of_a_resumed_worker_are_duplicates(
     assert vehicle.counts().ignored_answers["duplicate"] >= 1
 
 
-def test_without_retries_the_frames_of_a_dead_worker_are_lost(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_without_retries_the_frames_of_a_dead_worker_are_lost(mosquitto_url: str, tmp_path: Path) -> None:
     """Every frame still has its row."""
     model = f"instant-{uuid4().hex[:6]}"
     with null_workers(mosquitto_url, model, WORKERS, think_ms=100) as processes:
         vehicle = Vehicle(
-            connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retry=False,
+            connect(mosquitto_url), pictures(tmp_path, 30), tmp_path / f"car-{model}", model=model, window=6, retry=False,
             answer_timeout_s=2.0, loop=True,
         )  # fmt: skip
         (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.counts().outcomes)

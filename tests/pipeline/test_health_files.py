@@ -8,7 +8,7 @@ import pytest
 
 from cloud.models.model import Model
 from shared.broker.broker import Broker
-from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, serving, worker
+from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, pictures, serving, worker
 
 pytestmark = pytest.mark.mosquitto
 
@@ -23,9 +23,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition never held")
 
 
-def test_health_files_exist_only_while_the_broker_is_reachable(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_health_files_exist_only_while_the_broker_is_reachable(model: Model, tmp_path: Path) -> None:
     """The broker is restarted during a run; the files are removed at the end of the nodes."""
     files = [tmp_path / "worker.health", tmp_path / "vehicle.health"]
 
@@ -40,7 +38,7 @@ def test_health_files_exist_only_while_the_broker_is_reachable(
         serves = worker(url, model, health_file=files[0])
         serves.__enter__()
         vehicle = Vehicle(
-            connect(url), pictures(3), tmp_path / "car", loop=True, answer_timeout_s=1.0, health_file=files[1]
+            connect(url), pictures(tmp_path, 3), tmp_path / "car", loop=True, answer_timeout_s=1.0, health_file=files[1]
         )
         playing = threading.Thread(target=vehicle.play)
         playing.start()

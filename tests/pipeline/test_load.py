@@ -32,6 +32,7 @@ from tests.pipeline.rig import (
     direct,
     memory_bus,
     noise,
+    pictures,
     play,
     serving,
     worker,
@@ -50,11 +51,7 @@ def stalls_end_ns() -> list[int]:
 
 @pytest.fixture
 def stalled(
-    stalls_end_ns: list[int],
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stalls_end_ns: list[int], model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Rows]:
     """Plays an open loop to a worker that pauses for one second of the schedule; returns the rows in order."""
 
@@ -74,7 +71,7 @@ def stalled(
         monkeypatch.setattr(model, "infer", stall_once)
         with memory_bus() as bus, serving(lambda _: bus, model):
             vehicle = Vehicle(
-                bus, pictures(20), tmp_path / "car", closed_loop=False, arrivals=Arrivals.UNIFORM, window=1,
+                bus, pictures(tmp_path, 20), tmp_path / "car", closed_loop=False, arrivals=Arrivals.UNIFORM, window=1,
                 arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
             )  # fmt: skip
             rows = vehicle.play(lambda: go_on() if vehicle.counts().read >= STALL_TO else None)
@@ -112,15 +109,13 @@ def test_frames_dropped_during_a_pause_are_logged(stalled: Callable[..., Rows]) 
     )  # Frames in flight, taken, and the newest are kept.
 
 
-def test_the_frames_of_a_burst_are_due_together(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_the_frames_of_a_burst_are_due_together(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """A burst starts when the one before has ended; the offline scenario is one burst of all frames."""
     for size, vehicle in ((4, "car-multi-stream"), (1000, "car-offline")):
         out = tmp_path / vehicle
         with worker(mosquitto_url, model):
             code, printed = play(
-                tmp_path / "pictures-18" if size > 4 else pictures(18),
+                tmp_path / "pictures-18" if size > 4 else pictures(tmp_path, 18),
                 mosquitto_url, out, closed_loop=True, burst=size, window=2, read_ahead_queue_size=3, sinks=(),
             )  # fmt: skip
         assert code == 0, printed
@@ -132,14 +127,12 @@ def test_the_frames_of_a_burst_are_due_together(
             assert max(int(row["t_mask_decoded_ns"]) for row in earlier) <= int(later[0]["t_due_ns"])
 
 
-def test_a_poisson_run_can_be_repeated_from_its_manifest(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_poisson_run_can_be_repeated_from_its_manifest(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """The manifest contains the random seed, and the due times follow from it."""
     out = tmp_path / "car-poisson"
     with worker(mosquitto_url, model):
         load: dict[str, Any] = {"arrivals": "poisson", "arrival_rate_hz": 200.0, "queue": 64}
-        code, printed = play(pictures(30), mosquitto_url, out, sinks=(), **load)
+        code, printed = play(pictures(tmp_path, 30), mosquitto_url, out, sinks=(), **load)
     assert code == 0, printed
     configuration = read_manifest(out)["configuration"]
     assert {key: configuration[key] for key in load} == load
@@ -190,7 +183,7 @@ def any_batch(models: Path, tmp_path: Path) -> Path:
 
 
 def test_frames_of_a_burst_are_inferred_in_batches(
-    any_batch: Path, mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+    any_batch: Path, mosquitto_url: str, model: Model, tmp_path: Path
 ) -> None:
     """The log contains the batch size, and each frame has its own mask."""
     out = tmp_path / "car-batch"
@@ -198,15 +191,15 @@ def test_frames_of_a_burst_are_inferred_in_batches(
         ModelLoader(Repository(any_batch), max_batch=4).open("tiny") as batching,
         worker(mosquitto_url, batching, max_wait_ms=10_000.0),
     ):
-        code, printed = play(pictures(16), mosquitto_url, out, closed_loop=True, burst=8, window=8, codec="raw")
+        code, printed = play(
+            pictures(tmp_path, 16), mosquitto_url, out, closed_loop=True, burst=8, window=8, codec="raw"
+        )
     assert code == 0, printed
     assert [row["batch_size"] for row in read_rows(out)] == ["4"] * 16
     check_masks(out, model, 16)
 
 
-def test_a_slow_worker_gets_the_newest_frame(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_worker_gets_the_newest_frame(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an open loop, frames that do not fit into the window are dropped, but never the newest."""
     count = 40
     infer, gate = model.infer, threading.Event()
@@ -217,7 +210,7 @@ def test_a_slow_worker_gets_the_newest_frame(
 
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model):
-        vehicle = Vehicle(bus, pictures(count), tmp_path / "car", closed_loop=False, rate=1e6, window=1)
+        vehicle = Vehicle(bus, pictures(tmp_path, count), tmp_path / "car", closed_loop=False, rate=1e6, window=1)
         rows = vehicle.play(lambda: gate.set() if vehicle.counts().read == count else None)
     assert len(rows) == count
     answered = [int(row["sequence"]) for row in rows if row["outcome"] == "answered"]
@@ -226,14 +219,18 @@ def test_a_slow_worker_gets_the_newest_frame(
     assert set(count_outcomes(rows)) == {("answered", ""), ("dropped", "window")}
 
 
-def test_a_part_of_a_source_can_be_played(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_part_of_a_source_can_be_played(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """The options are those of `ros2 bag play`."""
     out = tmp_path / "car-part"
     with worker(mosquitto_url, model):
         code, printed = play(
-            pictures(20), mosquitto_url, out, closed_loop=True, start_offset_s=0.5, playback_duration_s=1.0, sinks=()
+            pictures(tmp_path, 20),
+            mosquitto_url,
+            out,
+            closed_loop=True,
+            start_offset_s=0.5,
+            playback_duration_s=1.0,
+            sinks=(),
         )
     assert code == 0, printed
     assert read_manifest(out)["outcomes"]["answered"] == 10

@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 from cloud.models.model import Model
 from shared import clock
 from shared.runlog.latency_log import Outcome
-from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, serving, worker
+from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, pictures, serving, worker
 
 
-def test_two_vehicles_share_a_worker_and_get_their_own_masks(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_two_vehicles_share_a_worker_and_get_their_own_masks(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """No answer reaches the wrong vehicle."""
-    source = pictures(60)
+    source = pictures(tmp_path, 60)
     with worker(mosquitto_url, model) as node:
         first = Vehicle(connect(mosquitto_url), source, tmp_path / "car-a")
         second = Vehicle(connect(mosquitto_url), source, tmp_path / "car-b")
@@ -39,7 +36,7 @@ def test_two_vehicles_share_a_worker_and_get_their_own_masks(
 
 
 def test_frames_past_their_deadline_expire_at_both_nodes(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker does not infer them, and the vehicle does not use late answers."""
     infer, gate, held = model.infer, threading.Event(), threading.Event()
@@ -53,7 +50,7 @@ def test_frames_past_their_deadline_expire_at_both_nodes(
 
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model) as node:
-        vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retry=False)
+        vehicle = Vehicle(bus, pictures(tmp_path, 6), tmp_path / "car", window=6, deadline_ms=600_000.0, retry=False)
 
         def tick() -> None:
             if held.is_set() and vehicle.counts().in_flight == 6 and node.submission.admission.depth:
@@ -67,9 +64,7 @@ def test_frames_past_their_deadline_expire_at_both_nodes(
     assert node.counts["expired"] >= 1
 
 
-def test_an_overloaded_worker_refuses_frames(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_overloaded_worker_refuses_frames(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vehicle logs the worker's refusal."""
     infer, gate = model.infer, threading.Event()
 
@@ -79,7 +74,7 @@ def test_an_overloaded_worker_refuses_frames(
 
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model, max_frames=2):
-        vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
+        vehicle = Vehicle(bus, pictures(tmp_path, 20), tmp_path / "car", window=20)
         rows = vehicle.play(lambda: gate.set() if vehicle.counts().outcomes.get(Outcome.OVERLOADED) else None)
     outcomes = Counter(row["outcome"] for row in rows)
     assert outcomes["overloaded"] > 0

@@ -3,10 +3,8 @@
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from bench.harness.child import BenchError
 from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from cloud.models.model import Model
 from shared import clock
@@ -24,7 +23,7 @@ from shared.mqtt.bus import Bus, Delivery
 from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, pictures, play, worker
 
 
 @pytest.fixture(params=["mosquitto_url", "embedded_url"])
@@ -68,11 +67,12 @@ def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) ->
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with instant(mosquitto_url, worker=name, model=name) as first:
-        flags = ["--broker", mosquitto_url, "--worker", name, "--model", name]
-        command = [sys.executable, "-m", "bench.load.null_worker", *flags]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-        assert second.returncode == 1
-        assert f"worker '{name}' is already running (session {first.session}" in second.stderr
+        message = rf"ended with code 1: .*worker '{name}' is already running \(session {first.session}"
+        with (
+            pytest.raises(BenchError, match=message),
+            NullWorkerProcess(mosquitto_url, NullWorkerSettings(name, name, HEIGHT, WIDTH)) as second,
+        ):
+            second.read(WAIT_S)
         assert (retained_status(mosquitto_url, topic).session, retained_status(mosquitto_url, topic).state) == (
             first.session,
             NodeState.ONLINE,
@@ -81,7 +81,7 @@ def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) ->
 
 
 def test_a_second_vehicle_with_the_name_ends_with_a_complete_log(
-    url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It waits for its frames in flight before it ends."""
     name = f"car-{uuid4().hex[:6]}"
@@ -104,7 +104,7 @@ def test_a_second_vehicle_with_the_name_ends_with_a_complete_log(
         first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append, since_ns=since_ns)
         first.open(bus)
         bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, on_frame)
-        code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
+        code, _ = play(pictures(tmp_path, 5), url, tmp_path / name, loop=True, sinks=())
         assert (retained_status(url, topic).session, lost) == ("first", [])
     assert code == 1
     assert f"vehicle '{name}' is already running (session first" in capsys.readouterr().err

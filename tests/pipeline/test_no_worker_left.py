@@ -2,14 +2,13 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from edge.pacing.arrivals import Arrivals
 from shared.runlog.latency_log import Outcome
-from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers
+from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers, pictures
 
 WINDOW = 2
 
@@ -21,13 +20,11 @@ def _vehicle(url: str, source: Path, out: Path, **settings: Any) -> Vehicle:
     )  # fmt: skip
 
 
-def test_dead_workers_are_detected_while_the_window_is_full(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_dead_workers_are_detected_while_the_window_is_full(mosquitto_url: str, tmp_path: Path) -> None:
     """The frames that they held fill the window until they time out; `window` would be the wrong reason for new frames."""
     model = f"instant-{uuid4().hex[:6]}"
     with null_workers(mosquitto_url, model, 2, think_ms=100.0) as workers:
-        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model)
+        vehicle = _vehicle(mosquitto_url, pictures(tmp_path, 20), tmp_path / model)
         killed: list[int] = []
 
         def tick() -> None:
@@ -45,13 +42,11 @@ def test_dead_workers_are_detected_while_the_window_is_full(
     assert 0 < reasons.count("no answer") <= WINDOW
 
 
-def test_hanging_workers_get_no_frames_until_they_continue(
-    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_hanging_workers_get_no_frames_until_they_continue(mosquitto_url: str, tmp_path: Path) -> None:
     """The broker lists them as online for 22 more seconds; a worker that continues gets frames again at once."""
     model = f"instant-{uuid4().hex[:6]}"
     with null_workers(mosquitto_url, model, 2, think_ms=5.0) as workers:
-        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, unresponsive_after_s=0.5)
+        vehicle = _vehicle(mosquitto_url, pictures(tmp_path, 20), tmp_path / model, unresponsive_after_s=0.5)
         stopped: list[int] = []
         resumed: list[int] = []
         online: list[int] = []

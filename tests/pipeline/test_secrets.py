@@ -8,7 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.broker.mosquitto import MosquittoListener, configuration
 from shared.runlog.latency_log import Outcome, read_rows
-from tests.pipeline.rig import WAIT_S
+from tests.pipeline.rig import WAIT_S, pictures
 
 USER = "fleet"
 VEHICLE, WORKER = "car-1", "worker-1"
@@ -61,14 +61,7 @@ def broker(certs: Path, tmp_path: Path, password: str) -> Iterator[Broker]:
 
 @pytest.mark.mosquitto
 def test_password_and_keys_appear_nowhere(
-    *,
-    broker: Broker,
-    certs: Path,
-    models: Path,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    password: str,
-    monkeypatch: pytest.MonkeyPatch,
+    *, broker: Broker, certs: Path, models: Path, tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs are shared, manifests are published, and every user of a machine can read command lines."""
     url = broker.url.replace("mqtts://", f"mqtts://{USER}@")
@@ -89,7 +82,15 @@ def test_password_and_keys_appear_nowhere(
         monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", password)
         flags = ["--broker", url, "--certs", str(certs), "--vehicle", VEHICLE, "--model", "tiny", "--out", left / "run"]
         vehicle = subprocess.Popen(
-            [sys.executable, "-m", "skylane", "edge", "play", *map(str, [pictures(5), *flags]), "--wait-for-go"],
+            [
+                sys.executable,
+                "-m",
+                "skylane",
+                "edge",
+                "play",
+                *map(str, [pictures(tmp_path, 5), *flags]),
+                "--wait-for-go",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

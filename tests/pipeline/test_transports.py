@@ -19,15 +19,7 @@ from edge.run import run
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.gateway_worker import gateway_worker
-from tests.pipeline.rig import (
-    WAIT_S,
-    Rows,
-    check,
-    check_masks,
-    count_outcomes,
-    memory_bus,
-    serving,
-)
+from tests.pipeline.rig import WAIT_S, Rows, check, check_masks, count_outcomes, memory_bus, pictures, serving
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
 
@@ -63,15 +55,13 @@ def played(
 
 
 @pytest.mark.parametrize("transport", DIRECT)
-def test_every_transport_returns_exactly_the_models_masks(
-    transport: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_every_transport_returns_exactly_the_models_masks(transport: str, model: Model, tmp_path: Path) -> None:
     """The log has the stages of the cloud and error bounds of the clocks, as over MQTT."""
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     out = tmp_path / "car"
     with memory_bus() as bus, serving(lambda _: bus, model, gateway=gateway) as node:
         address = f"127.0.0.1:{node.ports['grpc' if transport.endswith('grpc') else 'http']}"
-        code, rows = played(pictures(20), out, transport, [address])
+        code, rows = played(pictures(tmp_path, 20), out, transport, [address])
     assert code == 0
     assert count_outcomes(rows) == {("answered", ""): 20}
     assert {row["clock_error_ms"] != "" for row in rows} == {True}
@@ -118,9 +108,7 @@ def answered_by(rows: Rows, worker: str) -> int:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "oip-rest"])
-def test_no_frame_is_lost_when_one_of_two_workers_dies(
-    transport: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_no_frame_is_lost_when_one_of_two_workers_dies(transport: str, tmp_path: Path) -> None:
     """The other worker gets its frames, and all later ones."""
     out = tmp_path / "car"
     with ExitStack() as stack:
@@ -132,16 +120,14 @@ def test_no_frame_is_lost_when_one_of_two_workers_dies(
             enough=lambda rows: min(answered_by(rows, "one"), answered_by(rows, "two")) >= 5,
             is_over=lambda rows: {row["worker"] for row in rows[-20:]} == {"two"},
         )
-        code, rows = played_with_a_death(killer, pictures(60), out, transport, addresses)
+        code, rows = played_with_a_death(killer, pictures(tmp_path, 60), out, transport, addresses)
     assert code == 0
     assert set(count_outcomes(rows)) <= {("answered", ""), ("dropped", "stopped")}
     assert {row["worker"] for row in rows if row["outcome"] == Outcome.ANSWERED} == {"one", "two"}
 
 
 @pytest.mark.parametrize("transport", ["grpc", "tfs-rest"])
-def test_when_the_only_worker_dies_every_frame_has_its_row(
-    transport: str, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_when_the_only_worker_dies_every_frame_has_its_row(transport: str, tmp_path: Path) -> None:
     """Frames that it held time out; later ones are dropped."""
     out = tmp_path / "car"
     with gateway_worker("one") as worker:
@@ -152,7 +138,7 @@ def test_when_the_only_worker_dies_every_frame_has_its_row(
             enough=lambda rows: answered_by(rows, "one") >= 10,
             is_over=lambda rows: any(row["reason"] == "no_worker" for row in rows),
         )
-        _, rows = played_with_a_death(killer, pictures(40), out, transport, [address], answer_timeout_s=1.0)
+        _, rows = played_with_a_death(killer, pictures(tmp_path, 40), out, transport, [address], answer_timeout_s=1.0)
     outcomes = count_outcomes(rows)
     assert outcomes["answered", ""] >= 10
     assert outcomes["dropped", "no_worker"] > 0

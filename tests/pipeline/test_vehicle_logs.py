@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cloud.node import CloudNode
 from edge.run_summary import NOTHING_ANSWERED
 from shared.broker.broker import Broker
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import WAIT_S, worker
+from tests.pipeline.rig import WAIT_S, pictures, worker
 
 Line = Mapping[str, Any]
 
@@ -108,17 +108,13 @@ def flags(mosquitto_broker: Broker) -> tuple[str, ...]:
 
 
 def test_broker_outages_and_leaving_workers_are_logged(
-    mosquitto_broker: Broker,
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    flags: tuple[str, ...],
+    mosquitto_broker: Broker, model: Model, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     """The broker is killed and restarted, then the worker leaves; standard output contains only results."""
     port = mosquitto_broker.listener.port
     with (
         ExitStack() as stack,
-        logged(pictures(5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
+        logged(pictures(tmp_path, 5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
     ):
         serving = stack.enter_context(ExitStack())
         node = serving.enter_context(worker(mosquitto_broker.url, model))
@@ -149,17 +145,14 @@ def test_broker_outages_and_leaving_workers_are_logged(
 
 
 def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
-    mosquitto_broker: Broker,
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
+    mosquitto_broker: Broker, model: Model, tmp_path: Path
 ) -> None:
     """No frame can meet the deadline: similar lines are rate-limited, and the exit code shows the failure."""
     out = tmp_path / "run"
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
     with (
         worker(mosquitto_broker.url, model),
-        logged(pictures(20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
+        logged(pictures(tmp_path, 20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
     ):
         code, _ = vehicle.wait()
     assert code == NOTHING_ANSWERED
@@ -171,11 +164,9 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     assert "none of the 20 frames was answered in time" in vehicle.lines[-1]["reason"]
 
 
-def test_a_start_without_a_worker_leaves_no_folder(
-    mosquitto_broker: Broker, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_start_without_a_worker_leaves_no_folder(mosquitto_broker: Broker, tmp_path: Path) -> None:
     """There was no run, so there is no folder and no output."""
-    source = pictures(1)
+    source = pictures(tmp_path, 1)
     at = tmp_path / "at"
     at.mkdir()
     (at / "edge.yaml").write_text("connect_timeout_s: 0.2\n")
@@ -187,12 +178,12 @@ def test_a_start_without_a_worker_leaves_no_folder(
     assert [path.name for path in at.iterdir()] == ["edge.yaml"]
 
 
-def test_a_start_without_a_broker_is_logged_once(pictures: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_start_without_a_broker_is_logged_once(tmp_path: Path) -> None:
     """Connection attempts follow each other several times per second; their lines are rate-limited."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         unused_port = probe.getsockname()[1]
     flags = ("--broker", f"mqtt://127.0.0.1:{unused_port}", "--connect-timeout", "2", "--out", tmp_path / "run")
-    with logged(pictures(1), *flags) as vehicle:
+    with logged(pictures(tmp_path, 1), *flags) as vehicle:
         code, printed = vehicle.wait()
     assert (code, printed) == (1, "")
     waiting = [line for line in vehicle.lines if line["message"] == "no connection to the broker"]
@@ -202,7 +193,7 @@ def test_a_start_without_a_broker_is_logged_once(pictures: Callable[[int], Path]
 
 
 def test_the_default_folder_of_a_run_has_its_time_and_vehicle(
-    mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+    mosquitto_broker: Broker, model: Model, tmp_path: Path
 ) -> None:
     """Listings are in the order of the runs; the printed path is absolute."""
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
@@ -210,7 +201,7 @@ def test_the_default_folder_of_a_run_has_its_time_and_vehicle(
     at.mkdir()
     with (
         worker(mosquitto_broker.url, model),
-        logged(pictures(2), *flags, "--closed-loop", cwd=at) as vehicle,
+        logged(pictures(tmp_path, 2), *flags, "--closed-loop", cwd=at) as vehicle,
     ):
         code, printed = vehicle.wait()
     assert code == 0, vehicle.lines

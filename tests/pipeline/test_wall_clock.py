@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
 from cloud.models.model import Model
 from shared.runlog.latency_log import read_rows
-from tests.pipeline.rig import WAIT_S, check, worker
+from tests.pipeline.rig import WAIT_S, check, pictures, worker
 
 HOUR_S = 3600
 # Prints the elapsed time by the wall clock and by `shared.clock` for each line on standard input.
@@ -62,18 +61,12 @@ def test_the_monotonic_clock_ignores_a_real_step(wall: WallClock) -> None:
 
 
 def test_a_step_changes_no_duration_of_a_run(
-    *,
-    mosquitto_url: str,
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    wall: WallClock,
-    monkeypatch: pytest.MonkeyPatch,
+    *, mosquitto_url: str, model: Model, tmp_path: Path, wall: WallClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vehicle may set its clock at its first GPS fix: no latency may jump or become negative."""
     out = tmp_path / "car-stepped"
     command = [
-        sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(tmp_path, 20)), "--broker", mosquitto_url, "--model",
         "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--closed-loop", "--frames", "60",
     ]  # fmt: skip
     steps = [(20, HOUR_S), (40, -HOUR_S)]  # Number of answers, and offset of the wall clock after them.

@@ -7,17 +7,16 @@ original took 7 to 9 s per frame over gRPC and 47 to 49 s over REST, with images
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from time import perf_counter_ns
 from typing import Any
 
 import grpc
 import numpy as np
 import requests
 
-from bench.baselines.mqtt.images import ColourImage
-from bench.harness.comparison import BenchError
+from bench.baselines.mqtt.images import ColourImage, Timer
+from bench.harness.child import BenchError
 from shared.imaging.mask_codecs import Mask
 
 SCORES = "scores"  # One 32-bit value per pixel and class; the highest wins.
@@ -25,20 +24,6 @@ REPLY_TIMEOUT_S = 120.0
 
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 _OK = 200
-
-
-@dataclass(slots=True)
-class Timer:
-    """Durations of consecutive steps, milliseconds by name, in order."""
-
-    durations_ms: dict[str, float] = field(default_factory=dict)
-    _last_ns: int = field(default_factory=perf_counter_ns)
-
-    def stop(self, name: str) -> None:
-        """Ends a step; the next one begins."""
-        now_ns = perf_counter_ns()
-        self.durations_ms[name] = (now_ns - self._last_ns) / 1e6
-        self._last_ns = now_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """The contract of a client of any server, and the simplest one: bytes over HTTP."""
 
 import http.client
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +59,16 @@ def check_ready(port: int, path: str, word: str) -> None:
         connection.close()
     if answer.status != http.HTTPStatus.OK or word not in said:
         raise PeerError(f"{path} answers HTTP {answer.status}: {said[:200]}")
+
+
+def ask_once(connect: Callable[[], Client], job: Job) -> None:
+    """Makes one call over a new connection.
+
+    Raises:
+        PeerError: the server did not answer.
+    """
+    with closing(connect()) as client:
+        client.ask(job)
 
 
 class HttpClient:

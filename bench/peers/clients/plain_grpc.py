@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 
 from bench.peers.clients.client import PATIENCE_S, Answer, PeerError
-from bench.peers.clients.floor_call import METHOD, OPTIONS, TOOK_BYTES
+from bench.peers.rig.function import FLOOR_METHOD, GRPC_OPTIONS, TOOK_BYTES
 from bench.peers.rig.workload import Job
 
 
@@ -14,7 +14,7 @@ class BareCall:
     """A blocking call over a separate connection."""
 
     def __init__(self, address: str, method: str) -> None:
-        self._channel: Any = grpc.insecure_channel(address, options=OPTIONS)
+        self._channel: Any = grpc.insecure_channel(address, options=GRPC_OPTIONS)
         self._call: Any = self._channel.unary_unary(method)
 
     def __call__(self, data: bytes) -> bytes:
@@ -38,7 +38,7 @@ class FloorClient:
     """A client of `bench.peers.servers.grpcio_server`."""
 
     def __init__(self, port: int) -> None:
-        self._call = BareCall(f"127.0.0.1:{port}", METHOD)
+        self._call = BareCall(f"127.0.0.1:{port}", FLOOR_METHOD)
 
     def ask(self, job: Job) -> Answer:
         """See `Client.ask`."""

@@ -22,7 +22,7 @@ class ServerSetup:
 
     environment: Environment
     folder: Path  # Folder for settings, caches and the log.
-    ports: tuple[int, int, int, int]  # Free ports: HTTP, gRPC, and two others.
+    ports: list[int]  # Free ports: HTTP, gRPC, and two others.
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,13 @@ SHAPE_VARIABLE = "SKYLANE_PEER_SHAPE"  # Environment variable with the input sha
 MODEL = "road"  # Name of the model.
 INPUT, MASK_OUTPUT, TOOK_OUTPUT = "data", "mask", "inference_ns"  # Tensors of Open Inference calls.
 INFERENCE_HEADER = "Inference-Ns"  # Header in the responses of the other HTTP servers.
+FLOOR_METHOD = "/floor.Road/Predict"  # Of the bare gRPC server.
+TOOK_BYTES = 8  # Bytes before the mask in its responses: nanoseconds of the function, little-endian.
+GRPC_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # A separate connection for each client.
+)
 IMAGES = "skylane_images:0"  # uint8 N×H×W×3.
 MASK = "mask:0"  # uint8 N×H×W.
 

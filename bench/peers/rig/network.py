@@ -14,7 +14,7 @@ def enter() -> None:
 
     Returns if that was done already or is not possible. Call it before opening any file or socket.
     """
-    if is_own() or _refusal() is not None:
+    if is_own() or not _is_possible():
         return
     command = [*_ENTER, "sh", "-c", _UP, "sh", sys.executable, *sys.orig_argv[1:]]
     os.execvpe(command[0], command, {**os.environ, VARIABLE: "own"})  # noqa: S606 - itself.
@@ -25,10 +25,9 @@ def is_own() -> bool:
     return VARIABLE in os.environ
 
 
-def _refusal() -> str | None:
-    """Returns why a namespace is not possible; None if it is."""
+def _is_possible() -> bool:
+    """Whether `unshare` is installed and permitted, which takes root."""
     try:
-        done = subprocess.run([*_ENTER, "sh", "-c", _UP, "sh", "true"], capture_output=True, text=True, check=False)
+        return not subprocess.run([*_ENTER, "sh", "-c", _UP, "sh", "true"], capture_output=True, check=False).returncode
     except OSError:
-        return f"no {_ENTER[0]}: apt-get install util-linux"
-    return f"'{' '.join(_ENTER)}' failed ({done.stderr.strip()}): it takes root" if done.returncode else None
+        return False

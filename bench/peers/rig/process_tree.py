@@ -21,7 +21,10 @@ class ProcessTree:
 
     def __init__(self, roots: Iterable[int]) -> None:
         """Creates the tree from the process ids `roots`; ended processes are ignored."""
-        self._members = {process.pid: process for process in map(_process, roots) if process}
+        self._members: dict[int, psutil.Process] = {}
+        for pid in roots:
+            with suppress(psutil.NoSuchProcess):
+                self._members[pid] = psutil.Process(pid)
         self._sessions = {session for pid in self._members if (session := _session(pid)) == pid}
 
     def members(self) -> list[psutil.Process]:
@@ -31,12 +34,12 @@ class ProcessTree:
                 found = [process, *process.children(recursive=True)]
                 self._members |= {each.pid: each for each in found}
         self._members = {pid: process for pid, process in self._members.items() if process.is_running()}
-        return [process for process in self._members.values() if _is_alive(process)]
+        return [process for process in self._members.values() if _status(process) != psutil.STATUS_ZOMBIE]
 
     def freeze(self) -> None:
         """Stops all members (SIGSTOP) and returns when all are stopped."""
         pause = threading.Event()
-        while [process for process in self.members() if not _has_stopped(process)]:
+        while any(_status(process) != psutil.STATUS_STOPPED for process in self.members()):
             self._send(signal.SIGSTOP)
             pause.wait(_LOOK_S)
 
@@ -64,25 +67,11 @@ class ProcessTree:
         return (each for each in psutil.process_iter() if self._sessions and _session(each.pid) in self._sessions)
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _has_stopped(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE})
-    except psutil.NoSuchProcess:
-        return True
+def _status(process: psutil.Process) -> str:
+    """Returns the status of a process; that of a zombie if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return str(process.status())
+    return psutil.STATUS_ZOMBIE
 
 
 def _session(pid: int) -> int | None:

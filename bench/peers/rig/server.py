@@ -5,14 +5,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from functools import partial
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from bench.peers.clients.client import Client, PeerError, check_ready
+from bench.peers.clients.client import PeerError
 from bench.peers.rig.process_tree import ProcessTree
-from bench.peers.rig.workload import Job
 
 _LOOK_S = 0.2
 _END_S = 20.0
@@ -43,21 +41,27 @@ class Server(AbstractContextManager["Server"]):
                 raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from error
         self.tree = ProcessTree([self._process.pid])
 
-    def await_answer(self, connect: Callable[[], Client], job: Job, patience_s: float) -> None:
-        """Waits until a client gets an answer.
+    def wait(self, attempt: Callable[[], object], patience_s: float) -> None:
+        """Waits until `attempt` raises no PeerError.
 
         Raises:
-            PeerError: the server ended, or did not answer in time; the message has its last output.
+            PeerError: the server ended, or was not ready in time; the message has its last output.
         """
-        self._await(partial(_ask_once, connect, job), patience_s)
-
-    def await_ready(self, port: int, path: str, word: str, patience_s: float) -> None:
-        """Waits until the server reports its readiness (`check_ready`), without any inference.
-
-        Raises:
-            PeerError: as `await_answer`.
-        """
-        self._await(partial(check_ready, port, path, word), patience_s)
+        until_s = time.monotonic() + patience_s
+        pause = threading.Event()
+        while True:
+            try:
+                attempt()
+            except PeerError as error:
+                if self._process.poll() is not None:
+                    code = self._process.returncode
+                    raise PeerError(f"the server ended with {code}: {self._last_words()}") from error
+                if time.monotonic() > until_s:
+                    raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
+            else:
+                return
+            self.tree.members()  # Records the members, to find them after their parent has ended.
+            pause.wait(_LOOK_S)
 
     def __enter__(self) -> Self:
         return self
@@ -66,29 +70,6 @@ class Server(AbstractContextManager["Server"]):
         self.tree.end(_END_S)
         self._process.wait()
 
-    def _await(self, attempt: Callable[[], None], patience_s: float) -> None:
-        until_s = time.monotonic() + patience_s
-        pause = threading.Event()
-        while True:
-            try:
-                attempt()
-            except PeerError as error:
-                if self._process.poll() is not None:
-                    raise PeerError(
-                        f"the server ended with {self._process.returncode}: {self._last_words()}"
-                    ) from error
-                if time.monotonic() > until_s:
-                    raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
-            else:
-                return
-            self.tree.members()  # Records the members, to find them after their parent has ended.
-            pause.wait(_LOOK_S)
-
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"{lines[-1].strip()} (all of it in {self._log})" if lines else "it said nothing"
-
-
-def _ask_once(connect: Callable[[], Client], job: Job) -> None:
-    with closing(connect()) as client:
-        client.ask(job)

@@ -6,50 +6,57 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
+from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
 from bench.load.worker_process import engine_flags
 from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
+from bench.peers.plan import PeerPlan
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
-from edge.config import EdgeConfig
 from edge.transports.channel import RpcReply
-from edge.transports.opening import open_transport
 from edge.transports.protocols.skylane import SkylaneAdapter
-from edge.transports.transport import Transport
 from shared import clock
-from shared.messages.frame import RequestOptions, ResultMessage, Status
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 from shared.tasks.task import task_named
 
-_CAMERA = "front"
 _ENGINE = "tensorflow"  # The engine that runs the peers' function.
 _CALL = "grpc"  # A plain call with grpcio.
 _VEHICLE = "grpc by a vehicle"  # The same endpoint with the vehicle's transport.
 
 
+class _Frames:
+    """The frames of one camera of a vehicle with a unique name."""
+
+    def __init__(self, mask_codec: str) -> None:
+        self.vehicle, self.session = f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
+        self._options = RequestOptions(mask_codec=mask_codec)
+        self._numbers = count()
+
+    def next(self, job: Job) -> FrameMessage:
+        """Returns the message for an image."""
+        frame_id = FrameId(self.vehicle, "front", self.session, next(self._numbers))
+        return replace(job.frame, id=frame_id, options=self._options, stamps=())
+
+
 class CallClient:
     """A plain gRPC client, like those of the peers."""
 
-    def __init__(self, call: BareCall, vehicle: str, session: str, want: RequestOptions) -> None:
-        self._call = call
-        self._dialect = SkylaneAdapter()
-        self._vehicle, self._session, self._want = vehicle, session, want
-        self._numbers = count()
+    def __init__(self, address: str, mask_codec: str) -> None:
+        self._call = BareCall(address, SkylaneAdapter.method)
+        self._adapter = SkylaneAdapter()
+        self._frames = _Frames(mask_codec)
 
     def ask(self, job: Job) -> Answer:
         """See `Client.ask`."""
-        frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
-        body = self._call(self._dialect.pack(message).body)
-        return answer_of(self._dialect.read(RpcReply(body, {}, clock.now_ns())), job)
+        body = self._call(self._adapter.pack(self._frames.next(job)).body)
+        return answer_of(self._adapter.read(RpcReply(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
         """See `Client.close`."""
@@ -59,16 +66,22 @@ class CallClient:
 class SkylaneClient:
     """A vehicle with one camera and one frame in flight, with any of its transports."""
 
-    def __init__(self, transport: Transport, vehicle: str, session: str, want: RequestOptions) -> None:
-        self._transport, self._want = transport, want
-        self._vehicle, self._session = vehicle, session
-        self._numbers = count()
+    def __init__(self, deployment: GatewayDeployment, transport: str, model: str, mask_codec: str) -> None:
+        """Connects to the worker.
+
+        Raises:
+            SkylaneError: it cannot connect, or no worker serves the model.
+        """
+        self._frames = _Frames(mask_codec)
+        self._transport = deployment.transport(transport, self._frames.vehicle, self._frames.session, model)
         self._unreachable = ""
+        if not self._transport.workers.wait_until_served(PATIENCE_S):
+            self.close()
+            raise PeerError(f"{transport}: no worker serves {model}")
 
     def ask(self, job: Job) -> Answer:
         """See `Client.ask`."""
-        frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
+        message = self._frames.next(job)
         self._transport.send(message, self._transport.pack(message), self._lost)
         try:
             reply = self._transport.replies.get(timeout=PATIENCE_S)
@@ -87,71 +100,29 @@ class SkylaneClient:
         self._transport.replies.put(None)
 
 
-def opened(
-    stack: ExitStack,
-    models: Path,
-    model: str,
-    mask_codec: str,
-    ways: Sequence[str] | None = None,
-    *,
-    is_cold: bool = False,
+def open_worker(
+    stack: ExitStack, plan: PeerPlan, ways: Sequence[str] | None = None, *, is_cold: bool = False
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
     """Starts a worker with its broker until the stack is closed; returns its processes and clients by transport.
 
-    Args:
-        stack: Ends the worker.
-        models: The model repository.
-        model: The model to serve.
-        mask_codec: Encoding of masks, a key of MASK_CODECS.
-        ways: Names of transports; None: all.
-        is_cold: Whether the warm-up is skipped.
+    `ways`: names of transports; None: all. `is_cold`: whether the warm-up is skipped.
 
     Raises:
         SkylaneError: the worker did not become ready.
     """
-    transports = [name for name in ALL_TRANSPORTS if ways is None or any(_transport_of(way) == name for way in ways)]
+    transports = [name for name in ALL_TRANSPORTS if ways is None or any(way.split()[0] == name for way in ways)]
     flags = engine_flags(engine=_ENGINE, warm_up=0 if is_cold else None)
-    site = stack.enter_context(GatewayDeployment(models=models, model=model, transports=transports, flags=flags))
-    tree = ProcessTree([site.worker.pid, site.broker.pid])
+    deployment = GatewayDeployment(models=plan.models, model=plan.model, transports=transports, flags=flags)
+    stack.enter_context(deployment)
+    tree = ProcessTree([deployment.worker.pid, deployment.broker.pid])
     stack.callback(tree.thaw)  # Frozen processes do not react to the signal to end.
-    want = RequestOptions(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
-    if _CALL in transports:
-        connects[_CALL] = partial(_called, site, want)
     for name in transports:
-        connects[_VEHICLE if name == _CALL else name] = partial(_connected, site, name, model, want)
+        if name == _CALL:
+            connects[_CALL] = partial(CallClient, deployment.address(_CALL), plan.mask_codec)
+        vehicle = partial(SkylaneClient, deployment, name, plan.model, plan.mask_codec)
+        connects[_VEHICLE if name == _CALL else name] = vehicle
     return tree, connects
-
-
-def _transport_of(way: str) -> str:
-    return way.partition(" ")[0]
-
-
-def _called(site: GatewayDeployment, want: RequestOptions) -> Client:
-    """Returns a gRPC client with a unique name."""
-    return CallClient(BareCall(site.address(_CALL), SkylaneAdapter.method), *_names(), want)
-
-
-def _connected(site: GatewayDeployment, name: str, model: str, want: RequestOptions) -> Client:
-    """Returns a vehicle that is connected to the worker.
-
-    Raises:
-        SkylaneError: it cannot connect, or no worker serves the model.
-    """
-    vehicle, session = _names()
-    where = {"broker": site.broker.url} if name == MQTT else {"worker_addresses": (site.address(name),)}
-    config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": name, **where})
-    transport = open_transport(config, session)
-    client = SkylaneClient(transport, vehicle, session, want)
-    if not transport.workers.wait_until_served(PATIENCE_S):
-        client.close()
-        raise PeerError(f"{name}: no worker serves {model}")
-    return client
-
-
-def _names() -> tuple[str, str]:
-    """Returns unique names of a vehicle and a session."""
-    return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
 
 
 def answer_of(answer: ResultMessage, job: Job) -> Answer:

@@ -9,8 +9,7 @@ from typing import Any
 
 import grpc
 
-from bench.peers.clients.floor_call import METHOD, OPTIONS, TOOK_BYTES
-from bench.peers.rig.function import Function
+from bench.peers.rig.function import FLOOR_METHOD, GRPC_OPTIONS, TOOK_BYTES, Function
 
 _THREADS = 8
 
@@ -23,9 +22,9 @@ def main(port: str) -> None:
         mask, took_ns = function.answer(data)
         return b"".join((took_ns.to_bytes(TOOK_BYTES, "little"), mask.data))
 
-    _, service, name = METHOD.split("/")
+    _, service, name = FLOOR_METHOD.split("/")
     methods: Any = {name: grpc.unary_unary_rpc_method_handler(answer)}
-    server = grpc.server(ThreadPoolExecutor(_THREADS), options=OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(_THREADS), options=GRPC_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()

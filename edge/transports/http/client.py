@@ -6,13 +6,14 @@ it. The connections of this client apply it to the whole reply, including its he
 
 import io
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPResponse, RemoteDisconnected
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -61,8 +62,8 @@ class WorkerHttpClient:
         """
         self._headers = credentials.headers(vehicle, address)
         context = credentials.context(address)
-        self._opened: WeakValueDictionary[int, _Connection] = WeakValueDictionary()
-        settings: dict[str, Any] = {"connect_timeout_s": connect_timeout_s, "opened": self._opened}
+        self._sockets = _Sockets()
+        settings: dict[str, Any] = {"connect_timeout_s": connect_timeout_s, "sockets": self._sockets}
         self._pool: urllib3.HTTPConnectionPool
         if context is None:
             self._pool = _Pool(address.host, address.port, maxsize=max_connections, **settings)
@@ -115,9 +116,7 @@ class WorkerHttpClient:
     def close(self) -> None:
         """Closes the connections; requests in progress fail."""
         self._pool.close()
-        for reference in self._opened.valuerefs():
-            if (connection := reference()) is not None:
-                connection.abort()
+        self._sockets.shut_down()
 
 
 def describe_error(error: Exception) -> str:
@@ -177,18 +176,42 @@ class _Response(HTTPResponse):
             self.fp = io.BufferedReader(_DeadlineReader(sock, timeout_s))
 
 
+class _Sockets:
+    """The sockets of a client, which a thread can shut down while others use them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connected: WeakSet[socket.socket] = WeakSet()
+        self._is_closed = False
+
+    def add(self, connected: socket.socket) -> None:
+        """Adds a new socket; shuts it down at once if `shut_down` was called while it connected."""
+        with self._lock:
+            self._connected.add(connected)
+        if self._is_closed:
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """Makes the requests in progress fail."""
+        self._is_closed = True
+        with self._lock:
+            for connected in self._connected:
+                with suppress(OSError):  # It is closed already.
+                    socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
 class _Connection(HTTPConnection):
-    """A connection that has a shorter timeout while it connects, and that `abort` can end from another thread.
+    """A connection with a shorter timeout while it connects.
 
     urllib3 has one timeout for connecting and sending, but sending a frame may take long.
     """
 
     response_class = _Response
 
-    def __init__(self, *args: Any, connect_timeout_s: float, opened: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connect_timeout_s: float, sockets: _Sockets, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connect_timeout_s = connect_timeout_s
-        opened[id(self)] = self
+        self._sockets = sockets
 
     def connect(self) -> None:
         send_timeout_s = self.timeout
@@ -198,11 +221,7 @@ class _Connection(HTTPConnection):
         finally:
             self.timeout = send_timeout_s
         self.sock.settimeout(send_timeout_s)
-
-    def abort(self) -> None:
-        if (connected := self.sock) is not None:
-            with suppress(OSError):  # It is closed already.
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        self._sockets.add(self.sock)
 
 
 class _SecureConnection(_Connection, HTTPSConnection):

@@ -5,7 +5,7 @@ import pytest
 
 from bench.baselines import asynchronous
 from bench.baselines.asynchronous import Stopwatch
-from bench.baselines.mqtt.palette import Palette, encode_mask
+from bench.baselines.mqtt.images import Palette, encode_mask
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
@@ -21,7 +21,7 @@ def test_queued_and_synchronous_execution_compute_the_same_mask(models: Path, mo
         masks.append((mask.copy(), tf.config.experimental.get_synchronous_execution()))
         return encode_mask(mask, palette)
 
-    watch = Stopwatch(models, "tiny")
+    watch = Stopwatch(str(models), "tiny")
     monkeypatch.setattr(asynchronous, "encode_mask", keep)
     for queued in (False, True):
         times = watch.time({"queued": queued})

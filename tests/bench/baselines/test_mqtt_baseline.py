@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
@@ -7,14 +6,12 @@ import numpy as np
 import pytest
 
 from bench.baselines.catalogue import MqttBaseline
-from bench.baselines.child import image_file
 from bench.baselines.mqtt import plain_client
 from bench.baselines.mqtt.cloud_node import CallbackNode
-from bench.baselines.mqtt.images import fit
-from bench.baselines.mqtt.palette import compare_mask
+from bench.baselines.mqtt.images import compare_mask, fit
 from bench.baselines.mqtt.vehicle import Publisher
-from bench.harness.comparison import BenchError
-from bench.harness.environment import free_port
+from bench.harness.child import BenchError
+from bench.harness.environment import BenchRun, free_port
 from bench.load.playback import PlaybackSettings
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
@@ -34,16 +31,16 @@ def test_a_frame_is_returned_as_a_coloured_mask(port: int, models: Path, bag: Pa
     """The baseline must do all the work that is timed: decode, crop, infer, colour and return."""
     node = CallbackNode(models, "tiny")
     client = plain_client.connect(port, plain_client.FRAMES, node.on_image)
-    vehicle = Publisher(port, bag, 2)
+    vehicle = Publisher(port, str(bag), 2)
     with ModelLoader(Repository(models)).open("tiny") as model:
         for frame in (0, 1):
             times = vehicle.send({"frame": frame, "keep": str(tmp_path)})
             cloud = node.last_times({})
-            sent = cv2.imread(str(image_file(tmp_path, "sent", frame)), cv2.IMREAD_COLOR_RGB)
+            sent = cv2.imread(str(tmp_path / f"sent-{frame}.jpg"), cv2.IMREAD_COLOR_RGB)
             assert sent is not None
             assert sent.shape == (160, 256, 3)  # The whole frame.
             mask = model.predict(fit(np.asarray(sent, np.uint8), 64, 96)[None])[0]
-            returned = image_file(tmp_path, "returned", frame).read_bytes()
+            returned = (tmp_path / f"returned-{frame}.jpg").read_bytes()
             share = compare_mask(returned, mask, model.card.labels)
             assert share.nearest > 0.5  # JPEG keeps this much of noise in twelve colours; another mask, a twelfth.
             assert share.exact < 1.0
@@ -59,7 +56,7 @@ def test_a_frame_is_returned_as_a_coloured_mask(port: int, models: Path, bag: Pa
 @pytest.mark.mosquitto
 def test_a_frame_without_a_reply_raises(port: int, bag: Path) -> None:
     """The error must name the frame and the timeout."""
-    vehicle = Publisher(port, bag, 1, reply_timeout_s=0.2)
+    vehicle = Publisher(port, str(bag), 1, reply_timeout_s=0.2)
     with pytest.raises(BenchError, match=r"no image was returned for frame 0 within 0\.2 s"):
         vehicle.send({"frame": 0})
     vehicle.close()
@@ -69,8 +66,8 @@ def test_a_frame_without_a_reply_raises(port: int, bag: Path) -> None:
 def test_a_baseline_that_cannot_start_reports_the_reason(models: Path, tmp_path: Path) -> None:
     """A benchmark must not wait for a process that has ended."""
     settings = PlaybackSettings(bag=tmp_path / "none", models=models, model="absent")
-    with ExitStack() as stack, pytest.raises(BenchError, match=r"cloud_node: .*absent"):
-        MqttBaseline(stack, settings, tmp_path)
+    with BenchRun() as run, pytest.raises(BenchError, match=r"cloud_node .*absent"):
+        MqttBaseline(run, settings)
 
 
 def test_a_closed_port_raises_at_once() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from bench.engines.tensorflow_comparison import TensorFlowPlan, VariantProcess, groups
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
-from bench.harness.comparison import BenchError
+from bench.harness.child import BenchError
 from cloud.models.warmup_images import warmup_images
 
 
@@ -14,19 +14,18 @@ def test_a_variant_that_takes_too_long_is_stopped_with_a_reason(tmp_path: Path) 
     plan = TensorFlowPlan(Path("models"), limit_s=0.01)
     images = tmp_path / "images.npy"
     np.save(images, warmup_images(608, 968, 1))
-    with VariantProcess("Session.run", plan, images, tmp_path) as process:
-        with pytest.raises(BenchError, match=r"Session\.run: stopped: .* not enough to warm up \(no image was"):
-            process.wait()
-        process.end()
+    message = r"Session\.run: stopped: .* not enough to warm up \(no image was"
+    with VariantProcess("Session.run", plan, images, tmp_path) as process, pytest.raises(BenchError, match=message):
+        process.warm_up()
 
 
 def test_a_variant_that_fails_reports_its_last_error(tmp_path: Path) -> None:
     """The failure of a variant is a result and does not end the benchmark."""
     with (
         VariantProcess("Session.run", TensorFlowPlan(Path("models")), tmp_path / "missing.npy", tmp_path) as process,
-        pytest.raises(BenchError, match=r"Session\.run: .*missing\.npy"),
+        pytest.raises(BenchError, match=r"Session\.run .*missing\.npy"),
     ):
-        process.wait()
+        process.warm_up()
 
 
 @pytest.mark.parametrize("name", ["tf.function", "arg max by TopK", "means by AvgPool"])

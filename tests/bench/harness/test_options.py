@@ -20,7 +20,6 @@ _gateway = options.bench_command(
     _Plan,
     lambda plan, _: {"used": f"{' '.join(plan.transports)}, {plan.frames} frames"},
     lambda result: [result["used"]],
-    "Run clients.",
 )
 
 

@@ -1,3 +1,4 @@
+import json
 import os
 import queue
 import random
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.link.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
+from bench.harness.child import BenchError
+from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
 from shared.broker.broker import Broker
 from shared.config import ConfigError, validate
 from shared.encoding.compression import Buffer
@@ -267,7 +269,7 @@ def test_the_number_of_connections_is_limited(linked: Start, near: Connect) -> N
 def test_a_port_in_use_is_reported(linked: Start) -> None:
     """`skylane bench link` may run next to brokers and other links."""
     taken = linked(LinkSpec())
-    with pytest.raises(LinkError, match=rf"cannot listen on 127.0.0.1:{taken.port} .*: choose another port"):
+    with pytest.raises(BenchError, match=rf"cannot listen on 127.0.0.1:{taken.port} .*: choose another port"):
         Link(LinkSpec(), "127.0.0.1", 1, taken.port)
 
 
@@ -279,16 +281,15 @@ def test_a_link_ends_with_its_block_and_keeps_its_counts(target: Target) -> None
     with pytest.raises(ProcessLookupError):
         os.kill(link.pid, 0)
     assert link.bytes_up == 4
-    with pytest.raises(LinkError, match="has ended"):
+    with pytest.raises(BenchError, match="has ended"):
         link.set(LinkSpec())
 
 
 def test_the_proxy_ends_with_its_parent() -> None:
     """The death of the parent closes the standard input of the proxy."""
-    arguments = [LinkSpec().model_dump_json(), "127.0.0.1", "1", "127.0.0.1", "0"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.link.proxy", *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    ) as process:
+    settings = {"spec": {}, "to": ("127.0.0.1", 1), "listen": ("127.0.0.1", 0)}
+    command = [sys.executable, "-m", "bench.link.proxy", json.dumps(settings)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(WAIT_S) == 0
@@ -336,7 +337,7 @@ def test_a_stopped_link_times_out_and_recovers(target: Target) -> None:
         os.kill(link.pid, signal.SIGSTOP)
         try:
             assert link.counts().connections == 0
-            with pytest.raises(LinkError, match=r"did not reply within 0.2 s: is it stopped\?"):
+            with pytest.raises(BenchError, match=r"did not reply within 0.2 s: is it stopped\?"):
                 link.set(LinkSpec(delay_ms=1))
         finally:
             os.kill(link.pid, signal.SIGCONT)

@@ -3,13 +3,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench.harness.environment import BenchRun
 from bench.performance.tls import SIZES, TlsPlan, measure, tls
 
 
 @pytest.mark.mosquitto
 def test_both_brokers_carry_every_frame(tmp_path: Path) -> None:
     """One broker uses TLS, the other does not, and every message is answered."""
-    result = measure(TlsPlan(models=tmp_path, rounds=1, frames=0, messages=8), lambda _: None)
+    with BenchRun() as run:
+        result = measure(TlsPlan(models=tmp_path, rounds=1, frames=0, messages=8), run)
     assert result["cipher"].startswith("TLSv1.3 TLS_")
     assert result["journey"] is None
     assert result["bus"].keys() == SIZES.keys()

@@ -10,7 +10,7 @@ from bench.faults import chaos as chaos_module
 from bench.faults.chaos import Chaos
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from bench.harness.process_log import ProcessHistory
-from bench.resilience.soak import GROWTH_LIMITS, SoakPlan, SoakResult, measure_growth
+from bench.resilience.soak import GROWTH_LIMITS, SoakPlan, measure_growth, summarise
 
 HALF_HOUR_S = 1800.0
 
@@ -30,9 +30,9 @@ def test_a_leak_fails_a_soak() -> None:
     assert "vehicle" in leaking.failures[0]
     assert "rss_bytes" in leaking.failures[0]
     assert not flat.failures
-    result = SoakResult(SoakPlan(HALF_HOUR_S, 1), FrameAccounts(masks_checked=1), (), (flat, leaking), ())
-    assert result.failures == leaking.failures
-    assert result.record()["verdict"] == "FAILS"
+    result = summarise(SoakPlan(), FrameAccounts(masks_checked=1), (flat, leaking), ())
+    assert result["failures"] == leaking.failures
+    assert result["verdict"] == "FAILS"
 
 
 def test_the_growth_of_a_short_lived_process_is_not_judged() -> None:
@@ -66,7 +66,7 @@ def test_a_soak_fails_if_a_process_ended_or_no_mask_was_checked(
 ) -> None:
     """A vehicle that ended and was restarted may have lost no frame; without masks, no label was checked."""
     accounts = FrameAccounts(masks_checked=masks_checked)
-    assert SoakResult(SoakPlan(HALF_HOUR_S, 1), accounts, (), (), broken).failures == failures
+    assert summarise(SoakPlan(), accounts, (), broken)["failures"] == failures
 
 
 @dataclass

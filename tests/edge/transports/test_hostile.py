@@ -134,6 +134,25 @@ def test_an_endless_reply_times_out(reply: Http) -> None:
             assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
 
 
+def test_a_closed_channel_does_not_wait_for_a_server_that_hangs() -> None:
+    """The vehicle could not end: the call would last as long as its timeout."""
+    outcomes: queue.SimpleQueue[CallOutcome] = queue.SimpleQueue()
+    asked, ended = threading.Event(), threading.Event()
+
+    def hang(_: bytes) -> Http:
+        asked.set()
+        ended.wait(WAIT_S)
+        return Http((b"",), hangs_up=True)
+
+    with http_server(hang) as address:
+        channel = HttpChannel(Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car")
+        channel.call(EncodedRequest(b""), Deadline.NEVER, 3600.0, outcomes.put)
+        assert asked.wait(WAIT_S)
+        channel.close()
+        ended.set()
+    assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=True)
+
+
 def test_sending_a_frame_may_take_longer_than_the_connect_timeout() -> None:
     """A raw frame takes 15 seconds at 1 Mbit/s; a server that accepts none of it is given up in the end."""
     frame_bytes = bytes(1 << 24)  # More than the kernel's buffers hold.

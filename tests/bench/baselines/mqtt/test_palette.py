@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from bench.baselines.mqtt.palette import compare_mask, encode_mask, palette_of
+from bench.baselines.mqtt.images import compare_mask, encode_mask, palette_of
 from shared.imaging.labels import Labels
 
 LABELS = Labels(("road", "car", "sky"), ((128, 64, 128), (0, 0, 142), (70, 130, 180)))

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.baselines.mqtt.images import read
-from bench.baselines.serving.clients import CLIENTS, GrpcClient, Timer, conversion_ms, served_ms
+from bench.baselines.mqtt.images import Timer, read
+from bench.baselines.serving.clients import CLIENTS, GrpcClient, conversion_ms, served_ms
 from bench.baselines.serving.vehicle import ServingVehicle
-from bench.harness.comparison import BenchError
+from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise

@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.baselines.serving.clients import SCORES, GrpcClient, Timer
-from bench.baselines.serving.plain_serving_model import export_scores_model
-from bench.harness.comparison import BenchError
+from bench.baselines.catalogue import export_scores_model
+from bench.baselines.mqtt.images import Timer
+from bench.baselines.serving.clients import SCORES, GrpcClient
+from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 from tests.support import tiny_models

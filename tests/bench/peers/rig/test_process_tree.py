@@ -59,7 +59,7 @@ def test_all_processes_of_a_server_are_ended(family: tuple[subprocess.Popen[str]
     tree = ProcessTree([parent.pid])
     tree.freeze()
     tree.end(_TIMEOUT_S)
-    assert parent.wait(_TIMEOUT_S) != 0
+    parent.wait(_TIMEOUT_S)
     assert _has_ended(child)
 
 

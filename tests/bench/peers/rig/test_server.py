@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from bench.harness.environment import free_port
-from bench.peers.clients.client import HttpClient, PeerError, check_ready
+from bench.peers.clients.client import HttpClient, PeerError, ask_once, check_ready
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job
 
@@ -49,7 +49,7 @@ def test_a_server_is_ready_after_its_first_answer_and_ended_after_the_block(tmp_
     port = free_port()
     connect = partial(HttpClient, port, "/predict")
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_answer(connect, job, TIMEOUT_S)
+        server.wait(partial(ask_once, connect, job), TIMEOUT_S)
         client = connect()
         answer = client.ask(job)
         client.close()
@@ -64,7 +64,7 @@ def test_the_readiness_of_a_cold_server_is_checked_without_an_inference(tmp_path
     """A cold start measures the first inference, so the check must not make one."""
     port = free_port()
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_ready(port, "/health", "READY", TIMEOUT_S)
+        server.wait(partial(check_ready, port, "/health", "READY"), TIMEOUT_S)
         check_ready(port, "/health", "READY")
         with pytest.raises(PeerError, match="/health answers HTTP 200: READY"):
             check_ready(port, "/health", "GONE")
@@ -74,7 +74,7 @@ def test_the_error_of_a_server_is_reported(tmp_path: Path, job: Job) -> None:
     """Otherwise the HTML error page for a wrong path would be read as a mask."""
     port = free_port()
     with _server(tmp_path, _SERVER, str(port)) as server:
-        server.await_answer(partial(HttpClient, port, "/predict"), job, TIMEOUT_S)
+        server.wait(partial(ask_once, partial(HttpClient, port, "/predict"), job), TIMEOUT_S)
         client = HttpClient(port, "/elsewhere")
         with pytest.raises(PeerError, match=r"(?s)HTTP 404: .*Error response"):
             client.ask(job)
@@ -86,7 +86,7 @@ def test_the_last_line_of_a_server_that_ended_is_quoted(tmp_path: Path, job: Job
     command = "print('loading'); raise SystemExit('no such model')"
     message = r"the server ended with 1: no such model \(all of it in .*server.log\)"
     with _server(tmp_path, command) as server, pytest.raises(PeerError, match=message):
-        server.await_answer(partial(HttpClient, free_port(), "/predict"), job, TIMEOUT_S)
+        server.wait(partial(ask_once, partial(HttpClient, free_port(), "/predict"), job), TIMEOUT_S)
 
 
 def test_waiting_for_a_server_ends_after_the_timeout(tmp_path: Path, job: Job) -> None:
@@ -95,7 +95,7 @@ def test_waiting_for_a_server_ends_after_the_timeout(tmp_path: Path, job: Job) -
         _server(tmp_path, "import signal; signal.pause()") as server,
         pytest.raises(PeerError, match=r"no answer within 0 s: no answer over HTTP: .*refused"),
     ):
-        server.await_answer(partial(HttpClient, free_port(), "/predict"), job, 0.0)
+        server.wait(partial(ask_once, partial(HttpClient, free_port(), "/predict"), job), 0.0)
 
 
 def test_a_missing_program_is_reported(tmp_path: Path) -> None:

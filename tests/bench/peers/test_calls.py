@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bench.peers.calls import is_steady, many_at_a_time, one_in_flight, warm_up
 from bench.peers.clients.client import Answer, PeerError
-from bench.peers.load_comparison.load import is_steady, many_at_a_time, one_in_flight, warm_up
 from bench.peers.rig.workload import Job
 
 TIMEOUT_S = 60.0

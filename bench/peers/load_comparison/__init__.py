@@ -1,4 +1,0 @@
-"""Measures all servers under the same closed-loop load, in alternating rounds.
-
-Start with `comparison`.
-"""
