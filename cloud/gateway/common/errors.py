@@ -24,15 +24,9 @@ class ErrorCode(Enum):
     UNIMPLEMENTED = (501, "UNIMPLEMENTED")  # A part of a protocol that the worker does not support.
     STOPPING = (503, "UNAVAILABLE")
 
-    @property
-    def http_status(self) -> int:
-        """The HTTP status."""
-        return self.value[0]
-
-    @property
-    def grpc_code(self) -> str:
-        """The name of the `grpc.StatusCode`."""
-        return self.value[1]
+    def __init__(self, http_status: int, grpc_code: str) -> None:
+        self.http_status = http_status
+        self.grpc_code = grpc_code
 
 
 _CODE_OF_STATUS = {

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
@@ -17,6 +18,11 @@ RESULTS = "result_bytes"
 ANY = -1  # A dimension of variable size.
 
 Tensor = npt.NDArray[Any] | Sequence[Buffer]  # Numbers, or byte strings.
+
+
+def byte_size(tensor: Tensor) -> int:
+    """Returns the number of bytes in a tensor."""
+    return tensor.nbytes if isinstance(tensor, np.ndarray) else sum(map(len, tensor))
 
 
 class TensorSpec(NamedTuple):

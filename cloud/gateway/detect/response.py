@@ -77,11 +77,11 @@ class DetectAnswer(BaseModel):
 
 def build_response(
     card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
-) -> DetectAnswer:
-    """Builds the response; the mask message has the geometry by which the image was fitted to the model."""
+) -> bytes:
+    """Builds the JSON; the mask message has the geometry by which the image was fitted to the model."""
     plan = message.geometry
     assert plan is not None
-    return DetectAnswer(
+    answer = DetectAnswer(
         model=card.name,
         version=card.version,
         task=card.task,
@@ -91,6 +91,7 @@ def build_response(
         annotated=None if annotated is None else base64.b64encode(annotated).decode(),
         **_task_fields(card, result, plan),
     )
+    return answer.model_dump_json(exclude_none=True).encode()
 
 
 def _task_fields(card: ModelCard, result: Result, plan: Geometry) -> dict[str, Any]:

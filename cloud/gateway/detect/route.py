@@ -1,5 +1,6 @@
 """`POST /api/detect`: runs a model on one image, for people, scripts and browsers."""
 
+import asyncio
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -89,7 +90,10 @@ async def detect(
     """Runs a model on one image."""
     card = _card(call.worker, model, version)
     upload = await run_sized(_read_body, call, size=len(call.body))
-    data = await run_sized(_image_data, call.worker, upload, size=len(upload.file) or 1 << 20)
+    data = upload.file
+    if not data:
+        limit = call.worker.image_limits.max_bytes
+        data = await asyncio.to_thread(read_image, call.worker.settings.images, upload.path, limit)
     call.slot.hold(_WORK_BYTES_PER_PIXEL * _pixel_count(data))
     image = await run_sized(_decode, call.worker, data, size=_DECODED_RATIO * len(data))
     pending = await run_sized(_start, call, card, image, size=image.nbytes)
@@ -107,7 +111,7 @@ async def detect(
     # The duration of decoding and scaling, of each stage in the worker, and in total since the body was received.
     total_ms = (clock.now_ns() - call.received_ns) / 1e6
     times_ms = {"prepared": prepared_ms, **stages_ms(reply.first), "total": total_ms}
-    response = await run_sized(_write_json, reply, result, times_ms, annotated, size=image.nbytes)
+    response = await run_sized(build_response, reply.card, result, reply.first, times_ms, annotated, size=image.nbytes)
     return await respond(call, response, _JSON, reply)
 
 
@@ -154,10 +158,6 @@ def _read_body(call: HttpCall) -> _Upload:
     if bool(upload.file) == bool(upload.path):
         raise InvalidError("send exactly one of file (an uploaded image) and path (an image of the worker)")
     return upload
-
-
-def _image_data(worker: WorkerContext, upload: _Upload) -> bytes:
-    return upload.file or read_image(worker.settings.images, upload.path, worker.image_limits.max_bytes)
 
 
 def _pixel_count(data: bytes) -> int:
@@ -235,8 +235,3 @@ def _drawing_scale(image: ImageArray, result: Result) -> float:
     """The factor by which an image is enlarged for drawing, so that text on it is legible."""
     height, width = image.shape[:2]
     return 1.0 if isinstance(result, np.ndarray) else max(1.0, min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height))
-
-
-def _write_json(reply: InferenceReply, result: Result, times_ms: dict[str, float], annotated: bytes | None) -> bytes:
-    response = build_response(reply.card, result, reply.first, times_ms, annotated)
-    return response.model_dump_json(exclude_none=True).encode()

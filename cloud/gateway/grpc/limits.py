@@ -1,5 +1,6 @@
 """Limits of concurrent gRPC calls: their number, the bytes that they hold, and the time they wait for their callers."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,17 +18,16 @@ class ActiveCall:
         self.connection: str = context.peer()  # The caller's address with its port.
         self._calls = calls
         self._context = context
-        self.waiting_since_ns: int | None = None  # None: the worker is processing the call.
-        self.max_wait_s: float | None = None  # Time allowed for the caller's next step; None: no limit.
+        self.waits_until_ns: float | None = None  # None: the worker is processing the call.
         self.held_bytes = 0
 
-    def wait_for_caller(self, max_wait_s: float | None) -> None:
+    def wait_for_caller(self, max_wait_s: float = math.inf) -> None:
         """Marks the call as waiting for its caller to send a message or to receive the response."""
-        self.waiting_since_ns, self.max_wait_s = clock.now_ns(), max_wait_s
+        self.waits_until_ns = clock.now_ns() + max_wait_s * 1e9
 
     def mark_busy(self) -> None:
         """Marks the call as being processed by the worker."""
-        self.waiting_since_ns = None
+        self.waits_until_ns = None
 
     def hold(self, size: int) -> None:
         """Counts bytes that the call holds until it ends; a negative `size` releases them.
@@ -36,11 +36,6 @@ class ActiveCall:
             ApiError: all calls together would hold too many bytes.
         """
         self._calls.hold(self, size)
-
-    def is_overdue(self, now_ns: int) -> bool:
-        """Returns True if the call has waited for its caller longer than allowed."""
-        since_ns, max_wait_s = self.waiting_since_ns, self.max_wait_s
-        return since_ns is not None and max_wait_s is not None and now_ns - since_ns > max_wait_s * 1e9
 
     def cancel(self) -> None:
         """Ends the call with the code CANCELLED."""
@@ -63,7 +58,7 @@ class ActiveCalls:
         self._counts: Counter[str] = Counter()  # Calls by connection.
         self._held_bytes = 0
 
-    def enter(self, context: grpc.ServicerContext, max_wait_s: float | None) -> ActiveCall:
+    def enter(self, context: grpc.ServicerContext, max_wait_s: float = math.inf) -> ActiveCall:
         """Admits a call, which waits for its caller's message and is removed when gRPC reports its end.
 
         Raises:
@@ -103,7 +98,7 @@ class ActiveCalls:
         """Cancels the calls that have waited for their callers longer than allowed."""
         now_ns = clock.now_ns()
         with self._lock:
-            overdue = [call for call in self._calls if call.is_overdue(now_ns)]
+            overdue = [call for call in self._calls if (call.waits_until_ns or math.inf) < now_ns]
         for call in overdue:
             call.cancel()
 
@@ -119,7 +114,7 @@ class ActiveCalls:
         waiting = [
             call
             for call in self._calls
-            if call.waiting_since_ns is not None and self._counts[call.connection] > self._counts[newcomer] + 1
+            if call.waits_until_ns is not None and self._counts[call.connection] > self._counts[newcomer] + 1
         ]
         return max(waiting, key=lambda call: self._counts[call.connection], default=None)
 

@@ -76,8 +76,7 @@ class GrpcServer:
 
     def _bind(self, settings: GatewaySettings) -> int:
         listen("grpc", settings.grpc or "").close()  # Its error message has a reason, that of grpcio has none.
-        parsed = parse_bind_address(settings.grpc or "")
-        address = f"{f'[{parsed.host}]' if ':' in parsed.host else parsed.host}:{parsed.port}"
+        address = str(parse_bind_address(settings.grpc or ""))
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 return self._server.add_insecure_port(address)
@@ -126,7 +125,7 @@ class GrpcServer:
         for response in method.respond(self._receive(method, requests, context, active)):
             active.wait_for_caller(self._worker.settings.send_timeout_s)
             yield response
-            active.wait_for_caller(None)  # The call may be evicted, but it is not overdue.
+            active.wait_for_caller()  # The call may be evicted, but it is not overdue.
 
     def _converse(
         self, method: StreamMethod, requests: Iterator[bytes], context: grpc.ServicerContext
@@ -134,7 +133,7 @@ class GrpcServer:
         """Yields the responses to a stream of requests."""
         call = GrpcCall(self._worker, self._stopping, context, received_ns=clock.now_ns())
         call.check_token()
-        active = self._streams.enter(context, None)
+        active = self._streams.enter(context)
         yield from RequestStream(call, active, method.open(call)).responses(requests)
 
     def _stream(self, context: grpc.ServicerContext, responses: Iterator[bytes]) -> Iterator[bytes]:

@@ -100,7 +100,7 @@ class RequestStream:
     def _mark_idle(self) -> None:
         """Allows the stream to be evicted while it has no pending request."""
         if not self._pending:
-            self._active.wait_for_caller(None)
+            self._active.wait_for_caller()
 
     def _begin(self, call: GrpcCall, refusals: TokenBucket) -> None:
         self._active.hold(len(call.data))

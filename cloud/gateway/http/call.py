@@ -69,31 +69,19 @@ class HttpCall:
     """A request whose body has been received."""
 
     request: Request = field(repr=False)
+    worker: WorkerContext = field(repr=False)
+    slot: CallSlot = field(repr=False)  # The part of the server's limits that the call uses.
     body: bytes = field(repr=False)  # Decompressed.
     received_ns: int
     caller: str
+    address: str  # The caller's, without its port.
     frame: FrameMessage | None  # A vehicle's frame message, without data.
     deadline: Deadline
-
-    @property
-    def worker(self) -> WorkerContext:
-        """The worker that receives the call."""
-        return worker_of(self.request)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers; names are case-insensitive."""
         return self.request.headers
-
-    @property
-    def address(self) -> str:
-        """The caller's address, without its port."""
-        return _address(self.request)
-
-    @property
-    def slot(self) -> CallSlot:
-        """The part of the server's limits that the call uses."""
-        return CallSlot.of(self.request.scope)
 
     @property
     def content_type(self) -> str:
@@ -118,15 +106,15 @@ async def read_call(request: Request) -> HttpCall:
     Raises:
         ApiError: the caller is not allowed to call, or the request is malformed, too large or too slow.
     """
-    headers = request.headers
+    worker, slot, headers = worker_of(request), CallSlot.of(request.scope), request.headers
     frame = _frame(headers.get(FRAME_HEADER))
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
-    authenticator = worker_of(request).authenticator
-    caller = authenticator.authenticate(headers.get("authorization"), claimed, _address(request))
+    address = request.client.host if request.client else "unknown"
+    caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, address)
     deadline = _deadline(headers.get(TIMEOUT_HEADER))
-    body = await _read_body(request)
-    CallSlot.of(request.scope).acquire()
-    return HttpCall(request, body, clock.now_ns(), caller, frame, deadline)
+    body = await _read_body(request, worker, slot)
+    slot.acquire()
+    return HttpCall(request, worker, slot, body, clock.now_ns(), caller, address, frame, deadline)
 
 
 Call = Annotated[HttpCall, Depends(read_call)]  # The parameter of a route that needs a token.
@@ -178,12 +166,8 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _address(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
-
-
-async def _read_body(request: Request) -> bytes:
-    settings = worker_of(request).settings
+async def _read_body(request: Request, worker: WorkerContext, slot: CallSlot) -> bytes:
+    settings = worker.settings
     limit = settings.max_message_bytes
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in _WINDOW_BITS and coding != "identity":
@@ -191,7 +175,6 @@ async def _read_body(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(int(declared), limit)
-    slot = CallSlot.of(request.scope)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -216,26 +199,21 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _decompress(coding: str, compressed: bytes, limit: int) -> bytes:
-    members: list[bytes] = []
-    remaining = limit
+    body = b""
     try:
-        while compressed:  # A gzip file may have several members.
-            if len(members) == MAX_COMPRESSED_MEMBERS:
-                raise InvalidError(
-                    f"the body consists of more than {MAX_COMPRESSED_MEMBERS} {coding} members: send one"
-                )
+        for _ in range(MAX_COMPRESSED_MEMBERS):  # A gzip file may have several members.
             decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
-            member = decompressor.decompress(compressed, remaining + 1)
-            remaining -= len(member)
-            if remaining < 0:
-                raise _too_large(limit - remaining, limit)
+            body += decompressor.decompress(compressed, limit + 1 - len(body))
+            if len(body) > limit:
+                raise _too_large(len(body), limit)
             if not decompressor.eof:
                 raise InvalidError(f"the body's {coding} data is incomplete: send all of it")
-            members.append(member)
             compressed = decompressor.unused_data
+            if not compressed:
+                return body
     except zlib.error as error:
         raise InvalidError(f"the body is not valid {coding} ({error}), as its content-encoding says") from error
-    return b"".join(members)
+    raise InvalidError(f"the body consists of more than {MAX_COMPRESSED_MEMBERS} {coding} members: send one")
 
 
 def _compress(coding: str, data: Buffer) -> bytes:

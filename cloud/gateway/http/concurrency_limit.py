@@ -27,7 +27,7 @@ class CallSlot:
         """Stores the slot in the call's ASGI scope."""
         self._limit = limit
         self._bytes = 0
-        self._calls = 0
+        self._is_active = False
         self._is_released = False
         scope.setdefault("state", {})[_STATE_KEY] = self
 
@@ -49,7 +49,7 @@ class CallSlot:
             if limit.calls >= limit.max_calls:
                 raise ApiError(ErrorCode.BUSY, f"{limit.calls} calls are active, the limit: try again later")
             if not self._is_released:
-                self._calls += 1
+                self._is_active = True
                 limit.calls += 1
 
     def hold(self, size: int) -> None:
@@ -79,6 +79,5 @@ class CallSlot:
         """Ends the call's use of the limit."""
         with self._limit.lock:
             self._limit.bytes -= self._bytes
-            self._limit.calls -= self._calls
-            self._bytes = self._calls = 0
+            self._limit.calls -= self._is_active
             self._is_released = True

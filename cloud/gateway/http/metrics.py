@@ -7,7 +7,7 @@ Metrics that Triton also has carry Triton's name and unit, so that its dashboard
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
@@ -24,32 +24,21 @@ _MODEL_LABELS = ("model", "version")
 routes = APIRouter(tags=["health"])
 
 
-class _ModelCounter(NamedTuple):
-    """A cumulative metric of a model version."""
-
-    name: str
-    text: str
-    value: Callable[[ModelStats], float]
-
-
 def _time_us(part: str) -> Callable[[ModelStats], float]:
     """Returns a function for the time that answered frames spent in a part of `cloud.serving.model_stats.SPENT`."""
     return lambda stats: stats.stage_ns(part) / 1e3
 
 
-_MODEL_COUNTERS = (
-    _ModelCounter("nv_inference_request_success", "Frames answered", lambda stats: stats.answered),
-    _ModelCounter("nv_inference_count", "Frames inferred and answered", lambda stats: stats.answered),
-    _ModelCounter("nv_inference_exec_count", "Batches of these frames", lambda stats: round(stats.executions)),
-    _ModelCounter(
-        "nv_inference_request_duration_us", "Time from receipt to reply", lambda stats: stats.stages_ns.total() / 1e3
-    ),
-    _ModelCounter("nv_inference_queue_duration_us", "Time in the queues of decoder and engine", _time_us("queue")),
-    _ModelCounter("nv_inference_compute_input_duration_us", "Decoding and scaling", _time_us("compute_input")),
-    _ModelCounter("nv_inference_compute_infer_duration_us", "Inference", _time_us("compute_infer")),
-    _ModelCounter(
-        "nv_inference_compute_output_duration_us", "Post-processing and encoding of results", _time_us("compute_output")
-    ),
+# Cumulative metrics of a model version: their name, text and value.
+_MODEL_COUNTERS: tuple[tuple[str, str, Callable[[ModelStats], float]], ...] = (
+    ("nv_inference_request_success", "Frames answered", lambda stats: stats.answered),
+    ("nv_inference_count", "Frames inferred and answered", lambda stats: stats.answered),
+    ("nv_inference_exec_count", "Batches of these frames", lambda stats: round(stats.executions)),
+    ("nv_inference_request_duration_us", "Time from receipt to reply", lambda stats: stats.stages_ns.total() / 1e3),
+    ("nv_inference_queue_duration_us", "Time in the queues of decoder and engine", _time_us("queue")),
+    ("nv_inference_compute_input_duration_us", "Decoding and scaling", _time_us("compute_input")),
+    ("nv_inference_compute_infer_duration_us", "Inference", _time_us("compute_infer")),
+    ("nv_inference_compute_output_duration_us", "Post-processing and encoding of results", _time_us("compute_output")),
 )
 
 
@@ -63,9 +52,9 @@ class _WorkerCollector(Collector):
         """See `Collector`."""
         worker, submission = self._worker, self._worker.submission
         models = worker.model_stats.models
-        for each in _MODEL_COUNTERS:
-            values = {key: each.value(stats) for key, stats in models.items()}
-            yield _family(UntypedMetricFamily, each.name, f"{each.text}, cumulative", _MODEL_LABELS, values)
+        for name, text, value_of in _MODEL_COUNTERS:
+            values = {key: value_of(stats) for key, stats in models.items()}
+            yield _family(UntypedMetricFamily, name, f"{text}, cumulative", _MODEL_LABELS, values)
         waiting = dict(submission.depths())
         # The current version of a model is first; waiting frames are attributed to it.
         pending = {(card.name, card.version): waiting.pop(card.name, 0) for card in submission.cards()}

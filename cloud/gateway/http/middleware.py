@@ -36,51 +36,37 @@ class CallMiddleware:
         """Handles one call (ASGI)."""
         assert scope["type"] == "http"
         slot = CallSlot(self._limit, scope)
-        body = _RequestBody(receive, scope)
+        headers = dict(scope["headers"])
+        is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+
+        async def receive_tracked() -> Event:
+            nonlocal is_complete
+            event = await receive()
+            is_complete = event["type"] != "http.request" or not event.get("more_body", False)
+            return event
 
         async def send_counted(event: Event) -> None:
+            """If the response is ready before the whole body, discards the body before the connection ends.
+
+            If the connection were closed with unread bytes, the kernel would discard the response as well.
+            """
             if event["type"] == "http.response.start":
                 self._count(event["status"])
+                if not is_complete:
+                    event["headers"] = [*event.get("headers", ()), (b"connection", b"close")]
+            elif event["type"] == "http.response.body" and not (is_complete or event.get("more_body", False)):
+                await send({**event, "more_body": True})
+                with anyio.move_on_after(_DRAIN_S):
+                    while not is_complete:
+                        await receive_tracked()
+                event = {"type": "http.response.body"}
             await send(event)
 
         try:
-            await self._app(scope, body.receive, body.drained_before_close(send_counted))
+            await self._app(scope, receive_tracked, send_counted)
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001  Only this call fails.
             self._on_error(error)
         finally:
             slot.release()
-
-
-class _RequestBody:
-    """Tracks whether the whole body of a request has been received."""
-
-    def __init__(self, receive: Receive, scope: Scope) -> None:
-        self._receive = receive
-        headers = dict(scope["headers"])
-        self._is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-
-    async def receive(self) -> Event:
-        event = await self._receive()
-        self._is_complete = event["type"] != "http.request" or not event.get("more_body", False)
-        return event
-
-    def drained_before_close(self, send: Send) -> Send:
-        """Wraps `send`: if the response is ready before the whole body, the body is discarded before the connection ends.
-
-        If it were closed with unread bytes, the kernel would discard the response as well.
-        """
-
-        async def send_drained(event: Event) -> None:
-            if event["type"] == "http.response.start" and not self._is_complete:
-                event["headers"] = [*event.get("headers", ()), (b"connection", b"close")]
-            elif event["type"] == "http.response.body" and not (self._is_complete or event.get("more_body", False)):
-                await send({**event, "more_body": True})
-                with anyio.move_on_after(_DRAIN_S):
-                    while not self._is_complete:
-                        await self.receive()
-                event = {"type": "http.response.body"}
-            await send(event)
-
-        return send_drained

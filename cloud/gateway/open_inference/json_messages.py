@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -47,13 +47,6 @@ class _JsonRequest(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-class ResponseBody(NamedTuple):
-    """The body of a response."""
-
-    data: bytes
-    json_length: int | None  # Bytes of JSON at the start; None: all.
-
-
 def read_request(body: bytes, header_length: str | None, model: str, version: str | None) -> InferRequest:
     """Parses the body of a request; `header_length` is the header Inference-Header-Content-Length.
 
@@ -96,8 +89,10 @@ def json_length(body: bytes, header_length: str | None) -> int:
 
 def write_response(
     request: InferRequest, version: str, outputs: tuple[OutputTensor, ...], max_bytes: int
-) -> ResponseBody:
+) -> tuple[bytes, int | None]:
     """Writes the body of a response; each output is binary or JSON, as requested.
+
+    Returns the body, and the number of bytes of JSON at its start if binary data follows.
 
     Raises:
         ApiError: the values would take more than `max_bytes`.
@@ -127,17 +122,8 @@ def write_response(
     head = {"model_name": request.model, "model_version": version} | ({"id": request.id} if request.id else {})
     text = msgspec.json.encode({**head, "outputs": entries})
     if not binary_parts:
-        return ResponseBody(text, None)
-    return ResponseBody(b"".join([text, *binary_parts]), len(text))  # The only copy of the numbers.
-
-
-def listed_bytes(request: InferRequest, outputs: tuple[OutputTensor, ...]) -> int:
-    """Returns the size of the outputs that are written as JSON."""
-    return sum(
-        output.values.nbytes if isinstance(output.values, np.ndarray) else sum(len(each) for each in output.values)
-        for output in outputs
-        if not _is_binary(request, output.name)
-    )
+        return text, None
+    return b"".join([text, *binary_parts]), len(text)  # The only copy of the numbers.
 
 
 def _is_binary(request: InferRequest, output: str) -> bool:

@@ -8,16 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from cloud.gateway.common import repository_calls
 from cloud.gateway.common.inference import start_inference
+from cloud.gateway.common.tensors import byte_size
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for, worker_of
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.open_inference import models
-from cloud.gateway.open_inference.json_messages import (
-    ResponseBody,
-    json_length,
-    listed_bytes,
-    read_request,
-    write_response,
-)
+from cloud.gateway.open_inference.json_messages import json_length, read_request, write_response
 from cloud.gateway.open_inference.models import JsonObject
 from cloud.gateway.open_inference.response import output_tensors
 from shared.messages.control import ControlReply, Verb
@@ -101,13 +96,11 @@ async def infer(call: Call, model: str, version: str | None = None) -> Response:
     reply = await wait_for(call, start_inference(call.worker.submission, request.to_call(call.origin(_FRONTEND))))
     outputs = output_tensors(request, reply)
     max_bytes = call.worker.settings.max_message_bytes
-    body: ResponseBody = await run_sized(
-        write_response, request, reply.card.version, outputs, max_bytes, size=listed_bytes(request, outputs)
-    )
-    if body.json_length is None:
-        return await respond(call, body.data, _JSON, reply)
-    response = await respond(call, body.data, _BINARY, reply)
-    response.headers[_HEADER_LENGTH] = str(body.json_length)
+    size = sum(map(byte_size, reply.outputs.values()))
+    body, length = await run_sized(write_response, request, reply.card.version, outputs, max_bytes, size=size)
+    response = await respond(call, body, _JSON if length is None else _BINARY, reply)
+    if length is not None:
+        response.headers[_HEADER_LENGTH] = str(length)
     return response
 
 

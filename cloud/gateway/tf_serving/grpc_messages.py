@@ -1,7 +1,6 @@
 """Parses TensorFlow Serving's PredictRequest, and writes its PredictResponse."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,7 +15,10 @@ from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import STRING, content, dtype_name, extend_values, from_tensor_proto
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS
 
-ENCODING_KEY = "skylane-tensors"  # Metadata with the `TensorEncoding` that the caller requests.
+ENCODING_KEY = "skylane-tensors"  # Metadata with the one of `ENCODINGS` that the caller requests.
+# Where a TensorProto has its numbers: in the list of their type, as in TensorFlow Serving's responses, or in
+# `tensor_content`, which needs no conversion.
+ENCODINGS = (TYPED, CONTENT) = ("typed", "content")
 
 _UINT8 = 4
 _SHOWN = 200  # Characters of a name in an error message.
@@ -28,13 +30,6 @@ class PredictRequest(NamedTuple):
     spec: Any  # The ModelSpec.
     inputs: Mapping[str, Tensor]
     outputs: tuple[str, ...]  # Empty: all.
-
-
-class TensorEncoding(StrEnum):
-    """The field of a TensorProto that holds the numbers."""
-
-    TYPED = "typed"  # The list of the tensor's type, as in TensorFlow Serving's responses.
-    CONTENT = "content"  # `tensor_content`, which needs no conversion.
 
 
 def read_predict(data: Buffer) -> PredictRequest:
@@ -50,27 +45,16 @@ def read_predict(data: Buffer) -> PredictRequest:
     return PredictRequest(request.model_spec, inputs, tuple(request.output_filter))
 
 
-def parse_encoding(value: str | None) -> TensorEncoding:
-    """Returns the encoding that a caller requests; by default that of TensorFlow Serving.
-
-    Raises:
-        ApiError: there is no such encoding.
-    """
-    if value is None:
-        return TensorEncoding.TYPED
-    if value not in TensorEncoding._value2member_map_:
-        raise InvalidError(f"{ENCODING_KEY} is {value[:40]!r}: send {' or '.join(TensorEncoding)}, or omit it")
-    return TensorEncoding(value)
-
-
-def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: TensorEncoding, max_bytes: int) -> bytes:
+def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: str, max_bytes: int) -> bytes:
     """Serializes a PredictResponse; `spec` is its ModelSpec, `max_bytes` limits the size of the tensors.
 
     Raises:
-        ApiError: the tensors are too large, or an output has an unsupported type.
+        ApiError: there is no such encoding, the tensors are too large, or an output has an unsupported type.
     """
-    alternative = f", or send the metadata {ENCODING_KEY}: {TensorEncoding.CONTENT}"
-    budget = SizeBudget(max_bytes, f", {encoding}", "" if encoding is TensorEncoding.CONTENT else alternative)
+    if encoding not in ENCODINGS:
+        raise InvalidError(f"{ENCODING_KEY} is {encoding[:40]!r}: send {' or '.join(ENCODINGS)}, or omit it")
+    alternative = f", or send the metadata {ENCODING_KEY}: {CONTENT}"
+    budget = SizeBudget(max_bytes, f", {encoding}", "" if encoding == CONTENT else alternative)
     response = message_class("tensorflow.serving.PredictResponse")(model_spec=spec)
     for name, tensor in outputs.items():
         proto = response.outputs[name]
@@ -100,7 +84,7 @@ def _tensor(name: str, proto: Any) -> Tensor:
     return list(array)
 
 
-def _fill(proto: Any, name: str, tensor: Tensor, encoding: TensorEncoding, budget: SizeBudget) -> int:
+def _fill(proto: Any, name: str, tensor: Tensor, encoding: str, budget: SizeBudget) -> int:
     """Writes a tensor into its TensorProto; returns the bytes charged for it, the minimum size of its values."""
     proto.dtype = tensorflow_type(name, tensor)
     shape = tensor.shape if isinstance(tensor, np.ndarray) else (len(tensor),)
@@ -113,7 +97,7 @@ def _fill(proto: Any, name: str, tensor: Tensor, encoding: TensorEncoding, budge
         budget.charge(charged)
         proto.string_val.extend(values)
         return charged
-    if encoding is TensorEncoding.CONTENT:
+    if encoding == CONTENT:
         budget.charge(tensor.nbytes)
         proto.tensor_content = bytes(content(tensor))
         return tensor.nbytes

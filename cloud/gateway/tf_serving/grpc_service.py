@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.grpc.call import GrpcCall, Method, Services, parse_message
-from cloud.gateway.tf_serving.grpc_messages import ENCODING_KEY, parse_encoding, read_predict, write_predict
+from cloud.gateway.tf_serving.grpc_messages import ENCODING_KEY, TYPED, read_predict, write_predict
 from cloud.gateway.tf_serving.models import find_version, model_spec, model_status, signature_defs
 from cloud.gateway.tf_serving.signatures import find_signature
 from shared.encoding.protobuf import message_class
@@ -22,7 +22,6 @@ def _predict(call: GrpcCall) -> bytes:
     request = read_predict(call.data)
     signature = find_signature(request.spec.signature_name, is_vehicle=call.frame is not None)
     signature.check_inputs(request.inputs)
-    encoding = parse_encoding(call.text(ENCODING_KEY))
     inference = InferenceCall(
         origin=call.origin(_FRONTEND, caller),
         model=request.spec.name,
@@ -34,6 +33,7 @@ def _predict(call: GrpcCall) -> bytes:
     )
     reply = call.wait_for(start_inference(call.worker.submission, inference))
     spec = model_spec(reply.card, signature.name)
+    encoding = call.text(ENCODING_KEY) or TYPED
     return write_predict(reply.outputs, spec, encoding, call.worker.settings.max_message_bytes)
 
 

@@ -2,10 +2,10 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -62,19 +62,15 @@ def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool, max_bytes: int
     for name, tensor in outputs.items():
         tensorflow_type(name, tensor)
     budget = SizeBudget(max_bytes, ", as JSON", ", or use gRPC")
-    if len(outputs) == 1 or not outputs:
-        value = _dump(next(iter(outputs.values()), []), budget)
+    value: Any
+    if len(outputs) < 2:  # noqa: PLR2004
+        value = _to_json(next(iter(outputs.values()), []), budget)
     elif is_row:
         rows = zip(*outputs.values(), strict=True)
-        value = b"[" + b",".join(_dump_object(dict(zip(outputs, row, strict=True)), budget) for row in rows) + b"]"
+        value = [{name: _to_json(each, budget) for name, each in zip(outputs, row, strict=True)} for row in rows]
     else:
-        value = _dump_object(outputs, budget)
-    return (b'{"predictions":' if is_row else b'{"outputs":') + value + b"}"
-
-
-def listed_bytes(outputs: Mapping[str, Tensor]) -> int:
-    """Returns the size of the outputs in bytes."""
-    return sum(each.nbytes if isinstance(each, np.ndarray) else sum(map(len, each)) for each in outputs.values())
+        value = {name: _to_json(tensor, budget) for name, tensor in outputs.items()}
+    return msgspec.json.encode({"predictions" if is_row else "outputs": value})
 
 
 def _columns(rows: Any, default_name: str) -> dict[str, Any]:
@@ -126,22 +122,17 @@ def _stack(name: str, rows: Any) -> npt.NDArray[Any]:
     return np.array(rows, np.int64)
 
 
-def _dump_object(values: Mapping[str, Any], budget: SizeBudget) -> bytes:
-    members = (json.dumps(name).encode() + b":" + _dump(value, budget) for name, value in values.items())
-    return b"{" + b",".join(members) + b"}"
-
-
-def _dump(value: Any, budget: SizeBudget) -> bytes:
-    """Writes a tensor or one image's part of it; byte strings are in base64, as TensorFlow Serving writes `…_bytes`."""
+def _to_json(value: Any, budget: SizeBudget) -> Any:
+    """Converts a tensor or one image's part of it; byte strings are in base64, as TensorFlow Serving writes `…_bytes`."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
-    if isinstance(value, np.ndarray):
-        return _dump(value.tolist(), budget) if value.dtype == object else write_array(value, budget)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return msgspec.Raw(write_array(value, budget))
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return budget.charged(b'{"b64":"' + base64.b64encode(value) + b'"}')
-    return b"[" + b",".join(_dump(each, budget) for each in value) + b"]"
+        return {_BASE64: msgspec.Raw(budget.charged(b'"' + base64.b64encode(value) + b'"'))}
+    return [_to_json(each, budget) for each in value]
 
 
 def _describe(value: Any) -> str:

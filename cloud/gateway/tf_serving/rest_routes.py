@@ -8,8 +8,9 @@ from google.protobuf.json_format import MessageToDict
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceCall, start_inference
+from cloud.gateway.common.tensors import byte_size
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
-from cloud.gateway.tf_serving.json_messages import PredictBody, listed_bytes, read_predict, write_predict
+from cloud.gateway.tf_serving.json_messages import PredictBody, read_predict, write_predict
 from cloud.gateway.tf_serving.models import HIGHEST_VERSION, find_version, model_spec, model_status, signature_defs
 from cloud.gateway.tf_serving.signatures import SIGNATURES
 
@@ -45,7 +46,7 @@ async def _predict(call: Call, model: str, version: str | None = None, label: st
     )
     reply = await wait_for(call, start_inference(call.worker.submission, inference))
     write = partial(write_predict, is_row=body.is_row, max_bytes=call.worker.settings.max_message_bytes)
-    response = await run_sized(write, reply.outputs, size=listed_bytes(reply.outputs))
+    response = await run_sized(write, reply.outputs, size=sum(map(byte_size, reply.outputs.values())))
     return await respond(call, response, _JSON, reply)
 
 
