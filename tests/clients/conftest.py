@@ -18,6 +18,7 @@ from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.opencv import cv2
 from tests.pipeline.conftest import model, models
 from tests.pipeline.rig import Mask, direct, noise
+from tests.support.gateway import GatewayWorker, open_gateway
 
 __all__ = ["model", "models"]
 
@@ -43,6 +44,13 @@ def make_image(model: Model, tmp_path: Path) -> Callable[..., SampleImage]:
         return SampleImage(path, direct_mask(model, path))
 
     return make
+
+
+@pytest.fixture
+def gateway(model: Model) -> Iterator[GatewayWorker]:
+    """A worker that serves the tiny model over HTTP and gRPC."""
+    with open_gateway(model) as worker:
+        yield worker
 
 
 def direct_mask(model: Model, path: Path) -> Mask:

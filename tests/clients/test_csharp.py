@@ -1,15 +1,14 @@
 """The C# client, compiled with Mono, with a worker's REST endpoint."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cloud.models.model import Model
 from tests.clients.conftest import SampleImage, make, need, read_pgm, run
-from tests.support.gateway import GatewayWorker, open_gateway
+from tests.support.gateway import GatewayWorker
 
 
 @pytest.fixture(scope="session")
@@ -23,24 +22,17 @@ def program() -> Path:
     return folder / "skylane-send.exe"
 
 
-@pytest.fixture
-def worker(model: Model) -> Iterator[GatewayWorker]:
-    """A worker that serves the tiny model."""
-    with open_gateway(model) as worker:
-        yield worker
-
-
 @pytest.mark.parametrize("shape", [(64, 96, ".png"), (101, 333, ".jpg")])
 def test_the_mask_is_that_of_the_direct_call(
     program: Path,
-    worker: GatewayWorker,
+    gateway: GatewayWorker,
     make_image: Callable[..., SampleImage],
     tmp_path: Path,
     shape: tuple[int, int, str],
 ) -> None:
     """The client uses binary tensors: a mask in JSON would be ten times as large."""
     image = make_image(*shape)
-    sent = run("mono", program, f"http://{worker.http}", "tiny", image.path, tmp_path / "mask.pgm")
+    sent = run("mono", program, f"http://{gateway.http}", "tiny", image.path, tmp_path / "mask.pgm")
     assert sent.returncode == 0, sent.stderr
     assert np.array_equal(read_pgm(tmp_path / "mask.pgm"), image.mask)
     assert sent.stdout.startswith("mask of 64 x 96 by tiny 1\n")
@@ -48,18 +40,18 @@ def test_the_mask_is_that_of_the_direct_call(
 
 
 def test_errors_are_one_line(
-    program: Path, worker: GatewayWorker, make_image: Callable[..., SampleImage], tmp_path: Path
+    program: Path, gateway: GatewayWorker, make_image: Callable[..., SampleImage], tmp_path: Path
 ) -> None:
     """They have the worker's message and the HTTP status."""
     text = tmp_path / "text.jpg"
     text.write_text("not an image")
     image = make_image(4, 4)
     for address, model, path, message in (
-        (f"http://{worker.http}", "tiny", text, r"skylane-send: 4\d\d \w+: .*JPEG"),
-        (f"http://{worker.http}", "absent", image.path, "skylane-send: 404 NotFound: .*absent"),
+        (f"http://{gateway.http}", "tiny", text, r"skylane-send: 4\d\d \w+: .*JPEG"),
+        (f"http://{gateway.http}", "absent", image.path, "skylane-send: 404 NotFound: .*absent"),
         ("http://127.0.0.1:1", "tiny", image.path, "skylane-send: .*(?i:connect)"),
         ("nowhere", "tiny", image.path, "skylane-send: "),
-        (f"http://{worker.http}", "tiny", tmp_path / "absent.jpg", "absent.jpg"),
+        (f"http://{gateway.http}", "tiny", tmp_path / "absent.jpg", "absent.jpg"),
     ):
         sent = run("mono", program, address, model, path, tmp_path / "mask.pgm")
         assert sent.returncode == 1

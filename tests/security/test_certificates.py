@@ -1,22 +1,12 @@
-"""Certificates that a real Mosquitto accepts and rejects, tested with plain TLS connections."""
+"""The TLS versions that a real Mosquitto accepts, and what it answers to clients without a certificate or without TLS."""
 
-import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
-from tests.support.bad_certificates import (
-    copy_pair,
-    use_brokers_own,
-    use_expired,
-    use_self_signed,
-    use_unknown_authority,
-)
 from tests.support.mqtt_client import TIMEOUT_S
 
 pytestmark = pytest.mark.mosquitto
@@ -45,37 +35,6 @@ def connect(broker: Broker, certs: Path, name: str | None, *, version: ssl.TLSVe
     except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
         return str(error)
     return "" if answer[:1] == bytes([CONNACK]) else "connection closed"
-
-
-@pytest.fixture
-def folder(certs: Path, tmp_path: Path) -> Path:
-    """A folder with the certificates of the authority and of car-1, which a test may replace."""
-    for name in ("ca.crt", "car-1.crt", "car-1.key"):
-        shutil.copy(certs / name, tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("replace", "reason"),
-    [
-        (use_unknown_authority, "unknown ca"),
-        (use_self_signed, "unknown ca"),
-        (use_expired, "certificate expired"),
-        (use_brokers_own, "unsupported certificate"),
-    ],
-)
-def test_only_a_valid_client_certificate_of_the_authority_is_accepted(
-    secured: Broker,
-    authority: CertificateAuthority,
-    folder: Path,
-    replace: Callable[[Path, CertificateAuthority], None],
-    reason: str,
-) -> None:
-    """A certificate proves an identity only if the authority signed it, for a client, and it has not expired."""
-    assert connect(secured, folder, "car-1") == ""
-    replace(folder, authority)
-    assert reason in connect(secured, folder, "car-1")
-    assert connect(secured, folder, "car-1", version=ssl.TLSVersion.TLSv1_3) != ""
 
 
 def test_a_client_without_a_certificate_is_rejected(secured: Broker, certs: Path) -> None:
@@ -109,26 +68,3 @@ def test_plain_mqtt_is_rejected(secured: Broker, certs: Path) -> None:
             answer = b""
     assert answer[:1] != bytes([CONNACK])
     assert connect(secured, certs, "car-1") == ""
-
-
-@pytest.fixture
-def own_authority(tmp_path: Path) -> Iterator[CertificateAuthority]:
-    """A separate authority, so that the test may revoke certificates."""
-    authority = CertificateAuthority(tmp_path / "certs")
-    authority.broker(["127.0.0.1"], 1)
-    yield authority
-    shutil.rmtree(authority.folder)
-
-
-def test_a_revoked_certificate_is_rejected_after_a_restart(own_authority: CertificateAuthority, tmp_path: Path) -> None:
-    """The certificate of a stolen car would otherwise be valid for ninety days; others remain valid."""
-    for name in ("car-1", "car-2"):
-        own_authority.node(Role.VEHICLE, name, 1)
-        copy_pair(own_authority.folder, tmp_path, name)
-    shutil.copy(own_authority.certificate_file, tmp_path)
-    with Broker.start(secured=own_authority.folder) as broker:
-        assert connect(broker, tmp_path, "car-1") == ""
-    own_authority.revoke("car-1")
-    with Broker.start(secured=own_authority.folder) as broker:
-        assert "revoked" in connect(broker, tmp_path, "car-1")
-        assert connect(broker, tmp_path, "car-2") == ""

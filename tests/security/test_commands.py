@@ -104,11 +104,13 @@ def test_a_certificate_that_the_broker_rejects(
 
 
 def test_a_revoked_certificate(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
-    """The error says that the certificate was revoked, not just rejected."""
+    """A stolen car's certificate would otherwise be valid for ninety days; those of others remain valid."""
     shutil.copytree(certs, tmp_path / "certs")
     CertificateAuthority(tmp_path / "certs").revoke("car-1")
     with Broker.start(secured=tmp_path / "certs") as broker:
         assert "it was revoked" in play(broker.url, folder)
+        with Client(broker, certs, "car-2") as other:
+            assert other.may_publish("status/vehicle/car-2")
 
 
 def test_a_key_of_another_certificate(secured: Broker, certs: Path, folder: Path, play: Callable[..., str]) -> None:

@@ -1,7 +1,7 @@
 """A model that needs no library and returns the first channel of each image, and frames for it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +60,19 @@ def model(
         labels_file="none",
     )
     return Model(manifest, replace(CARD, name=name, version=version), engine or Engine(act))
+
+
+def tensor_model(engine: Engine, heads: Sequence[str], name: str = "tiny", version: str = "1") -> Model:
+    """A version of a model that returns its output tensors."""
+    manifest = Manifest(
+        task="tensors",
+        format="frozen_graph",
+        file="none",
+        sha256=CARD.sha256,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR) for head in heads},
+    )
+    return Model(manifest, replace(CARD, name=name, version=version, task="tensors", outputs=tuple(heads)), engine)
 
 
 def frame(sequence: int, model: str = "tiny", version: str | None = None) -> FrameMessage:

@@ -125,7 +125,9 @@ class ActiveCalls:
 
     def _remove(self, call: ActiveCall) -> None:
         del self._calls[call]
-        self._counts -= Counter((call.connection,))  # Drops counts of zero.
+        self._counts[call.connection] -= 1
+        if not self._counts[call.connection]:
+            del self._counts[call.connection]
         self._held_bytes -= call.held_bytes
 
 

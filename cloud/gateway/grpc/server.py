@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -153,16 +152,15 @@ class GrpcServer:
             ApiError: the token is missing or unknown, there is no message, or the calls hold too many bytes.
             grpc.RpcError: the call has ended.
         """
-        call = GrpcCall(self._worker, self._stopping, context)
         if method.needs_token:
-            call.check_token()
+            GrpcCall(self._worker, self._stopping, context).check_token()
         data = next(requests, None)
         received_ns = clock.now_ns()
         if data is None:
             raise InvalidError("the call has no message: send one")
         active.mark_busy()
         active.hold(len(data))
-        return replace(call, data=data, received_ns=received_ns)
+        return GrpcCall(self._worker, self._stopping, context, data, received_ns)
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> None:
         """Ends a call with the code of an error; always raises."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.tensors import IMAGES, RESULTS, SizeBudget, Tensor
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.http.json_writer import write_array
@@ -54,8 +54,12 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
         ApiError: the body is malformed, or a tensor does not match its shape and datatype.
     """
     end = json_length(body, header_length)
-    with converting_errors(ErrorCode.INVALID, errors=(msgspec.ValidationError,)):
+    try:
         request = msgspec.convert(read_object(body[:end]), _JsonRequest)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"the JSON is not an inference request: {error}") from error
+    except AttributeError as error:  # msgspec takes an array for a mapping.
+        raise InvalidError("the JSON has a list of numbers in place of an object: send an object") from error
     inputs: list[InputTensor] = []
     binary = memoryview(body)[end:]
     for each in request.inputs:

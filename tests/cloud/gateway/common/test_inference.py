@@ -23,8 +23,6 @@ from cloud.gateway.common.inference import (
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
-from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
-from cloud.models.model import Model
 from cloud.serving.batching import Batcher
 from cloud.serving.request import Request
 from shared import clock
@@ -33,7 +31,7 @@ from shared.imaging.frames import Layout
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
-from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
+from tests.support.tiny_model import HEIGHT, WIDTH, Engine, frame, model, tensor_model
 
 GRPC = GatewaySettings(grpc="127.0.0.1:0")
 
@@ -218,27 +216,14 @@ class SingleImageEngine(Engine):
         return {self._head: super().infer(batch)["mask"]}
 
 
-def tensor_model(version: str, engine: Engine, head: str) -> Model:
-    """A version of a model with one output tensor."""
-    manifest = Manifest(
-        task="tensors",
-        format="frozen_graph",
-        file="none",
-        sha256=CARD.sha256,
-        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
-        outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR)},
-    )
-    return Model(manifest, replace(CARD, version=version, task="tensors", outputs=(head,)), engine)
-
-
 @pytest.mark.parametrize("has_same_outputs", [True, False])
 def test_a_reply_names_the_version_that_answered(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, *, has_same_outputs: bool
 ) -> None:
     """Versions are swapped under load: a reply must not be attributed to the wrong version, nor mix two."""
     head = "one" if has_same_outputs else "other"
-    older = tensor_model("1", SingleImageEngine("one", gate), "one")
-    newer = tensor_model("2", SingleImageEngine(head), head)
+    older = tensor_model(SingleImageEngine("one", gate), ["one"])
+    newer = tensor_model(SingleImageEngine(head), [head], version="2")
     decoded, put = threading.Semaphore(0), Batcher.put
 
     def put_and_count(batcher: Batcher, request: Request) -> None:

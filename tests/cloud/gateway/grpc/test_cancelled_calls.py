@@ -4,40 +4,32 @@ import threading
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
+from shared.encoding.tensorflow_tensors import to_tensor_proto
 from shared.messages.frame import pack_frame
 from tests.support.gateway import WAIT_S, Gate, open_gateway, watch_submissions
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
-_PIXELS = bytes(HEIGHT * WIDTH * 3)
 _SHAPE = (1, HEIGHT, WIDTH, 3)
-
-
-def _tensorflow_serving() -> bytes:
-    request = message_class("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "tiny"
-    tensor = request.inputs["input"]
-    tensor.dtype, tensor.tensor_content = 4, _PIXELS  # DT_UINT8.
-    for size in _SHAPE:
-        tensor.tensor_shape.dim.add(size=size)
-    return bytes(request.SerializeToString())
-
-
-def _open_inference() -> bytes:
-    request = message_class("inference.ModelInferRequest")(model_name="tiny", raw_input_contents=[_PIXELS])
-    request.inputs.add(name="input", datatype="UINT8", shape=_SHAPE)
-    return bytes(request.SerializeToString())
+_PREDICT = message_class("tensorflow.serving.PredictRequest")(model_spec={"name": "tiny"})
+_PREDICT.inputs["input"].CopyFrom(to_tensor_proto(np.zeros(_SHAPE, np.uint8)))
+_INFER = message_class("inference.ModelInferRequest")(
+    model_name="tiny",
+    inputs=[{"name": "input", "datatype": "UINT8", "shape": _SHAPE}],
+    raw_input_contents=[bytes(HEIGHT * WIDTH * 3)],
+)
 
 
 @pytest.mark.parametrize(
     ("method", "request_bytes"),
     [
-        ("tensorflow.serving.PredictionService/Predict", _tensorflow_serving()),
-        ("inference.GRPCInferenceService/ModelInfer", _open_inference()),
+        ("tensorflow.serving.PredictionService/Predict", _PREDICT.SerializeToString()),
+        ("inference.GRPCInferenceService/ModelInfer", _INFER.SerializeToString()),
         ("skylane.v1.Worker/Answer", pack(pack_frame(frame(1)))),
     ],
 )

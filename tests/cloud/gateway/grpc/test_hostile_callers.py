@@ -160,12 +160,6 @@ def test_the_token_is_checked_before_the_message_arrives(never: Messages, tmp_pa
         assert is_served(worker)
 
 
-def test_a_limit_of_one_call_works() -> None:
-    """The smallest limit still allows a call."""
-    with open_gateway(model(), gateway=grpc_only(max_calls=1)) as worker:
-        assert is_served(worker)
-
-
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_a_message_that_is_too_large_fails_alone(compression: grpc.Compression) -> None:
     """Also if it is compressed; other calls of the same connection are not affected."""
@@ -178,19 +172,6 @@ def test_a_message_that_is_too_large_fails_alone(compression: grpc.Compression) 
         assert code_of(large) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call(pack(pack_frame(frame(1))), timeout=WAIT_S)
         assert not listening.done()
-
-
-def test_an_expired_large_call_fails_alone() -> None:
-    """Its connection and the other calls continue."""
-    gate = Gate()
-    gate.close()
-    with open_gateway(model(gate), gateway=grpc_only()) as worker, connected(worker) as channel:
-        call: Any = channel.unary_unary(ANSWER)
-        large = call.future(bytes(32 * MIB), timeout=0.001)
-        other = call.future(pack(pack_frame(frame(1))))
-        assert code_of(large) is grpc.StatusCode.DEADLINE_EXCEEDED
-        gate.open()
-        assert other.result(WAIT_S)
 
 
 def test_the_bytes_of_all_calls_are_limited() -> None:
@@ -223,6 +204,7 @@ def test_a_flood_of_failing_requests_ends_its_stream() -> None:
     """Successful requests are limited by the inference; failing ones would cost their caller nothing."""
     with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
         infer: Any = channel.stream_stream(INFER)
+        assert len(list(infer(iter([b""] * MAX_FAILURES), timeout=WAIT_S))) == MAX_FAILURES  # A few are answered.
         responses = infer(iter([b""] * 10_000))
         with pytest.raises(grpc.RpcError) as raised:
             list(responses)
@@ -230,40 +212,10 @@ def test_a_flood_of_failing_requests_ends_its_stream() -> None:
         assert is_served(worker)
 
 
-def test_a_few_failing_requests_do_not_end_a_stream() -> None:
-    """Each receives its own error."""
-    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
-        infer: Any = channel.stream_stream(INFER)
-        assert len(list(infer(iter([b""] * MAX_FAILURES), timeout=WAIT_S))) == MAX_FAILURES
-
-
-def test_an_unknown_method_is_unimplemented() -> None:
-    """A client of another service receives the standard error."""
-    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
-        call: Any = channel.unary_unary("/skylane.v1.Worker/Fly")
-        assert code_of(call.future(b"")) is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_idle_connections_have_no_threads() -> None:
-    """A thousand connections must not need a thousand stacks."""
-    with open_gateway(model(), gateway=grpc_only()) as worker:
-        assert is_served(worker)
-        before = threading.active_count()
-        idle = [raw_connection(worker) for _ in range(200)]
-        for each in idle:
-            each.sendall(_preface())
-        assert is_served(worker)
-        assert threading.active_count() <= before + 2
-        for each in idle:
-            each.close()
-
-
 @pytest.mark.parametrize(
     "attack",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01",
-        bytes(1000),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100),
     ],
 )

@@ -48,13 +48,3 @@ def test_status_has_the_model_cards(worker: GatewayWorker) -> None:
         stream.cancel()
     assert status.state is NodeState.ONLINE
     assert [card.name for card in status.cards] == ["tiny"]
-
-
-@pytest.mark.parametrize("request_bytes", [b"\xff\xff", b"\x0a\x05abc", pack(b"no message pack"), b""])
-def test_a_malformed_message_is_an_invalid_argument(worker: GatewayWorker, request_bytes: bytes) -> None:
-    """A broken client receives an error, and other calls are not affected."""
-    with grpc.insecure_channel(worker.grpc) as channel:
-        infer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
-        with pytest.raises(grpc.RpcError) as raised:
-            infer(request_bytes, timeout=WAIT_S)
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,8 +1,5 @@
 """The page at /docs, in a real browser."""
 
-from pathlib import Path
-
-import urllib3
 from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
@@ -28,13 +25,3 @@ def test_the_page_shows_the_routes_and_contacts_no_other_server(browser: Browser
     assert "/v1/models/{model}" in shown
     assert {url.split("/")[2] for url in urls if not url.startswith("data:")} == {worker.http}
     assert not errors
-
-
-def test_with_tokens_the_page_has_a_token_field(tmp_path: Path) -> None:
-    """Otherwise no call could be made from it."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"* {'t' * 32}\n", encoding="utf-8")
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as worker:
-        document = urllib3.request("GET", f"http://{worker.http}/openapi.json").json()
-    assert document["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
-    assert document["paths"]["/api/detect"]["post"]["security"] == [{"HTTPBearer": []}]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -156,24 +155,3 @@ def test_a_response_has_all_outputs_in_little_endian_order(identity: str, arrays
     assert list(response.raw_output_contents) == [
         each.astype(each.dtype.newbyteorder("<")).tobytes() for each in values
     ]
-
-
-def test_all_calls_except_health_checks_need_a_token(tmp_path: Path) -> None:
-    """Health checks reveal nothing about the models."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("car a-token-of-the-car\n")
-    settings = GatewaySettings(grpc="127.0.0.1:0", tokens=tokens)
-    with open_gateway(model(), gateway=settings) as worker, grpc.insecure_channel(worker.grpc) as channel:
-
-        def call(method: str, **keywords: Any) -> Any:
-            method_call: Any = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
-            return method_call(b"", timeout=WAIT_S, **keywords)
-
-        assert service.ServerLiveResponse.FromString(call("ServerLive")).live
-        for method in ("ServerMetadata", "RepositoryIndex", "ModelStatistics", "ModelInfer"):
-            with pytest.raises(grpc.RpcError) as raised:
-                call(method)
-            assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        metadata = (("authorization", "Bearer a-token-of-the-car"),)
-        index = service.RepositoryIndexResponse.FromString(call("RepositoryIndex", metadata=metadata))
-    assert [each.name for each in index.models] == ["tiny"]

@@ -1,11 +1,9 @@
 """Inference streams of the Open Inference Protocol, with Triton's client."""
 
-import asyncio
 import queue
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -101,21 +99,6 @@ def _blocked_worker(gate: Gate) -> Iterator[GatewayWorker]:
         gate.open()
 
 
-def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
-    """Triton's client works unchanged with a real model, and every bit is equal."""
-    workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    images = np.random.default_rng(5).integers(0, 256, (4, 8, 12, 3), np.uint8)
-    with workshop.open("net", Placement(device="cpu")) as net:
-        direct = net.predict(images)
-        with open_gateway(net, gateway=GRPC) as worker, Stream(worker) as stream:
-            for number in range(len(images)):
-                stream.send(images[number : number + 1], "net", request_id=str(number))
-            masks = {each.get_response().id: each.as_numpy("mask") for each in stream.stop()}
-    assert masks.keys() == {"0", "1", "2", "3"}
-    for number, mask in enumerate(direct):
-        np.testing.assert_array_equal(masks[str(number)][0], mask)
-
-
 def test_requests_beyond_the_limit_wait_and_are_answered(worker: GatewayWorker) -> None:
     """A client need not limit its requests: further ones wait in the network."""
     count = 5 * MAX_PENDING
@@ -127,23 +110,6 @@ def test_requests_beyond_the_limit_wait_and_are_answered(worker: GatewayWorker) 
     for each in responses:
         number = int(each.get_response().id)
         np.testing.assert_array_equal(each.as_numpy("mask"), one_colour(number, 1 + number % 3)[..., 0])
-
-
-def test_the_asyncio_client_works(worker: GatewayWorker) -> None:
-    """It is a different implementation, which sends from an asynchronous iterator."""
-    aio: Any = import_module("tritonclient.grpc.aio")
-
-    async def requests() -> AsyncIterator[dict[str, Any]]:
-        for number in range(3):
-            yield {"model_name": "tiny", "inputs": [_input(one_colour(number))], "request_id": str(number)}
-
-    async def responses() -> dict[str, int]:
-        async with aio.InferenceServerClient(worker.grpc) as client:
-            received = [each async for each in client.stream_infer(requests())]
-        assert [error for _, error in received] == [None] * 3
-        return {result.get_response().id: result.as_numpy("mask").max() for result, _ in received}
-
-    assert asyncio.run(responses()) == {"0": 0, "1": 1, "2": 2}
 
 
 def test_a_response_has_its_stage_durations_and_is_marked_as_final(worker: GatewayWorker) -> None:
@@ -253,18 +219,6 @@ def test_a_stopping_worker_ends_its_streams() -> None:
         stream.next()
         worker.node.stop()
         assert "the worker is stopping" in stream.next_error()
-
-
-def test_a_stream_needs_a_token(tmp_path: Path) -> None:
-    """Streams are authenticated as all other calls."""
-    (tmp_path / "tokens").write_text("car 0123456789abcdef\n")
-    settings = replace(GRPC, tokens=tmp_path / "tokens")
-    with open_gateway(model(), gateway=settings) as worker:
-        with Stream(worker) as stream:
-            assert "UNAUTHENTICATED" in stream.next_error()
-        with Stream(worker, headers={"authorization": "Bearer 0123456789abcdef"}) as stream:
-            stream.send(one_colour(3))
-            assert stream.next().as_numpy("mask").max() == 3
 
 
 def test_a_stream_rejects_a_frame_message_in_its_metadata(worker: GatewayWorker) -> None:

@@ -73,6 +73,8 @@ MALFORMED: dict[str, tuple[bytes, str | None, str]] = {
     "many inputs": (body(*[tensor([1], shape=[1])] * 65), None, "of length <= 64"),
     "a number for a name": (body(tensor([1], shape=[1], name=3)), None, r"got `int` - at `\$.inputs\[0\].name`"),
     "parameters": (body(parameters=[]), None, r"at `\$.parameters`"),
+    "numbers as parameters": (body(parameters=[0]), None, "a list of numbers in place of an object"),
+    "numbers as an input": (body({"name": "a"}, [0]), None, "a list of numbers in place of an object|missing required"),
     "shape": (body(tensor([1], shape=[1.5])), None, "shape must be a list of whole numbers"),
     "true as a dimension": (body(tensor([1], shape=[True])), None, "shape must be a list of whole numbers"),
     "negative": (body(tensor([1], shape=[-1])), None, "a dimension below 0"),

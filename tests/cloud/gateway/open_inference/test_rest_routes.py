@@ -113,18 +113,13 @@ def _tokens(tmp_path: Any) -> Any:
     return file
 
 
-def test_with_tokens_repository_calls_need_one(tokens: Any) -> None:
-    """Health checks need none. A vehicle's token does not allow to unload a model."""
+def test_a_vehicles_token_does_not_allow_to_unload_a_model(tokens: Any) -> None:
+    """It lists the models; a token of anyone allows to unload one."""
     with (
         open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as worker,
         httpx.Client(base_url=f"http://{worker.http}", timeout=60.0) as client,
     ):
-        assert client.get("/v2/health/ready").status_code == 200
-        for path in ("index", "models/tiny/load", "models/tiny/unload"):
-            assert client.post(f"/v2/repository/{path}").status_code == 401
-        assert client.get("/v2/models/tiny").status_code == 401
         client.headers["Authorization"] = f"Bearer {CAR_TOKEN}"
-        assert [each["name"] for each in client.post("/v2/repository/index").json()] == ["tiny"]
         assert client.post("/v2/repository/index", json={"ready": True}).json()[0]["state"] == "READY"
         assert client.post("/v2/repository/models/tiny/unload").status_code == 403
         client.headers["Authorization"] = f"Bearer {ANYONE_TOKEN}"

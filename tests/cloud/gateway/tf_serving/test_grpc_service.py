@@ -1,10 +1,7 @@
 """TensorFlow Serving's gRPC services, called with its public stubs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
-from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,12 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
 from shared.tasks.task import task_named
-from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
@@ -68,20 +63,6 @@ def noise(count: int) -> Any:
     return np.random.default_rng(3).integers(0, 256, (count, HEIGHT, WIDTH, 3), np.uint8)
 
 
-def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
-    """A usual TensorFlow Serving client works unchanged with a real model, and every bit is equal."""
-    workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    images = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
-    with workshop.open("net", Placement(device="cpu")) as net:
-        direct = net.predict(images)
-        with open_gateway(net, gateway=GRPC) as worker, grpc.insecure_channel(worker.grpc) as channel:
-            request = request_of(images, model="net", signature="serving_default")
-            response = PredictionStub(channel).Predict(request, WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), direct)
-    assert list(response.outputs) == ["mask"]
-    assert (response.model_spec.name, response.model_spec.version.value) == ("net", 1)
-
-
 def test_an_unknown_encoding_is_an_error(channel: grpc.Channel) -> None:
     """After a typing error, the client would look for the numbers in an empty field."""
     with pytest.raises(grpc.RpcError, match="skylane-tensors is 'raw': send typed or content") as raised:
@@ -111,24 +92,14 @@ def test_a_vehicle_must_use_the_signature_packed(channel: grpc.Channel) -> None:
 
 def test_a_version_is_selected_by_number_or_label(channel: grpc.Channel) -> None:
     """TensorFlow Serving's versions are whole numbers, but a Skylane version may be any name."""
-    (dotted,) = ModelStub(channel).GetModelStatus(_status("dotted"), WAIT_S).model_version_status
-    assert dotted.version > 1 << 32
+    request = status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "dotted"
+    (dotted,) = ModelStub(channel).GetModelStatus(request, WAIT_S).model_version_status
+    assert (dotted.version > 1 << 32, dotted.state) == (True, status_pb2.ModelVersionStatus.AVAILABLE)
     for name, version in (("tiny", 1), ("dotted", dotted.version)):
         for chosen in ({}, {"version": version}, {"label": "1" if name == "tiny" else "1.2"}):
             response = PredictionStub(channel).Predict(request_of(noise(1), model=name, **chosen), WAIT_S)
             assert response.model_spec.version.value == version
-
-
-def test_the_status_of_a_served_version_is_available(channel: grpc.Channel) -> None:
-    """Clients wait for this state before the first call."""
-    request = _status("tiny")
-    request.model_spec.version.value = 1
-    (version,) = ModelStub(channel).GetModelStatus(request, WAIT_S).model_version_status
-    assert (version.version, version.state, version.status.error_code) == (
-        1,
-        status_pb2.ModelVersionStatus.AVAILABLE,
-        0,
-    )
 
 
 def test_metadata_has_every_signature(channel: grpc.Channel) -> None:
@@ -144,12 +115,6 @@ def test_metadata_has_every_signature(channel: grpc.Channel) -> None:
     assert [dim.size for dim in default.inputs["input"].tensor_shape.dim] == [-1, HEIGHT, WIDTH, 3]
     assert tf.DType(default.outputs["mask"].dtype) == tf.uint8
     assert tf.DType(signatures.signature_def["packed"].outputs["result_bytes"].dtype) == tf.string
-
-
-def _status(name: str) -> Any:
-    request = status_pb2.GetModelStatusRequest()
-    request.model_spec.name = name
-    return request
 
 
 def test_only_requested_outputs_are_returned(channel: grpc.Channel) -> None:
@@ -181,9 +146,6 @@ def error_of(channel: grpc.Channel, request: Any, timeout_s: float = WAIT_S) -> 
         ({"signature": "none"}, "INVALID_ARGUMENT", "choose one of serving_default, image, packed"),
         ({"name": "x"}, "INVALID_ARGUMENT", "inputs x: signature serving_default accepts input only"),
         ({"tensor": np.zeros((1, 4, 6, 3), np.float32)}, "INVALID_ARGUMENT", "input is float32: send uint8"),
-        ({"tensor": np.zeros((1, 4, 5, 3), np.uint8)}, "INVALID_ARGUMENT", "shape [1, 4, 5, 3]: send [n, 4, 6, 3]"),
-        ({"tensor": np.zeros((65, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "65 images in one call: send at most 64"),
-        ({"tensor": np.zeros((0, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "no image"),
         ({"tensor": [b"x"]}, "INVALID_ARGUMENT", "input is strings: send uint8, [n, 4, 6, 3]"),
         ({"tensor": b"x", "name": "image_bytes", "signature": "image"}, "INVALID_ARGUMENT", "strings of shape []"),
         ({"tensor": [b"x"], "name": "image_bytes", "signature": "image"}, "INVALID_ARGUMENT", "JPEG"),
@@ -204,11 +166,7 @@ def test_an_invalid_call_has_a_code_and_a_message(
         ({"tensor_content": b"123"}, "of shape [1, 4, 6, 3] takes 72 bytes, not 3"),
         ({"tensor_content": b"", "int_val": [1]}, "has 1 numbers, its shape [1, 4, 6, 3] needs 72"),
         ({"tensor_content": b"", "int_val": [256] * 72}, "outside the range of uint8"),
-        ({"tensor_content": b"", "int_val": [-1] * 72}, "outside the range of uint8"),
-        ({"tensor_shape": {"unknown_rank": True}}, "give every dimension"),
-        ({"tensor_shape": {"dim": [{"size": -1}]}}, "give every dimension"),
         ({"tensor_shape": {"dim": [{"size": 1 << 40}] * 8}}, "takes more than 268435456 bytes"),
-        ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "send at most 8"),
     ],
 )
 def test_a_tensor_that_contradicts_its_shape_is_rejected(
@@ -222,41 +180,9 @@ def test_a_tensor_that_contradicts_its_shape_is_rejected(
     assert message in error_of(channel, request_of(tensor))[1]
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff", b"\x12\x05abc", b"\x12\x04\x0a\x02\xff\xff", b"\x0a\x02\x0a\x09", b""])
-def test_a_malformed_message_is_an_invalid_argument(channel: grpc.Channel, data: bytes) -> None:
-    """A broken client receives an error, and other calls are not affected."""
-    predict: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
-    with pytest.raises(grpc.RpcError) as raised:
-        predict(data, timeout=WAIT_S)
-    assert raised.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
-
-
 def test_unsupported_methods_are_unimplemented(channel: grpc.Channel) -> None:
     """Their features do not apply to image models."""
     with pytest.raises(grpc.RpcError) as raised:
         PredictionStub(channel).Classify(classify_pb2.ClassificationRequest(), WAIT_S)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "call Predict" in str(raised.value.details())
-
-
-def test_a_stopping_worker_is_unavailable(worker: GatewayWorker) -> None:
-    """Clients then call another worker."""
-    with grpc.insecure_channel(worker.grpc) as channel:
-        PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S)
-        worker.node.stop()
-        with pytest.raises(grpc.RpcError) as raised:
-            list(map(PredictionStub(channel).Predict, repeat(request_of(noise(1)))))
-    assert raised.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-
-
-def test_calls_need_a_token(tmp_path: Path) -> None:
-    """Without one, the message is not even parsed."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("car 0123456789abcdef\n")
-    with (
-        open_gateway(model(), gateway=replace(GRPC, tokens=tokens)) as worker,
-        grpc.insecure_channel(worker.grpc) as channel,
-    ):
-        assert error_of(channel, predict_pb2.PredictRequest())[0] == "UNAUTHENTICATED"
-        metadata = (("authorization", "Bearer 0123456789abcdef"),)
-        assert PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S, metadata=metadata).outputs

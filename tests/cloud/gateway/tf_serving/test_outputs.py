@@ -1,9 +1,7 @@
 """Models with several outputs, in the TensorFlow Serving protocol."""
 
 import base64
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -15,10 +13,8 @@ import pytest
 
 from cloud.engines.engine import Outputs
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
-from cloud.models.model import Model
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
-from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine
+from tests.support.tiny_model import HEIGHT, WIDTH, Engine, tensor_model
 
 predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
@@ -63,51 +59,39 @@ class EveryType(Engine):
         return (tf.strings.as_string(numbers) if name == "string" else tf.cast(numbers, name)).numpy()
 
 
-def tensor_model(name: str, heads: Sequence[str], engine: Engine) -> Model:
-    """A model that returns its output tensors."""
-    manifest = Manifest(
-        task="tensors",
-        format="frozen_graph",
-        file="none",
-        sha256=CARD.sha256,
-        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
-        outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR) for head in heads},
-    )
-    return Model(manifest, replace(CARD, name=name, task="tensors", outputs=tuple(heads)), engine)
-
-
 @pytest.fixture(name="worker", scope="module")
 def _worker() -> Iterator[GatewayWorker]:
-    every = tensor_model("every", [f"of_{name}" for name in TYPES], EveryType())
+    every = tensor_model(EveryType(), [f"of_{name}" for name in TYPES], "every")
     every.warm_up(1)
-    with open_gateway(tensor_model("several", HEADS, SeveralOutputs()), every) as worker:
+    with open_gateway(tensor_model(SeveralOutputs(), HEADS, "several"), every) as worker:
         yield worker
 
 
-def predict_rest(worker: GatewayWorker, body: dict[str, Any]) -> Any:
+def predict_rest(worker: GatewayWorker, model: str, body: dict[str, Any]) -> Any:
     """The JSON response to a REST call."""
-    return httpx.post(f"http://{worker.http}/v1/models/several:predict", json=body, timeout=WAIT_S).json()
+    return httpx.post(f"http://{worker.http}/v1/models/{model}:predict", json=body, timeout=WAIT_S).json()
 
 
 def test_rows_are_objects_by_name(worker: GatewayWorker) -> None:
     """Row format has the outputs of each image together, as in TensorFlow Serving."""
-    rows = predict_rest(worker, {"instances": IMAGES.tolist()})["predictions"]
+    rows = predict_rest(worker, "several", {"instances": IMAGES.tolist()})["predictions"]
     expected = direct()
     assert rows == [{head: expected[head][n].tolist() for head in HEADS} for n in range(len(IMAGES))]
 
 
 def test_columns_are_tensors_by_name(worker: GatewayWorker) -> None:
-    """Column format has one tensor per output; floating-point numbers are exact."""
-    tensors = predict_rest(worker, {"inputs": {"input": IMAGES.tolist()}})["outputs"]
+    """Column format has one tensor per output. Floats are exact, NaN is written, and strings are in base64."""
+    tensors = predict_rest(worker, "several", {"inputs": {"input": IMAGES.tolist()}})["outputs"]
     for head, values in direct().items():
         np.testing.assert_array_equal(np.array(tensors[head], values.dtype), values)
-
-
-def test_nan_is_written_as_by_tensorflow_serving(worker: GatewayWorker) -> None:
-    """JSON has no NaN, but TensorFlow Serving writes it."""
     black = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8).tolist()
-    response = httpx.post(f"http://{worker.http}/v1/models/several:predict", json={"inputs": black}, timeout=WAIT_S)
-    assert np.isnan(json.loads(response.text)["outputs"]["means"][0][0])
+    assert np.isnan(predict_rest(worker, "several", {"inputs": black})["outputs"]["means"][0][0])
+    tensors = predict_rest(worker, "every", {"inputs": IMAGES.tolist()})["outputs"]
+    expected = EveryType().infer(IMAGES)
+    assert [[base64.b64decode(each["b64"]) for each in row] for row in tensors["of_string"]] == expected[
+        "of_string"
+    ].tolist()
+    assert tensors["of_bfloat16"] == expected["of_bfloat16"].tolist()
 
 
 def predict_grpc(worker: GatewayWorker, model: str, encoding: str | None = None) -> Any:
@@ -120,16 +104,6 @@ def predict_grpc(worker: GatewayWorker, model: str, encoding: str | None = None)
         return PredictionStub(channel).Predict(request, WAIT_S, metadata=metadata)
 
 
-def test_outputs_are_in_typed_lists_over_grpc(worker: GatewayWorker) -> None:
-    """Many clients read these lists directly."""
-    response = predict_grpc(worker, "several")
-    expected = direct()
-    assert set(response.outputs) == set(HEADS)
-    assert list(response.outputs["means"].float_val) == expected["means"].ravel().tolist()
-    assert list(response.outputs["counts"].int64_val) == expected["counts"].ravel().tolist()
-    assert list(response.outputs["maps"].half_val) == expected["maps"].view(np.uint16).ravel().tolist()
-
-
 @pytest.mark.parametrize("encoding", [None, "typed", "content"])
 def test_every_type_is_exact_over_grpc(worker: GatewayWorker, encoding: str | None) -> None:
     """TensorFlow's own function reads the outputs of the direct call, in both encodings."""
@@ -137,17 +111,8 @@ def test_every_type_is_exact_over_grpc(worker: GatewayWorker, encoding: str | No
     for head, values in EveryType().infer(IMAGES).items():
         read = tf.make_ndarray(response.outputs[head])
         assert read.dtype == values.dtype
+        assert bool(response.outputs[head].tensor_content) is (encoding == "content" and head != "of_string")
         np.testing.assert_array_equal(read, values)
-
-
-def test_strings_are_in_base64_over_rest(worker: GatewayWorker) -> None:
-    """Strings of a model are bytes, which JSON does not have."""
-    body = {"inputs": IMAGES.tolist()}
-    response = httpx.post(f"http://{worker.http}/v1/models/every:predict", json=body, timeout=WAIT_S)
-    tensors = response.json()["outputs"]
-    words = [[base64.b64decode(each["b64"]) for each in row] for row in tensors["of_string"]]
-    assert words == EveryType().infer(IMAGES)["of_string"].tolist()
-    assert tensors["of_bfloat16"] == EveryType().infer(IMAGES)["of_bfloat16"].tolist()
 
 
 def test_metadata_has_the_types_found_by_the_warm_up(worker: GatewayWorker) -> None:

@@ -1,9 +1,7 @@
 """TensorFlow Serving's REST routes, called as in its documentation."""
 
 import base64
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.placement import Placement
-from cloud.engines.tensorflow.runtime import tf
+from cloud.gateway.common.errors import ApiError
 from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.tf_serving.json_messages import write_predict
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.tasks.task import task_named
-from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
 
@@ -41,19 +38,6 @@ def noise(count: int) -> npt.NDArray[np.uint8]:
 def b64(data: bytes) -> dict[str, str]:
     """Bytes in the JSON of TensorFlow Serving."""
     return {"b64": base64.b64encode(data).decode()}
-
-
-def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
-    """A usual TensorFlow Serving client works unchanged with a real model, and every bit is equal."""
-    workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    images = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
-    with workshop.open("net", Placement(device="cpu")) as net:
-        direct = net.predict(images)
-        with open_gateway(net, gateway=HTTP) as worker:
-            data = json.dumps({"signature_name": "serving_default", "instances": images.tolist()})
-            response = httpx.post(f"http://{worker.http}/v1/models/net:predict", content=data, timeout=WAIT_S)
-    assert response.json() == {"predictions": direct.tolist()}
-    assert "inferred;dur=" in response.headers["server-timing"]
 
 
 @pytest.mark.parametrize(
@@ -165,31 +149,9 @@ def test_a_malformed_body_is_rejected(client: httpx.Client, body: bytes) -> None
     assert "error" in response.json()
 
 
-@pytest.mark.parametrize("keys", [("instances", "v1/models/net:predict"), ("inputs", "v2/models/net/infer")])
-def test_the_size_limit_applies_to_the_text_of_a_response(workshop: Workshop, keys: tuple[str, str]) -> None:
+def test_the_size_limit_applies_to_the_text_of_a_response() -> None:
     """The numbers would fit: one third takes four bytes, but twenty as text."""
-    workshop.add(
-        "net",
-        workshop.graph(lambda scores: tf.cast(scores, tf.float32) * 0 + 1 / 3),
-        task="tensors",
-        outputs={"of": {"tensor": "prediction:0", "kind": "tensor"}},
-        output=None,
-        labels=[],
-    )
-    name, path = keys
-    settings = replace(HTTP, max_message_bytes=12 << 10)
-
-    def body(count: int) -> Any:
-        images = np.zeros((count, 8, 12, 3), np.uint8)
-        tensor = {"name": "input", "datatype": "UINT8", "shape": images.shape, "data": images.ravel().tolist()}
-        return {name: images.tolist() if name == "instances" else [tensor]}
-
-    with (
-        workshop.open("net", Placement(device="cpu")) as net,
-        open_gateway(net, gateway=settings) as worker,
-        httpx.Client(base_url=f"http://{worker.http}", timeout=WAIT_S) as client,
-    ):
-        rejected = client.post(path, json=body(2))  # 3,840 bytes of numbers.
-        assert rejected.status_code == httpx.codes.UNPROCESSABLE_ENTITY
-        assert "outputs of more than 12288 bytes" in rejected.text
-        assert client.post(path, json=body(1)).status_code == httpx.codes.OK
+    outputs = {"of": np.full((2, 8, 12, 5), 1 / 3, np.float32)}
+    with pytest.raises(ApiError, match="outputs of more than 12288 bytes, as JSON: request fewer"):
+        write_predict(outputs, is_row=True, max_bytes=12 << 10)
+    assert write_predict({"of": outputs["of"][:1]}, is_row=True, max_bytes=12 << 10)
