@@ -119,7 +119,7 @@ def _stack(name: str, rows: Any) -> npt.NDArray[Any]:
         raise InvalidError(f"{name[:_SHOWN]} has {_describe(odd[0])}: send uint8 pixels, whole numbers 0 to 255")
     if len({np.shape(each) for each in rows}) > 1:
         raise InvalidError(f"{name[:_SHOWN]} is ragged: send nested lists of equal lengths")
-    return np.array(rows, np.int64)
+    return np.array(rows)
 
 
 def _to_json(value: Any, budget: SizeBudget) -> Any:
