@@ -26,8 +26,8 @@ def run_with_progress(node: EdgeNode, frame_count: int | None, console: Console,
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
-        bar = _Bar(progress, progress.add_task("", total=frame_count))
-        node.run(lambda: bar.update(node.counts()))
+        bar, started_s = progress.add_task("", total=frame_count), progress.get_time()
+        node.run(lambda: _show(progress, bar, started_s, node.counts()))
 
 
 class PeriodicSummary:
@@ -56,21 +56,14 @@ class PeriodicSummary:
         self._logged, self._logged_ns = outcomes, now_ns
 
 
-class _Bar:
+def _show(progress: Progress, task: TaskID, started_s: float, counts: RunCounts) -> None:
     """Shows counts as a progress bar."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-        self._started_s = progress.get_time()
-
-    def update(self, counts: RunCounts) -> None:
-        answered = counts.outcomes.get(Outcome.ANSWERED, 0)
-        rate_hz = answered / max(0.1, self._progress.get_time() - self._started_s)
-        median = f" · p50 {counts.median_ms:.0f} ms" if counts.median_ms is not None else ""
-        self._progress.update(
-            self._task,
-            completed=counts.closed,
-            description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {answered} answered · "
-            f"{counts.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
-        )
+    answered = counts.outcomes.get(Outcome.ANSWERED, 0)
+    rate_hz = answered / max(0.1, progress.get_time() - started_s)
+    median = f" · p50 {counts.median_ms:.0f} ms" if counts.median_ms is not None else ""
+    progress.update(
+        task,
+        completed=counts.closed,
+        description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {answered} answered · "
+        f"{counts.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
+    )

@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from edge.config import EdgeConfig
@@ -119,7 +119,7 @@ class RpcTransport:
         worker: str | None = None,
     ) -> None:
         """See Transport."""
-        self._send(_Call(message, request, on_undelivered, worker), frozenset())
+        self._send(_Call(message, request, on_undelivered, worker))
 
     def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
@@ -140,11 +140,11 @@ class RpcTransport:
             connection.channel.close()
         self._threads.join(_JOIN_TIMEOUT_S)
 
-    def _send(self, call: "_Call", tried: frozenset[str]) -> None:
-        """Sends a frame to the least busy worker whose address is not in `tried`."""
+    def _send(self, call: "_Call") -> None:
+        """Sends a frame to the least busy worker that has not been tried."""
         serving = {name for name, _ in self.workers.online()}
         with self._lock:
-            usable = [each for each in self._connections if each.name in serving and each.address not in tried]
+            usable = [each for each in self._connections if each.name in serving and each.address not in call.tried]
             if call.worker:
                 usable = [each for each in usable if each.name == call.worker]
             connection = min(usable, key=lambda each: (each.in_flight, each.last_used), default=None)
@@ -156,19 +156,17 @@ class RpcTransport:
             return
         deadline = call.message.deadline
         timeout_s = self._answer_timeout_s if deadline == Deadline.NEVER else deadline.remaining_s() + _GRACE_S
-        connection.channel.call(call.request, deadline, timeout_s, partial(self._on_outcome, connection, call, tried))
+        connection.channel.call(call.request, deadline, timeout_s, partial(self._on_outcome, connection, call))
 
-    def _on_outcome(
-        self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome
-    ) -> None:
+    def _on_outcome(self, connection: WorkerConnection, call: "_Call", outcome: CallOutcome) -> None:
         try:
             with self._lock:
                 connection.in_flight -= 1
-            self._handle(connection, call, tried, outcome)
+            self._handle(connection, call, outcome)
         except BaseException as error:  # noqa: BLE001  grpcio would swallow it; the node raises it.
             self._on_fault(error)
 
-    def _handle(self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome) -> None:
+    def _handle(self, connection: WorkerConnection, call: "_Call", outcome: CallOutcome) -> None:
         name = connection.name or "unknown"
         match outcome:
             case RpcReply():
@@ -184,7 +182,8 @@ class RpcTransport:
                 if connection.name is not None:
                     self.workers.left(connection.name, is_drained=outcome.is_stopping)
                 connection.channel.interrupt()
-                self._send(call, tried | {connection.address})
+                call.tried.add(connection.address)
+                self._send(call)
             case Indeterminate() if outcome.is_broken and connection.name is not None:
                 self.workers.connection_lost(connection.name)
 
@@ -227,6 +226,7 @@ class _Call:
     request: EncodedRequest
     on_undelivered: OnUndelivered
     worker: str | None
+    tried: set[str] = field(default_factory=set)  # Addresses of workers that certainly did not get the frame.
 
 
 def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from shared.errors import SkylaneError
 from shared.imaging.image_files import ImageFileError, read_image_file
@@ -12,13 +11,6 @@ _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 class NothingToUploadError(SkylaneError):
     """There are no images to upload."""
-
-
-class CheckedFiles(NamedTuple):
-    """Valid image files, and the errors of the others."""
-
-    valid: tuple[Path, ...]
-    corrupt: tuple[ImageFileError, ...]
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -36,8 +28,11 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> CheckedFiles:
-    """Decodes each image completely: a header does not reveal that a file was cut off."""
+def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> tuple[list[Path], list[ImageFileError]]:
+    """Returns the valid image files, and the errors of the others.
+
+    It decodes each image completely: a header does not reveal that a file was cut off.
+    """
     valid, corrupt = [], []
     for file in files:
         try:
@@ -46,4 +41,4 @@ def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> Check
         except ImageFileError as error:
             corrupt.append(error)
         on_checked()
-    return CheckedFiles(tuple(valid), tuple(corrupt))
+    return valid, corrupt
