@@ -20,6 +20,7 @@ _BINARY = (bytes, memoryview)  # Kept as they are; by default, msgspec would als
 # Anchored at the end: what comes before may contain text chosen by the sender.
 _FIELD_PATH = re.compile(r" - at `\$\.([\w.\[\]]+)`\Z", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(\w+)`", re.ASCII)
+_TEXTUAL = (str, dict, list)  # Types that may contain texts; without a call for the others, frames are read faster.
 _PRINTABLE_LEVELS = 5  # Of lists and maps; the names of a status are on the fifth.
 _PATH_STEP = re.compile(r"[0-9]+|\w+", re.ASCII)
 
@@ -80,7 +81,7 @@ def _printable(value: Any, levels: int = _PRINTABLE_LEVELS) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict) and levels:
-        return {key: each if type(each) is int else _printable(each, levels - 1) for key, each in value.items()}
+        return {key: _printable(each, levels - 1) if type(each) in _TEXTUAL else each for key, each in value.items()}
     if isinstance(value, list) and levels and not (value and isinstance(value[0], list)):
         return [_printable(each, levels - 1) for each in value]
     return value

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from shared.encoding.compression import Buffer
 from shared.encoding.field_types import Name, Nanoseconds, Side, Text, Version
@@ -134,24 +135,10 @@ _RESULTS = Schema(_ResultMap, optional=("engine", "geometry", "shape"))
 
 def pack_frame(message: FrameMessage, now_ns: int | None = None) -> bytes:
     """Encodes a frame message; the field `budget_ms` is the time from `now_ns`, by default now, until the deadline."""
-    return _FRAMES.write(
-        _FrameMap(
-            id=str(message.id),
-            attempt=message.attempt,
-            model=message.model,
-            version=message.version,
-            frame_stamp_ns=message.frame_stamp_ns,
-            budget_ms=message.deadline.remaining_ms(now_ns),
-            layout=message.layout,
-            shape=message.shape,
-            dtype=message.layout.dtype_name,
-            codec=message.codec,
-            geometry=message.geometry,
-            want=message.options,
-            stamps=message.stamps,
-            data=memoryview(message.data),
-        )
-    )
+    fields = asdict(message)
+    deadline, options = fields.pop("deadline"), fields.pop("options")
+    fields |= {"id": str(message.id), "dtype": message.layout.dtype_name, "data": memoryview(message.data)}
+    return _FRAMES.write(_FrameMap(budget_ms=deadline.remaining_ms(now_ns), want=options, **fields))
 
 
 def unpack_frame(payload: Buffer, received_ns: int | None = None) -> FrameMessage:
@@ -168,45 +155,15 @@ def unpack_frame(payload: Buffer, received_ns: int | None = None) -> FrameMessag
     if fields.dtype != layout.dtype_name:
         raise _field_error("dtype", f"layout {layout} has {layout.dtype_name}", frame_id)
     _check_geometry(fields.geometry, frame_id)
-    return FrameMessage(
-        id=frame_id,
-        attempt=fields.attempt,
-        model=fields.model,
-        version=fields.version,
-        frame_stamp_ns=fields.frame_stamp_ns,
-        deadline=Deadline.after_ms(fields.budget_ms, received_ns),
-        layout=layout,
-        shape=shape,
-        codec=fields.codec,
-        geometry=fields.geometry,
-        options=fields.want,
-        stamps=fields.stamps,
-        data=fields.data,
-    )
+    read = asdict(fields)
+    del read["dtype"]
+    options, deadline = read.pop("want"), Deadline.after_ms(read.pop("budget_ms"), received_ns)
+    return FrameMessage(**read | {"id": frame_id, "options": options, "deadline": deadline})
 
 
 def pack_result(message: ResultMessage) -> bytes:
     """Encodes a result message."""
-    return _RESULTS.write(
-        _ResultMap(
-            id=str(message.id),
-            attempt=message.attempt,
-            status=message.status,
-            reason=message.reason,
-            worker=message.worker,
-            model=message.model,
-            model_version=message.model_version,
-            model_sha256=message.model_sha256,
-            engine=message.engine,
-            task=message.task,
-            geometry=message.geometry,
-            shape=message.shape,
-            codec=message.codec,
-            batch_size=message.batch_size,
-            stamps=message.stamps,
-            data=memoryview(message.data),
-        )
-    )
+    return _RESULTS.write(_ResultMap(**asdict(message) | {"id": str(message.id), "data": memoryview(message.data)}))
 
 
 def unpack_result(payload: Buffer) -> ResultMessage:
@@ -224,24 +181,7 @@ def unpack_result(payload: Buffer) -> ResultMessage:
         raise _field_error("shape", "missing, although the frame was answered with a mask", frame_id)
     if fields.geometry is not None:
         _check_geometry(fields.geometry, frame_id)
-    return ResultMessage(
-        id=frame_id,
-        attempt=fields.attempt,
-        status=fields.status,
-        worker=fields.worker,
-        reason=fields.reason,
-        model=fields.model,
-        model_version=fields.model_version,
-        model_sha256=fields.model_sha256,
-        engine=fields.engine or "",
-        task=fields.task,
-        geometry=fields.geometry,
-        shape=fields.shape,
-        codec=fields.codec,
-        batch_size=fields.batch_size,
-        stamps=fields.stamps,
-        data=fields.data,
-    )
+    return ResultMessage(**asdict(fields) | {"id": frame_id, "engine": fields.engine or ""})
 
 
 def _parse_id(text: str) -> FrameId:

@@ -10,7 +10,7 @@ import pytest
 
 import skylane
 from shared.log_lines import read_line
-from tests.bad_input.worker import HEIGHT, WIDTH
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from tests.bad_input.worker import bus_of, flags_of, working
+from tests.bad_input.worker import flags_of, working
+from tests.pipeline.rig import connect
 
 
 def test_missing_broker_is_reported_after_the_timeout(
@@ -29,7 +30,7 @@ def test_missing_worker_and_missing_model_are_reported(
     url, source = mosquitto_broker.url, image_folder(1)
     flags = ("--broker", url, "--out", tmp_path / "run", "--connect-timeout", "0.4")
     assert "start one with 'skylane cloud serve'" in fails("edge", "play", source, *flags)
-    with working(bus_of(url)):
+    with working(connect(url)):
         line = fails("edge", "play", source, *flags, "--model", "tinny")
     assert "no worker serves model 'tinny': did you mean tiny?" in line
 

@@ -8,8 +8,9 @@ import pytest
 import skylane
 from shared.runlog.latency_log import JOURNAL_NAME, read_rows
 from shared.runlog.run_manifest import read_manifest, write_manifest
-from tests.bad_input.worker import bus_of, flags_of, working
+from tests.bad_input.worker import flags_of, working
 from tests.full_disk import disk_of
+from tests.pipeline.rig import connect
 
 
 def test_full_disk_loses_only_counted_rows(
@@ -18,7 +19,7 @@ def test_full_disk_loses_only_counted_rows(
     """Inference continues; the error states how many rows are missing."""
     out = tmp_path / "run"
     source = image_folder(60)
-    with working(bus_of(mosquitto_url)) as node, disk_of(12_000):
+    with working(connect(mosquitto_url)) as node, disk_of(12_000):
         line = fails("edge", "play", source, *flags_of(mosquitto_url, out), "--no-sinks")
         assert node.counts == {"answered": 60}
     rows = list(read_rows(out))
@@ -36,7 +37,7 @@ def test_failing_sink_leaves_the_log_complete(
     out = tmp_path / "run"
     (out / "masks").mkdir(parents=True)
     (out / "masks" / "images").write_text("not a folder")
-    with working(bus_of(mosquitto_url)):
+    with working(connect(mosquitto_url)):
         line = fails("edge", "play", image_folder(5), *flags_of(mosquitto_url, out))
     assert "cannot be written" in line
     assert "choose another --out" in line
@@ -48,7 +49,7 @@ def test_folder_of_another_run_is_not_overwritten(
 ) -> None:
     """An unfinished run in the folder is repaired first."""
     out, source = tmp_path / "run", image_folder(3)
-    with working(bus_of(mosquitto_url)):
+    with working(connect(mosquitto_url)):
         with pytest.raises(SystemExit) as ended:
             skylane.main(["edge", "play", str(source), *flags_of(mosquitto_url, out), "--no-sinks"])
         assert ended.value.code == 0
@@ -74,7 +75,7 @@ def test_unreachable_docker_does_not_stop_a_run(
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{probe.getsockname()[1]}")
     out = tmp_path / "run"
     flags = (*flags_of(mosquitto_url, out), "--no-sinks", "--sample-container", "skylane-cloud-1")
-    with working(bus_of(mosquitto_url)), pytest.raises(SystemExit) as ended:
+    with working(connect(mosquitto_url)), pytest.raises(SystemExit) as ended:
         skylane.main(["edge", "play", str(image_folder(3)), *flags])
     assert ended.value.code == 0
     assert "containers are not sampled" in " ".join(capsys.readouterr().out.split())

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from shared.hashing import tree_sha256
-from tests.bad_input.worker import HEIGHT, WIDTH
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 
 def _repository(root: Path, graph: bytes = b"", **changes: Any) -> Path:

@@ -8,13 +8,15 @@ import pytest
 from rosbag_tools.writer import BagWriter
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.bad_input.worker import HEIGHT, WIDTH, bus_of, flags_of, working
+from tests.bad_input.worker import flags_of, working
+from tests.pipeline.rig import connect
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 
 def _bag(path: Path, count: int = 20, encoding: str = "rgb8") -> Path:
     with BagWriter(path, "mcap", "none") as writer:
         for index in range(count):
-            pixels = np.full((10 * HEIGHT, 10 * WIDTH, 3), index, np.uint8)  # Large enough for several chunks.
+            pixels = np.full((40 * HEIGHT, 40 * WIDTH, 3), index, np.uint8)  # Large enough for several chunks.
             stamp_ns = 10**18 + index * 10**7
             writer.write_image("/sensors/camera/left/image_raw", pixels, encoding, stamp_ns, stamp_ns, "camera")
     return path
@@ -63,7 +65,7 @@ def test_truncated_bag_is_played_up_to_the_damage(
     (file,) = bag.glob("*.mcap")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     out = tmp_path / "run"
-    with working(bus_of(mosquitto_url)):
+    with working(connect(mosquitto_url)):
         line = fails("edge", "play", bag, *flags_of(mosquitto_url, out), "--codec", "raw")
     assert "drive" in line
     rows = list(read_rows(out))
@@ -76,7 +78,7 @@ def test_truncated_bag_is_played_up_to_the_damage(
 def test_unsupported_encoding_is_named(fails: Callable[..., str], mosquitto_url: str, tmp_path: Path) -> None:
     """Every frame has a row with the reason."""
     out = tmp_path / "run"
-    with working(bus_of(mosquitto_url)):
+    with working(connect(mosquitto_url)):
         line = fails("edge", "play", _bag(tmp_path / "drive", 5, "32FC7"), *flags_of(mosquitto_url, out))
     assert "none of its 5 frames can be read" in line
     assert "32FC7" in line

@@ -13,7 +13,9 @@ from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 from shared.mqtt.bus import Bus, MemoryBus, Properties
-from tests.bad_input.worker import HEIGHT, WAIT_S, WIDTH, bus_of, working
+from tests.bad_input.worker import working
+from tests.pipeline.rig import WAIT_S, connect
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 
 class Sender:
@@ -74,7 +76,7 @@ MALFORMED: dict[str, tuple[Callable[[FrameMessage], bytes], str]] = {
     "another model": (lambda frame: _changed(frame, model="huge"), "must be those of its topic"),
     "too few pixels": (lambda frame: _changed(frame, data=b"\x00"), "bytes"),
     "another size": (
-        lambda frame: _changed(frame, shape=[8, 8, 3], data=bytes(192)), "model tiny needs 16×24×3",
+        lambda frame: _changed(frame, shape=[8, 8, 3], data=bytes(192)), "model tiny needs 4×6×3",
     ),
     "a huge size": (lambda frame: _changed(frame, shape=[16384, 16384, 3]), "model tiny needs"),
     "no codec": (lambda frame: _changed(frame, codec="pickle"), "pickle"),
@@ -102,7 +104,7 @@ def test_malformed_message_is_rejected_and_the_next_frame_processed(case: str) -
 
 def test_malformed_message_is_rejected_over_mosquitto(mosquitto_url: str) -> None:
     """A broken message is identified by its correlation data alone."""
-    with bus_of(mosquitto_url) as bus, working(bus_of(mosquitto_url)):
+    with connect(mosquitto_url) as bus, working(connect(mosquitto_url)):
         workers = WorkerDirectory("tiny")
         bus.subscribe(WORKER_STATUS.filter(), WORKER_STATUS.qos, workers.announced)
         assert workers.wait_until_served(WAIT_S)  # Before that, the message may reach no worker.
