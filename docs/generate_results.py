@@ -32,11 +32,11 @@ _FILES = ("overhead", "transports-jpeg", "transports-raw", "baselines", "saturat
 
 _TRANSPORTS = {
     "mqtt": "MQTT",
-    "grpc": "gRPC, Skylane's own service",
-    "tfs-grpc": "gRPC, TensorFlow Serving's protocol",
-    "oip-grpc": "gRPC, Open Inference Protocol",
-    "oip-rest": "REST, Open Inference Protocol",
-    "tfs-rest": "REST, TensorFlow Serving's protocol (JSON)",
+    "grpc": "gRPC, Skylane's service",
+    "tfs-grpc": "gRPC, TensorFlow Serving",
+    "oip-grpc": "gRPC, Open Inference",
+    "oip-rest": "REST, Open Inference",
+    "tfs-rest": "REST, TensorFlow Serving",
 }
 _BASELINES = {
     "mqtt": "Vehicle-cloud segmentation over MQTT",
@@ -61,7 +61,6 @@ def page(results: Results, text: str) -> str:
     blocks = {
         "setup": _setup(results),
         "summary": _summary(results),
-        "transports": _transport_table(results),
         "load": _load_table(results),
     }
     for name, lines in blocks.items():
@@ -123,20 +122,6 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 128, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)
 
 
-def _transport_table(results: Results) -> Iterable[str]:
-    jpeg, raw = (results[f"transports-{codec}"]["transports"] for codec in _SERIES)
-    yield "| transport | JPEG, ms (p95) | raw pixels, ms (p95) | n each |"
-    yield "| --- | ---: | ---: | ---: |"
-    for name, title in _TRANSPORTS.items():
-        cells = (f"{_median_and_p95(records[name]['overhead_ms'])}" for records in (jpeg, raw))
-        yield f"| {title} | {' | '.join(cells)} | {jpeg[name]['n']} |"
-
-
-def _median_and_p95(spread: Mapping[str, float | None]) -> str:
-    p95 = spread["p95"]
-    return f"{number(spread['median'] or 0, 1)} ({'–' if p95 is None else number(p95, 1)})"
-
-
 def _comparisons(results: Results) -> Iterable[tuple[str, float, str, float, Mapping[str, Any]]]:
     """Yields each baseline with the first transport that carries the same pixels: titles, overheads and ratio."""
     data = results["baselines"]
@@ -164,12 +149,13 @@ def _load_table(results: Results) -> Iterable[str]:
 
 
 def _transport_chart(results: Results) -> Chart:
-    """Shows the parts of the overhead by transport and codec."""
-    bars = {
-        f"{name}, {codec}": results[f"transports-{codec}"]["transports"][name]["parts"]
-        for name in _TRANSPORTS
-        for codec in _SERIES
-    }
+    """Shows the parts of the overhead by transport and codec; the labels have its median and 95th percentile."""
+    bars = {}
+    for name, title in _TRANSPORTS.items():
+        for codec in _SERIES:
+            record = results[f"transports-{codec}"]["transports"][name]
+            median_ms, p95_ms = (number(record["overhead_ms"][key] or float("nan"), 1) for key in ("median", "p95"))
+            bars[f"{title}, {codec}: <b>{median_ms}</b> ({p95_ms})"] = record["parts"]
     stages = [str(part) for part in PARTS if part != "inferred"]
     traces = [
         _bars(title, list(bars), [sum(parts[s] for s in stages if WHERE[s] == node) for parts in bars.values()], colour)
