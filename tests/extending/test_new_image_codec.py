@@ -1,7 +1,6 @@
 """An image codec is added with one file, this one, and one line in the table: here differences of pixels, deflated."""
 
 import zlib
-from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from shared.errors import SkylaneError
 from shared.imaging.codecs.codec import IMAGE_CODECS
 from shared.imaging.frames import Layout, Pixels
 from shared.registry import Entry
-from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
-from tests.pipeline.rig import check_masks, play, worker
+from tests.pipeline.rig import check_masks, pictures, play, worker
 
 
 class DifferenceImages:
@@ -35,8 +33,7 @@ class DifferenceImages:
 
 def test_a_new_image_codec_carries_the_frames_of_a_run(
     embedded_url: str,
-    model: Model,  # noqa: F811
-    pictures: Callable[[int], Path],  # noqa: F811
+    model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,6 +41,6 @@ def test_a_new_image_codec_carries_the_frames_of_a_run(
     monkeypatch.setitem(IMAGE_CODECS, "differences", Entry(f"{__name__}:DifferenceImages", "edge"))
     out = tmp_path / "car-codec"
     with worker(embedded_url, model):
-        code, printed = play(pictures(3), embedded_url, out, closed_loop=True, codec="differences")
+        code, printed = play(pictures(tmp_path, 3), embedded_url, out, closed_loop=True, codec="differences")
     assert code == 0, printed
     check_masks(out, model, count=3)

@@ -1,6 +1,5 @@
 """A mask codec is added with one file, this one, and one line in the table: here two class ids in each byte."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,7 @@ from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging.codecs.codec import MASK_CODECS, Mask
 from shared.registry import Entry
-from tests.pipeline.conftest import model, models, pictures  # noqa: F401  Fixtures.
-from tests.pipeline.rig import check_masks, play, worker
+from tests.pipeline.rig import check_masks, pictures, play, worker
 
 
 class NibbleMasks:
@@ -35,8 +33,7 @@ class NibbleMasks:
 
 def test_a_new_mask_codec_carries_the_results_of_a_run(
     embedded_url: str,
-    model: Model,  # noqa: F811
-    pictures: Callable[[int], Path],  # noqa: F811
+    model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,6 +41,8 @@ def test_a_new_mask_codec_carries_the_results_of_a_run(
     monkeypatch.setitem(MASK_CODECS, "nibbles", Entry(f"{__name__}:NibbleMasks", "edge"))
     out = tmp_path / "car-codec"
     with worker(embedded_url, model):
-        code, printed = play(pictures(3), embedded_url, out, closed_loop=True, codec="raw", mask_codec="nibbles")
+        code, printed = play(
+            pictures(tmp_path, 3), embedded_url, out, closed_loop=True, codec="raw", mask_codec="nibbles"
+        )
     assert code == 0, printed
     check_masks(out, model, count=3)
