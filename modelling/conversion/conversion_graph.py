@@ -16,7 +16,7 @@ from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.engine import READERS
 from cloud.engines.tensorflow.graph_rewriting import with_free_batch
-from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size
+from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.graphdef import FrozenModel
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.agreement import agreement
@@ -70,13 +70,12 @@ def conversion_graph(path: Path, manifest: Manifest) -> ConversionGraph:
         EngineError: the file does not match the manifest.
     """
     frozen = READERS[manifest.format](path, manifest)
-    fixed_size = frozen_batch_size(frozen, manifest)
-    if fixed_size is None:
-        return _assembled(frozen, manifest, None)
-    original = _assembled(frozen, manifest, fixed_size)
+    original = _assembled(frozen, manifest)
+    if original.batch_size is None:
+        return original
     try:
         free_graph = with_free_batch(frozen.graph, frozen.input_tensor)
-        candidate = _assembled(replace(frozen, graph=free_graph), manifest, None)
+        candidate = _assembled(replace(frozen, graph=free_graph), manifest)
         return candidate if _agree(original, candidate, manifest) else original
     except (EngineError, tf.errors.OpError, ValueError):
         return original
@@ -101,12 +100,12 @@ def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
     return _optimiser.OptimizeGraph(config, meta)
 
 
-def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) -> ConversionGraph:
-    whole = assemble(frozen, manifest, batch_size)
+def _assembled(frozen: FrozenModel, manifest: Manifest) -> ConversionGraph:
+    whole = assemble(frozen, manifest)
     section = manifest.input
     graph = tf.Graph()
     with graph.as_default():
-        images = tf.compat.v1.placeholder(tf.uint8, (batch_size, section.height, section.width, 3), IMAGES)
+        images = tf.compat.v1.placeholder(tf.uint8, (whole.batch_size, section.height, section.width, 3), IMAGES)
         outputs = tf.import_graph_def(
             whole.graph.as_graph_def(),
             {whole.images.name: images},
@@ -117,7 +116,7 @@ def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) 
             tf.identity(tensor, head)
     heads = tuple(whole.heads)
     definition = fold_constants(graph.as_graph_def(), (IMAGES, *heads))
-    return ConversionGraph(definition, heads, section.height, section.width, batch_size)
+    return ConversionGraph(definition, heads, section.height, section.width, whole.batch_size)
 
 
 def _agree(original: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
