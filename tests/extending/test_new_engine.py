@@ -2,9 +2,11 @@
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import pytest
 import yaml
 from rich.console import Console
@@ -52,7 +54,7 @@ def _line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "linear", EngineEntry(f"{__name__}:LinearEngine", "cloud", ("matrix",)))
 
 
-def _repository(root: Path, weights: object = WEIGHTS) -> Repository:
+def _repository(root: Path, weights: npt.NDArray[Any] = WEIGHTS) -> Repository:
     folder = root / "colours"
     folder.mkdir(parents=True)
     np.save(folder / "weights.npy", weights)

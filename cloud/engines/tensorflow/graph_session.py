@@ -46,7 +46,7 @@ def assemble(frozen: FrozenModel, manifest: Manifest, device: str = "", batch_si
     Raises:
         EngineError: the graph lacks a tensor of the manifest, or a tensor does not match it.
     """
-    preprocessor = _input_preprocessor(frozen, manifest)
+    preprocessor = input_preprocessor(frozen, manifest)
     batch_size = preprocessor.batch_size or batch_size
     graph = tf.Graph()
     with graph.as_default(), graph.device(device):
@@ -131,7 +131,7 @@ def error_summary(error: Exception) -> str:
     return next(kept, type(error).__name__)[:300]
 
 
-def _input_preprocessor(frozen: FrozenModel, manifest: Manifest) -> Preprocessor:
+def input_preprocessor(frozen: FrozenModel, manifest: Manifest) -> Preprocessor:
     """Returns the preprocessor for the input placeholder.
 
     Raises:
