@@ -84,7 +84,7 @@ def test_a_new_engine_serves_the_frames_of_a_vehicle(embedded_url: str, tmp_path
     with loader.load(loader.find("colours")) as model, worker(embedded_url, model):
         assert model.card.engine == "linear"
         assert run(str(frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
-    masks = sorted(out.rglob("*.png"))
+    masks = sorted((out / "masks").rglob("*.png"))
     assert len(masks) == FRAMES
     for path, rgb in zip(masks, images, strict=True):
         np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), np.argmax(rgb, axis=-1))
