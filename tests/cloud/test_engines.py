@@ -54,11 +54,15 @@ def test_a_uint8_model_gets_unchanged_pixels(workshop: Any, pictures: Pictures) 
     np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32) - 100.0))
 
 
-def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pictures) -> None:
-    """A wrong normalisation would still give a mask."""
+@pytest.mark.parametrize("planar", [False, True], ids=["NHWC", "NCHW"])
+def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pictures, *, planar: bool) -> None:
+    """A wrong normalisation would still give a mask; networks of PyTorch take planar images."""
     mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
     section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
-    workshop.add("m", workshop.graph(lambda scores: scores), input=section, output={"kind": "scores"})
+    with tf.Graph().as_default() as graph:
+        images = tf.compat.v1.placeholder(tf.float32, (None, 3, 8, 12) if planar else (None, 8, 12, 3), "input")
+        tf.identity(workshop.scores(tf.transpose(images, (0, 2, 3, 1)) if planar else images), "prediction")
+    workshop.add("m", graph.as_graph_def(), input=section, output={"kind": "scores"})
     with workshop.open("m") as model:
         masks = model.predict(pictures)
     scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(

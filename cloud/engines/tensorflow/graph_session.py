@@ -13,7 +13,7 @@ from cloud.engines.pre_postprocess import Preprocessor, preprocessor_for
 from cloud.engines.tensor_binding import check_other_inputs
 from cloud.engines.tensorflow.graph_heads import postprocess_ops, preprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
-from cloud.engines.tensorflow.graphdef import FrozenModel, index_of, node_of, prune, reachable, refuse_unsafe, require
+from cloud.engines.tensorflow.graphdef import FrozenModel, node_of, prune, reachable, refuse_unsafe, require
 from cloud.engines.tensorflow.runtime import (
     check_precision,
     choose_device,
@@ -173,4 +173,6 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
 
 
 def _full(tensor: str) -> str:
-    return f"{node_of(tensor)}:{index_of(tensor)}"
+    """Returns a tensor's name with its output index."""
+    index = tensor.partition(":")[2]
+    return f"{node_of(tensor)}:{index if index.isdecimal() else 0}"
