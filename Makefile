@@ -53,11 +53,11 @@ RESULTS := build/results
 results: dev
 	@.ci/install-real-parts
 	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
-	$(BIN)/skylane bench overhead --frames 15 --json >$(RESULTS)/overhead.json
-	$(BIN)/skylane bench transports --models models --frames 12 --json $(RESULTS)/transports-jpeg.json
-	$(BIN)/skylane bench transports --models models --frames 12 --codec raw --json $(RESULTS)/transports-raw.json
-	$(BIN)/skylane bench baselines --frames 8 --json $(RESULTS)/baselines.json
-	$(BIN)/skylane bench saturation --models models --seconds 10 --json >$(RESULTS)/saturation.json
+	$(BIN)/skylane bench overhead --rounds 4 --frames 15 --json >$(RESULTS)/overhead.json
+	$(BIN)/skylane bench transports --models models --rounds 3 --frames 16 --json $(RESULTS)/transports-jpeg.json
+	$(BIN)/skylane bench transports --models models --rounds 3 --frames 16 --codec raw --json $(RESULTS)/transports-raw.json
+	$(BIN)/skylane bench baselines --rounds 2 --frames 10 --json $(RESULTS)/baselines.json
+	$(BIN)/skylane bench saturation --models models --rounds 2 --seconds 10 --json >$(RESULTS)/saturation.json
 	$(BIN)/skylane bench gateway --models models --seconds 8 --rounds 3 --json $(RESULTS)/gateway.json
 	$(BIN)/skylane study run docs/results/data/link.yaml --models models --seed 2026 --out $(RESULTS)/link
 	$(BIN)/skylane report $(RESULTS)/link --json >$(RESULTS)/link.json

@@ -32,11 +32,11 @@ _FILES = ("overhead", "transports-jpeg", "transports-raw", "baselines", "saturat
 
 _TRANSPORTS = {
     "mqtt": "MQTT",
-    "grpc": "gRPC, Skylane's own service",
-    "tfs-grpc": "gRPC, TensorFlow Serving's protocol",
-    "oip-grpc": "gRPC, Open Inference Protocol",
-    "oip-rest": "REST, Open Inference Protocol",
-    "tfs-rest": "REST, TensorFlow Serving's protocol (JSON)",
+    "grpc": "gRPC, Skylane's service",
+    "tfs-grpc": "gRPC, TensorFlow Serving",
+    "oip-grpc": "gRPC, Open Inference",
+    "oip-rest": "REST, Open Inference",
+    "tfs-rest": "REST, TensorFlow Serving",
 }
 _BASELINES = {
     "mqtt": "Vehicle-cloud segmentation over MQTT",
@@ -61,8 +61,6 @@ def page(results: Results, text: str) -> str:
     blocks = {
         "setup": _setup(results),
         "summary": _summary(results),
-        "transports": _transport_table(results),
-        "baselines": _baseline_table(results),
         "load": _load_table(results),
     }
     for name, lines in blocks.items():
@@ -124,61 +122,40 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 128, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)
 
 
-def _transport_table(results: Results) -> Iterable[str]:
-    jpeg, raw = (results[f"transports-{codec}"]["transports"] for codec in _SERIES)
-    yield "| transport | JPEG, ms (p95) | raw pixels, ms (p95) | n each |"
-    yield "| --- | ---: | ---: | ---: |"
-    for name, title in _TRANSPORTS.items():
-        cells = (f"{_median_and_p95(records[name]['overhead_ms'])}" for records in (jpeg, raw))
-        yield f"| {title} | {' | '.join(cells)} | {jpeg[name]['n']} |"
-
-
-def _median_and_p95(spread: Mapping[str, float | None]) -> str:
-    p95 = spread["p95"]
-    return f"{number(spread['median'] or 0, 1)} ({'–' if p95 is None else number(p95, 1)})"
-
-
-def _baseline_table(results: Results) -> Iterable[str]:
-    yield "| method of the original | its overhead, ms | Skylane | its overhead, ms | ratio (by round) |"
-    yield "| --- | ---: | --- | ---: | ---: |"
-    for title, original, name, own, ratio in _comparisons(results):
-        rounds = f"{number(min(ratio['by_round']), 3)} to {number(max(ratio['by_round']), 3)}"
-        yield f"| {title} | {number(original, 1)} | {name} | {number(own, 1)} | {number(ratio['ratio'], 3)} ({rounds}) |"
-
-
 def _comparisons(results: Results) -> Iterable[tuple[str, float, str, float, Mapping[str, Any]]]:
     """Yields each baseline with the first transport that carries the same pixels: titles, overheads and ratio."""
     data = results["baselines"]
     for name, title in _BASELINES.items():
         ratio = next(each for each in data["ratios"] if each["baseline"] == name)
         own = data["skylane"][ratio["transport"]]["overhead_ms"]["median"]
-        yield title, data["baselines"][name]["overhead_ms"]["median"], f"`{ratio['transport']}`", own, ratio
+        yield title, data["baselines"][name]["overhead_ms"]["median"], ratio["transport"], own, ratio
 
 
 def _load_table(results: Results) -> Iterable[str]:
     load, gateway = results["saturation"], results["gateway"]
     seconds, vehicles = load["plan"]["seconds"], load["plan"]["vehicles"]
     rounds = len(load["rounds"]) // 2
-    yield "| load | answered in time, of the bare engine's frames per second | fairness (Jain's index) | rounds |"
+    yield "| load | in time, of the bare engine's rate | Jain's index | rounds |"
     yield "| --- | ---: | ---: | ---: |"
     for title, name, jain in (
         (f"{vehicles} vehicles with equal rates", "equal", load["jain"]),
-        ("the same, one of them with ten times the rate of the others", "greedy", load["greedy_jain"]),
+        ("the same, one with ten times the rate", "greedy", load["greedy_jain"]),
     ):
         share = median(each["share"] for each in load["rounds"] if each["load"] == name)
         yield f"| {title} | {_percent(share)} | {number(jain, 3)} | {rounds} of {seconds:g} s |"
-    title = f"{gateway['plan']['clients']} clients of all endpoints, {gateway['plan']['window']} frames in flight each"
+    title = f"{gateway['plan']['clients']} clients of all endpoints (`skylane bench gateway`)"
     rounds, seconds = len(gateway["rounds"]), gateway["plan"]["seconds"]
     yield f"| {title} | {_percent(gateway['ratio'])} | {number(gateway['jain'], 3)} | {rounds} of {seconds:g} s |"
 
 
 def _transport_chart(results: Results) -> Chart:
-    """Shows the parts of the overhead by transport and codec."""
-    bars = {
-        f"{name}, {codec}": results[f"transports-{codec}"]["transports"][name]["parts"]
-        for name in _TRANSPORTS
-        for codec in _SERIES
-    }
+    """Shows the parts of the overhead by transport and codec; the labels have its median and 95th percentile."""
+    bars = {}
+    for name, title in _TRANSPORTS.items():
+        for codec in _SERIES:
+            record = results[f"transports-{codec}"]["transports"][name]
+            median_ms, p95_ms = (number(record["overhead_ms"][key] or float("nan"), 1) for key in ("median", "p95"))
+            bars[f"{title}, {codec}: <b>{median_ms}</b> ({p95_ms})"] = record["parts"]
     stages = [str(part) for part in PARTS if part != "inferred"]
     traces = [
         _bars(title, list(bars), [sum(parts[s] for s in stages if WHERE[s] == node) for parts in bars.values()], colour)
@@ -190,19 +167,19 @@ def _transport_chart(results: Results) -> Chart:
         "xaxis": axis_from_zero("median time beside the inference, ms"),
         "yaxis": _CATEGORIES,
     }
-    return Chart("results-transports", "Parts of the overhead by transport", tuple(traces), layout, height=380)
+    return Chart("results-transports", "Parts of the overhead by transport", tuple(traces), layout, height=330)
 
 
 def _baseline_chart(results: Results) -> Chart:
     """Shows the overhead of each original method beside that of Skylane."""
     compared = list(_comparisons(results))
-    titles = [title for title, *_ in compared]
-    traces = (
-        _bars("method of the original", titles, [each[1] for each in compared], STAGES["crossing"].colour),
-        _bars("Skylane", titles, [each[3] for each in compared], STAGES["inferred"].colour),
-    )
+    titles = [f"{title}<br>Skylane: {transport}" for title, _, transport, *_ in compared]
+    original = _bars("method of the original", titles, [each[1] for each in compared], STAGES["crossing"].colour)
+    skylane = _bars("Skylane", titles, [each[3] for each in compared], STAGES["inferred"].colour)
+    skylane["text"] = [f"{number(own, 1)} (ratio {number(ratio['ratio'], 3)})" for *_, own, ratio in compared]
+    skylane["textposition"] = "outside"
     layout = {"xaxis": axis("median time beside the inference, ms (logarithmic)", type="log", dtick=1, range=[0, 3.2])}
-    return Chart("results-baselines", "Overheads", traces, layout | {"yaxis": _CATEGORIES}, height=270)
+    return Chart("results-baselines", "Overheads", (original, skylane), layout | {"yaxis": _CATEGORIES}, height=250)
 
 
 def _load_chart(results: Results) -> Chart:
@@ -226,7 +203,7 @@ def _load_chart(results: Results) -> Chart:
         "xaxis": axis("share of all frames, %", range=[0, 100]),
         "yaxis": _CATEGORIES,
     }
-    return Chart("results-load", "Outcomes under overload", tuple(traces), layout, height=210)
+    return Chart("results-load", "Outcomes under overload", tuple(traces), layout, height=180)
 
 
 def _link_chart(results: Results) -> Chart:
@@ -247,7 +224,7 @@ def _link_chart(results: Results) -> Chart:
         for codec, colour in _SERIES.items()
     ]
     layout = {"xaxis": axis_from_zero("median total latency of a frame, ms"), "yaxis": _CATEGORIES}
-    return Chart("results-link", "Latency over links", tuple(traces), layout, height=230)
+    return Chart("results-link", "Latency over links", tuple(traces), layout, height=200)
 
 
 _CATEGORIES = {"autorange": "reversed", "type": "category"}

@@ -167,15 +167,6 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         if code:
             raise VehicleError(f"{self.name} ended with exit code {code}: {self.log_tail}")
 
-    def finish(self, limit_s: float = 120.0) -> None:
-        """Waits until it has played everything and checks that it ended in order.
-
-        Raises:
-            VehicleError: it is still running after `limit_s`, or ended with an exit code other than 0.
-        """
-        self.wait(limit_s)
-        self.end()
-
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(_KILL_S)

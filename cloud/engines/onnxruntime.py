@@ -4,21 +4,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cloud.engines.devices import choose_device
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import (
-    check_other_inputs,
-    check_output,
-    file_precision,
-    find_tensor,
-    first_line,
-    postprocess,
-    preprocessor_for,
-)
+from cloud.engines.pre_postprocess import file_precision, first_line
+from cloud.engines.tensor_binding import TensorBinding, TensorInfo
 from cloud.models.manifest import Manifest
 
 ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
@@ -26,9 +17,12 @@ ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
 _CUDA = "CUDAExecutionProvider"
 _NO_FOLDER = "/nonexistent"  # The folder for external weights of a single file, which may have none.
 _FATAL = 4  # ONNX Runtime's log level for fatal errors; all other errors are exceptions.
-_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"} | {
-    f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "int32", "int64")
-}
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(bool)": "bool",
+    "tensor(string)": "bytes",
+} | {f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "int32", "int64")}
 
 
 class OnnxRuntimeEngine:
@@ -58,36 +52,18 @@ class OnnxRuntimeEngine:
                     placement.device, "ONNX Runtime cannot use this GPU: use cpu, or repair its CUDA setup"
                 )
             self.device = "cpu"
-        self._manifest, self._path = manifest, path
-        inputs = {each.name: each for each in self._session.get_inputs()}
-        outputs = {each.name: each for each in self._session.get_outputs()}
-        image = find_tensor(inputs, manifest.input.tensor, "input", path)
-        self._heads = {
-            head: find_tensor(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()
-        }
-        self._preprocessor = preprocessor_for(shape_of(image), dtype_of(image), manifest, path)
-        self.batch_size = self._preprocessor.batch_size
-        for head, tensor in self._heads.items():
-            check_output(head, shape_of(tensor), manifest, path)
-        check_other_inputs([name for name in inputs if name != image.name], list(manifest.input.constants), path)
-        self._input = image.name
-        self._constants = {
-            name: np.array(value, dtype_of(inputs[name])).reshape([side or 1 for side in shape_of(inputs[name])])
-            for name, value in manifest.input.constants.items()
-            if name in inputs
-        }
+        inputs, outputs = tensors_of(self._session)
+        self._binding = TensorBinding(inputs, outputs, manifest, path)
+        self.batch_size = self._binding.batch_size
+        self._outputs = [tensor.name for tensor in self._binding.heads.values()]
 
     def infer(self, batch: Images) -> Outputs:
         """See `cloud.engines.engine.Engine.infer`."""
-        names = [tensor.name for tensor in self._heads.values()]
         try:
-            outputs = self._session.run(names, {self._input: self._preprocessor(batch), **self._constants})
+            arrays = self._session.run(self._outputs, self._binding.inputs(batch))
         except Exception as error:  # ONNX Runtime's errors have no common base class.
             raise InferenceError(f"the model failed: {first_line(error)}") from error
-        return {
-            head: postprocess(head, values, self._preprocessor, self._manifest, self._path)
-            for head, values in zip(self._heads, outputs, strict=True)
-        }
+        return self._binding.outputs(dict(zip(self._outputs, arrays, strict=True)))
 
     def close(self) -> None:
         """Releases the session."""
@@ -129,11 +105,17 @@ def _file_in(folder: Path) -> Path:
     return found[0]
 
 
-def dtype_of(tensor: Any) -> str:
-    """Returns the NumPy name of a tensor's type, or ONNX Runtime's name for a type that images cannot have."""
-    return _DTYPES.get(tensor.type, str(tensor.type))
-
-
-def shape_of(tensor: Any) -> list[int | None]:
-    """Returns a tensor's shape; a symbolic or unknown dimension is None."""
-    return [side if isinstance(side, int) and side > 0 else None for side in tensor.shape]
+def tensors_of(session: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:
+    """Returns the inputs and the outputs of a session by name; a symbolic or unknown dimension is None."""
+    inputs, outputs = (
+        {
+            each.name: TensorInfo(
+                each.name,
+                _DTYPES.get(each.type),
+                tuple(side if isinstance(side, int) and side > 0 else None for side in each.shape),
+            )
+            for each in tensors
+        }
+        for tensors in (session.get_inputs(), session.get_outputs())
+    )
+    return inputs, outputs

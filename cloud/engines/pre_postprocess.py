@@ -1,11 +1,11 @@
 """Preprocessing and postprocessing in NumPy, for model files that do not contain these steps.
 
 Before the model: scaling. After it: arg max, probabilities, and boxes in pixels. `cloud.engines.tensorflow.graph_heads` and
-`cloud.engines.openvino.heads` add the same steps to the graph instead, and a file written by `skylane model convert`
-contains them already.
+`cloud.engines.openvino.heads` add the same steps to the graph instead, with the checks and rules of this module. A file
+written by `skylane model convert` contains them already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from cloud.engines.engine import Images
 from cloud.engines.errors import EngineError, InferenceError
 from cloud.engines.placement import Placement, Precision
 from cloud.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
-from shared.errors import suggestion
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]
@@ -42,13 +41,13 @@ class Preprocessor:
 
         If there is nothing to convert, the result is `images` itself.
         """
-        section = self.section
         if self.planar:
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        if section.dtype == "uint8":
-            return images
-        values = images.astype(section.dtype)
-        by_channel = (_RGB, 1, 1) if self.planar else (_RGB,)
+        return images if self.section.dtype == "uint8" else self.scaled(images.astype(self.section.dtype))
+
+    def scaled(self, values: Any) -> Any:
+        """Returns `(values * scale - mean) / std` of an array, in place, or of a tensor of TensorFlow or OpenVINO."""
+        section, by_channel = self.section, (_RGB, 1, 1) if self.planar else (_RGB,)
         if section.scale != 1.0:
             values *= np.array(section.scale, section.dtype)
         if section.mean:
@@ -83,28 +82,6 @@ def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest,
             return Preprocessor(section, planar, shape[0])
     expected = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
     raise EngineError(path, f"input {section.tensor!r} is {_formatted(shape)}, the manifest's {expected}: correct it")
-
-
-def find_tensor(tensors: Mapping[str, Any], name: str, role: str, path: Path) -> Any:
-    """Returns a file's tensor by name; `role` is "input" or "output".
-
-    Raises:
-        EngineError: the file has no such tensor; the message suggests the nearest names.
-    """
-    if name not in tensors:
-        raise EngineError(path, f"the model has no {role} {name!r}{suggestion(name, tensors)}")
-    return tensors[name]
-
-
-def check_other_inputs(names: Sequence[str], constants: Sequence[str], path: Path) -> None:
-    """Checks that each input other than the image has a value in the manifest's constants.
-
-    Raises:
-        EngineError: an input has no value.
-    """
-    missing = sorted(set(names) - set(constants))
-    if missing:
-        raise EngineError(path, f"also needs {', '.join(missing[:5])}: give each a value in input.constants")
 
 
 def file_precision(manifest: Manifest, placement: Placement, engine: str, path: Path) -> Precision:
@@ -170,12 +147,37 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         case OutputKind.TENSOR:
             return values
         case OutputKind.BOXES:
-            return _in_pixels(_floats(values), manifest)
+            return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
         case OutputKind.PROBABILITIES:
             return _floats(values)
         case OutputKind.LOGITS:
             return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
     return _class_ids(values, section, preprocessor, manifest)
+
+
+def channel_axis(shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest) -> int | None:
+    """Returns the axis of the scores in a segmentation's output, or the axis of size 1 of class ids, if there is one."""
+    if section.kind is OutputKind.SCORES:
+        label_axes = [axis for axis in (1, 3) if shape[axis] == len(manifest.labels)]
+        return label_axes[0] if len(label_axes) == 1 else 1 if preprocessor.planar else 3
+    return None if len(shape) != _MAP_RANK else 3 if shape[3] == 1 else 1
+
+
+def box_corners(numbers: Sequence[Any], manifest: Manifest) -> list[Any]:
+    """Returns x1, y1, x2, y2 in pixels of the input; `numbers` are the four of a box, as arrays or tensors N×A×1."""
+    a, b, c, d = numbers
+    form, two = manifest.box_format, np.array(2, np.float32)
+    match form.order:
+        case BoxOrder.XYXY:
+            corners = [a, b, c, d]
+        case BoxOrder.YXYX:
+            corners = [b, a, d, c]
+        case BoxOrder.CXCYWH:
+            corners = [a - c / two, b - d / two, a + c / two, b + d / two]
+    if form.normalised:
+        width, height = (np.array(side, np.float32) for side in (manifest.input.width, manifest.input.height))
+        corners = [corner * side for corner, side in zip(corners, (width, height) * 2, strict=True)]
+    return corners
 
 
 def first_line(error: Exception) -> str:
@@ -188,14 +190,13 @@ def _class_ids(
     values: Array, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
 ) -> npt.NDArray[np.uint8]:
     """Returns uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
+    axis = channel_axis(values.shape, section, preprocessor, manifest)
     if section.kind is OutputKind.SCORES:
-        labels = len(manifest.labels)
-        label_axes = [axis for axis in (1, 3) if values.shape[axis] == labels]
-        values = np.argmax(values, label_axes[0] if len(label_axes) == 1 else 1 if preprocessor.planar else 3)
+        values = np.asarray(np.argmax(values, axis))
+    elif axis is not None:
+        values = values.squeeze(axis)
     elif values.ndim == 2:  # noqa: PLR2004 - H×W
         values = values[np.newaxis]
-    elif values.ndim == _MAP_RANK:
-        values = values[..., 0] if values.shape[3] == 1 else values[:, 0]
     class_ids = values.astype(np.uint8, copy=False)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):
@@ -208,23 +209,6 @@ def _class_ids(
 def _nearest(coarse: int, fine: int) -> npt.NDArray[np.intp]:
     """Returns for each of `fine` pixels the index of the `coarse` pixel under its centre."""
     return ((np.arange(fine) + 0.5) * coarse / fine).astype(np.intp)
-
-
-def _in_pixels(boxes: Array, manifest: Manifest) -> Array:
-    """Converts boxes N×A×4 to x1, y1, x2, y2 in pixels of the input."""
-    form = manifest.box_format
-    match form.order:
-        case BoxOrder.XYXY:
-            pixels = boxes
-        case BoxOrder.YXYX:
-            pixels = boxes[..., [1, 0, 3, 2]]
-        case BoxOrder.CXCYWH:
-            centres, halves = boxes[..., :2], boxes[..., 2:] / 2
-            pixels = np.concatenate([centres - halves, centres + halves], axis=-1)
-    if form.normalised:
-        width, height = manifest.input.width, manifest.input.height
-        pixels = pixels * np.array([width, height, width, height], np.float32)
-    return pixels
 
 
 def _floats(values: Array) -> Array:

@@ -11,16 +11,8 @@ from cloud.engines.devices import choose_device
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError, InferenceError
 from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import (
-    Array,
-    check_other_inputs,
-    check_output,
-    file_precision,
-    find_tensor,
-    first_line,
-    postprocess,
-    preprocessor_for,
-)
+from cloud.engines.pre_postprocess import Array, file_precision, first_line
+from cloud.engines.tensor_binding import TensorBinding, TensorInfo
 from cloud.models.manifest import Manifest, OutputKind
 
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: the package has no type hints.
@@ -43,24 +35,13 @@ class TfliteEngine:
         self.name = "tflite"
         self.precision = file_precision(manifest, placement, self.name, path)
         self.device = choose_device(placement.device, 0, "TensorFlow Lite", "choose another engine")
-        self._manifest, self._path = manifest, path
+        self._path = path
         self._model = open_model(path, placement)
-        inputs, outputs = _tensors(self._model)
-        self._image = find_tensor(inputs, manifest.input.tensor, "input", path)
-        self._heads = {
-            head: find_tensor(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()
-        }
-        dtype = np.dtype(self._image["dtype"]).name
-        self._preprocessor = preprocessor_for(shape_of(self._image), dtype, manifest, path)
-        self.batch_size = self._preprocessor.batch_size
-        for head, tensor in self._heads.items():
-            check_output(head, shape_of(tensor), manifest, path)
-        others = {each["name"]: each for each in inputs.values() if each["index"] != self._image["index"]}
-        check_other_inputs(list(others), list(manifest.input.constants), path)
-        self._constants = {
-            each["index"]: np.full(each["shape"], manifest.input.constants[name], each["dtype"])
-            for name, each in others.items()
-        }
+        self._binding = TensorBinding(*tensors_of(self._model), manifest, path)
+        self.batch_size = self._binding.batch_size
+        self._inputs = _by_name(self._model.get_input_details())
+        self._outputs = _by_name(self._model.get_output_details())
+        self._kinds = {tensor.name: manifest.heads[head].kind for head, tensor in self._binding.heads.items()}
         self._allocate(self.batch_size or 1)
 
     def infer(self, batch: Images) -> Outputs:
@@ -68,15 +49,13 @@ class TfliteEngine:
         try:
             if len(batch) != self._allocated:
                 self._allocate(len(batch))
-            self._model.set_tensor(self._image["index"], self._preprocessor(batch))
+            for name, values in self._binding.inputs(batch).items():
+                self._model.set_tensor(self._inputs[name]["index"], values)
             self._model.invoke()
-            outputs = {head: self._model.get_tensor(tensor["index"]) for head, tensor in self._heads.items()}
+            arrays = {name: self._array(name) for name in self._kinds}
         except (RuntimeError, ValueError) as error:
             raise InferenceError(f"the model failed: {first_line(error)}") from error
-        return {
-            head: postprocess(head, self._dequantised(head, values), self._preprocessor, self._manifest, self._path)
-            for head, values in outputs.items()
-        }
+        return self._binding.outputs(arrays)
 
     def close(self) -> None:
         """Releases the interpreter."""
@@ -84,20 +63,21 @@ class TfliteEngine:
 
     def _allocate(self, size: int) -> None:
         """Allocates the tensors for batches of `size` images."""
-        if self.batch_size is None:
-            self._model.resize_tensor_input(self._image["index"], (size, *self._image["shape"][1:]))
         try:
+            if self.batch_size is None:
+                image = self._inputs[self._binding.image.name]
+                self._model.resize_tensor_input(image["index"], (size, *image["shape"][1:]))
             self._model.allocate_tensors()
         except RuntimeError as error:
             raise EngineError(self._path, f"TensorFlow Lite cannot run this file: {first_line(error)}") from error
-        for index, value in self._constants.items():
-            self._model.set_tensor(index, value)
         self._allocated = size
 
-    def _dequantised(self, head: str, values: Array) -> Array:
-        """Returns quantised values as real numbers, and class ids unchanged."""
-        scale, zero_point = self._heads[head]["quantization"]
-        if not scale or self._manifest.heads[head].kind is OutputKind.CLASS_IDS:
+    def _array(self, name: str) -> Array:
+        """Returns an output; quantised values as real numbers, except class ids."""
+        output = self._outputs[name]
+        values: Array = self._model.get_tensor(output["index"])
+        scale, zero_point = output["quantization"]
+        if not scale or self._kinds[name] is OutputKind.CLASS_IDS:
             return values
         return (values.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
 
@@ -119,21 +99,21 @@ def open_model(path: Path, placement: Placement = Placement()) -> Any:  # noqa: 
         raise EngineError(path, f"is not a TensorFlow Lite model: {first_line(error)}") from error
 
 
-def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the details of the inputs and of the outputs, by tensor name and by signature key."""
-    inputs = {each["name"]: each for each in model.get_input_details()}
-    outputs = {each["name"]: each for each in model.get_output_details()}
+def tensors_of(model: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:
+    """Returns the inputs and the outputs of a model, by tensor name and by the keys of its one signature."""
     signatures = model.get_signature_list()
-    if len(signatures) != 1:
-        return inputs, outputs
-    runner = model.get_signature_runner(next(iter(signatures)))
-    return inputs | runner.get_input_details(), outputs | runner.get_output_details()
+    runner = model.get_signature_runner(next(iter(signatures))) if len(signatures) == 1 else None
+    inputs = _by_name(model.get_input_details()) | (runner.get_input_details() if runner else {})
+    outputs = _by_name(model.get_output_details()) | (runner.get_output_details() if runner else {})
+    return {key: _info(each) for key, each in inputs.items()}, {key: _info(each) for key, each in outputs.items()}
 
 
-def shape_of(tensor: dict[str, Any]) -> list[int | None] | None:
-    """Returns the shape of an input or output, with None for a dimension of any size; None if the shape is unknown.
+def _by_name(details: list[Any]) -> dict[str, Any]:
+    return {each["name"]: each for each in details}
 
-    Such a dimension is -1 in the file's shape signature, which files of older converters leave empty.
-    """
+
+def _info(tensor: Any) -> TensorInfo:
+    # A dimension of any size is -1 in the shape signature, which files of older converters leave empty.
     signature = tensor["shape_signature"] if len(tensor["shape_signature"]) else tensor["shape"]
-    return [int(side) if side > 0 else None for side in signature] or None
+    shape = tuple(int(side) if side > 0 else None for side in signature) or None
+    return TensorInfo(tensor["name"], np.dtype(tensor["dtype"]).name, shape)

@@ -16,13 +16,12 @@ from cloud.engines.placement import Placement
 from cloud.engines.pre_postprocess import (
     Array,
     Preprocessor,
-    check_other_inputs,
     check_output,
     file_precision,
-    find_tensor,
     first_line,
     postprocess,
 )
+from cloud.engines.tensor_binding import check_other_inputs, find_tensor
 from cloud.models.manifest import Manifest
 
 torch: Any = import_module("torch")  # Any: its type hints take mypy minutes.
@@ -125,7 +124,7 @@ def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:
     """Returns the manifest's values for the arguments other than the image."""
     others = [each for each in module.forward.schema.arguments[1:] if each.name != manifest.input.tensor]
     required = [each.name for each in others if not each.has_default_value()]
-    check_other_inputs(required, list(manifest.input.constants), path)
+    check_other_inputs(required, manifest, path)
     return {each.name: manifest.input.constants[each.name] for each in others if each.name in manifest.input.constants}
 
 

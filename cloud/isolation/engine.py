@@ -1,14 +1,14 @@
 """An engine that runs in a separate process, which is replaced when it is lost."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.placement import Placement, Precision
-from cloud.engines.table import ENGINES, readers
+from cloud.engines.table import ENGINES
 from cloud.isolation.process import EngineProcess, ProcessLostError
 from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
@@ -44,7 +44,7 @@ class IsolatedEngine:
         manifest: Manifest,
         placement: Placement,
         *,
-        engine: str | None = None,
+        engine: str,
         limits: IsolationLimits = IsolationLimits(),
     ) -> None:
         """Opens the engine.
@@ -53,7 +53,7 @@ class IsolatedEngine:
             path: The model file.
             manifest: Its manifest.
             placement: The device.
-            engine: A key of ENGINES; None for the default of the format.
+            engine: A key of ENGINES.
             limits: The limits of the process.
 
         Raises:
@@ -62,7 +62,7 @@ class IsolatedEngine:
         """
         self._path = path
         self.limits = limits  # May be changed between batches.
-        self.name = engine or readers(manifest.format)[0]
+        self.name = engine
         entry = ENGINES[self.name]
         self._opening: dict[str, Any] = {
             "engine": self.name,
@@ -70,13 +70,7 @@ class IsolatedEngine:
             "extra": entry.extra,
             "file": str(path.absolute()),
             "manifest": manifest.model_dump_json(exclude_none=True),
-            "placement": {
-                "device": placement.device,
-                "intra_threads": placement.intra_threads,
-                "inter_threads": placement.inter_threads,
-                "instances": 1,
-                "precision": placement.precision,
-            },
+            "placement": asdict(replace(placement, instances=1)),
             "memory_bytes": limits.memory_bytes,
             "warm_up": 0,  # The caller warms up the first process and measures it.
         }
@@ -84,7 +78,7 @@ class IsolatedEngine:
         self._facts: Any = None  # The properties of the engine in the first process.
         self._process = EngineProcess(self._opening)
         try:
-            facts = self._facts = self._wait_until_open(self._process)
+            facts = self._facts = self._wait_until_open()
         except ProcessLostError as error:
             self._process.kill()
             limit = limits.memory_bytes
@@ -106,7 +100,7 @@ class IsolatedEngine:
     def infer(self, batch: Images) -> Outputs:
         """See Engine."""
         try:
-            self._wait_until_open(self._process)
+            self._wait_until_open()
             started_s = time.perf_counter()
             outputs = self._process.infer(batch, self._timeout_s(len(batch)))
         except ProcessLostError as error:
@@ -134,8 +128,8 @@ class IsolatedEngine:
             return self.limits.start_s
         return max(self.limits.hang_s, _HANG_FACTOR * self._fastest_s * size)
 
-    def _wait_until_open(self, process: EngineProcess) -> Any:
-        facts = process.wait_until_open(self.limits.start_s)
+    def _wait_until_open(self) -> Any:
+        facts = self._process.wait_until_open(self.limits.start_s)
         match facts["kind"]:
             case "open":
                 if self._facts and facts["sha256"] != self._facts["sha256"]:

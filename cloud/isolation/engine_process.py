@@ -22,8 +22,7 @@ from cloud.engines.engine import Engine, Outputs
 from cloud.engines.errors import DeviceError, EngineError
 from cloud.engines.placement import Placement, Precision
 from cloud.engines.table import EngineEntry
-from cloud.isolation.channel import ChannelClosedError, EngineChannel
-from cloud.isolation.shared_memory import SharedMemory
+from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, replaced
 from cloud.models.manifest import Manifest
 from shared import registry
 from shared.errors import SkylaneError
@@ -101,7 +100,7 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
     tuned_sizes: set[int] = set()
     while True:
         message, sent = channel.receive()
-        images = _replaced(sent, images)
+        images = replaced(sent, images)
         try:
             outputs = engine.infer(images.array(np.uint8, message["shape"]))
             if message["shape"][0] not in tuned_sizes:
@@ -109,7 +108,7 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
                 malloc.trim()
             heads, size = _layout(outputs)
             is_new = results is None or results.size < size
-            results = _replaced(SharedMemory.of_size(size) if is_new else None, results)
+            results = replaced(SharedMemory.of_size(size) if is_new else None, results)
             for name, dtype, shape, offset in heads:
                 results.array(dtype, shape, offset)[...] = outputs[name]
         except SkylaneError as error:
@@ -120,16 +119,6 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
             raise SystemExit(1) from error
         else:
             channel.send({"kind": "inferred", "heads": heads}, results if is_new else None)
-
-
-def _replaced(new: SharedMemory | None, old: SharedMemory | None) -> SharedMemory:
-    """Returns the new memory if there is any, and closes the old one."""
-    if new is None:
-        assert old is not None
-        return old
-    if old is not None:
-        old.close()
-    return new
 
 
 def _layout(outputs: Outputs) -> tuple[list[tuple[str, str, tuple[int, ...], int]], int]:

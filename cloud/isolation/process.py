@@ -13,8 +13,7 @@ import numpy as np
 
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import InferenceError
-from cloud.isolation.channel import ChannelClosedError, EngineChannel
-from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
+from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, SharedMemoryError, replaced
 from shared.logs import get_logger
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from shared.runtime.processes import terminate
@@ -87,24 +86,18 @@ class EngineProcess:
             ProcessLostError: the process died, or did not reply in time.
         """
         is_new = self._images is None or self._images.size < batch.nbytes
-        if is_new:
-            self._close_memory(self._images)
-            self._images = SharedMemory.of_size(batch.nbytes)
-        assert self._images is not None
+        self._images = replaced(SharedMemory.of_size(batch.nbytes) if is_new else None, self._images)
         np.copyto(self._images.array(np.uint8, batch.shape), batch)
         try:
             self._channel.send({"shape": batch.shape}, self._images if is_new else None)
         except ChannelClosedError as error:
             raise self._lost("between two batches") from error
         reply, results = self._receive(timeout_s, f"a batch of {len(batch)}")
-        if results is not None:
-            self._close_memory(self._results)
-            self._results = results
         if reply["kind"] == "failed":
             raise InferenceError(reply["problem"])
         if reply["kind"] == "broken":
             raise ProcessLostError(f"the engine's process ended by an unexpected error: {reply['problem']}")
-        assert self._results is not None
+        self._results = replaced(results, self._results)
         try:
             # The next batch overwrites the shared memory while these outputs are still in use.
             return {
@@ -125,8 +118,9 @@ class EngineProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        self._close_memory(self._images)
-        self._close_memory(self._results)
+        for memory in (self._images, self._results):
+            if memory is not None:
+                memory.close()
         self._images = self._results = None
 
     def _receive(self, timeout_s: float, doing: str) -> tuple[dict[str, Any], SharedMemory | None]:
@@ -158,11 +152,6 @@ class EngineProcess:
             while line := output.readline(_MAX_LINE):
                 if line.strip():
                     _LOG.warning("output of an engine's process", pid=self._process.pid, line=line.rstrip())
-
-    @staticmethod
-    def _close_memory(memory: SharedMemory | None) -> None:
-        if memory is not None:
-            memory.close()
 
 
 def _environment() -> dict[str, str]:

@@ -5,27 +5,19 @@ process a copy of the scores.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError
-from cloud.engines.tensorflow.engine import READERS
-from cloud.engines.tensorflow.graph_rewriting import with_free_batch
-from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size
-from cloud.engines.tensorflow.graphdef import FrozenModel
+from cloud.engines.placement import Placement, Precision
+from cloud.engines.tensorflow.engine import READERS, with_any_batch
+from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import warmup_images
 from modelling.conversion.derived_manifest import IMAGES
 
 _optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
-_MIN_AGREEMENT = 0.9999  # Share of equal labels; another batch size may change the order of sums, and so the rounding.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +61,23 @@ def conversion_graph(path: Path, manifest: Manifest) -> ConversionGraph:
     Raises:
         EngineError: the file does not match the manifest.
     """
-    frozen = READERS[manifest.format](path, manifest)
-    fixed_size = frozen_batch_size(frozen, manifest)
-    if fixed_size is None:
-        return _assembled(frozen, manifest, None)
-    original = _assembled(frozen, manifest, fixed_size)
-    try:
-        free_graph = with_free_batch(frozen.graph, frozen.input_tensor)
-        candidate = _assembled(replace(frozen, graph=free_graph), manifest, None)
-        return candidate if _agree(original, candidate, manifest) else original
-    except (EngineError, tf.errors.OpError, ValueError):
-        return original
+    placement = Placement(device="cpu", precision=Precision.FP32)
+    whole = assemble(with_any_batch(READERS[manifest.format](path, manifest), manifest, placement), manifest)
+    section = manifest.input
+    graph = tf.Graph()
+    with graph.as_default():
+        images = tf.compat.v1.placeholder(tf.uint8, (whole.batch_size, section.height, section.width, 3), IMAGES)
+        outputs = tf.import_graph_def(
+            whole.graph.as_graph_def(),
+            {whole.images.name: images},
+            [tensor.name for tensor in whole.heads.values()],
+            name="model",
+        )
+        for head, tensor in zip(whole.heads, outputs, strict=True):
+            tf.identity(tensor, head)
+    heads = tuple(whole.heads)
+    definition = fold_constants(graph.as_graph_def(), (IMAGES, *heads))
+    return ConversionGraph(definition, heads, section.height, section.width, whole.batch_size)
 
 
 def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
@@ -99,42 +97,3 @@ def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
     options.meta_optimizer_iterations = 1
     options.min_graph_nodes = -1  # Optimises small graphs too.
     return _optimiser.OptimizeGraph(config, meta)
-
-
-def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) -> ConversionGraph:
-    whole = assemble(frozen, manifest, batch_size)
-    section = manifest.input
-    graph = tf.Graph()
-    with graph.as_default():
-        images = tf.compat.v1.placeholder(tf.uint8, (batch_size, section.height, section.width, 3), IMAGES)
-        outputs = tf.import_graph_def(
-            whole.graph.as_graph_def(),
-            {whole.images.name: images},
-            [tensor.name for tensor in whole.heads.values()],
-            name="model",
-        )
-        for head, tensor in zip(whole.heads, outputs, strict=True):
-            tf.identity(tensor, head)
-    heads = tuple(whole.heads)
-    definition = fold_constants(graph.as_graph_def(), (IMAGES, *heads))
-    return ConversionGraph(definition, heads, section.height, section.width, batch_size)
-
-
-def _agree(original: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
-    """Returns whether a double batch through `free` gives the outputs of two batches through `original`."""
-    batch = original.batch_size or 1
-    images = warmup_images(original.height, original.width, 2 * batch)
-    parts = [_run(original, part) for part in np.split(images, 2)]
-    expected = {head: np.concatenate([outputs[head] for outputs in parts]) for head in original.heads}
-    outputs = _run(free, images)
-    same_shapes = all(outputs[head].shape == values.shape for head, values in expected.items())
-    return same_shapes and agreement(manifest, expected, outputs) >= _MIN_AGREEMENT
-
-
-def _run(conversion: ConversionGraph, images: Images) -> Outputs:
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.import_graph_def(conversion.graph, name="")
-    with tf.compat.v1.Session(graph=graph) as session:
-        outputs = session.run(conversion.output_tensors, {conversion.input_tensor: images})
-    return dict(zip(conversion.heads, outputs, strict=True))

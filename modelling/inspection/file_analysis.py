@@ -5,9 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cloud.engines.errors import EngineError
+from cloud.engines.tensor_binding import TensorInfo
 from cloud.models.manifest import OutputKind
 from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
 
@@ -89,23 +88,13 @@ class FileAnalysis:
 def onnx_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of an ONNX file."""
     engine = import_module("cloud.engines.onnxruntime")
-    session = engine.open_session(path)
-
-    def tensor(each: Any) -> Tensor:
-        return Tensor(each.name, each.name, engine.dtype_of(each), tuple(engine.shape_of(each)))
-
-    return [tensor(each) for each in session.get_inputs()], [tensor(each) for each in session.get_outputs()]
+    return _tensors(*engine.tensors_of(engine.open_session(path)))
 
 
 def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("cloud.engines.tflite")
-    model = engine.open_model(path)
-
-    def tensor(each: Any) -> Tensor:
-        return Tensor(each["name"], each["name"], np.dtype(each["dtype"]).name, _sides(engine.shape_of(each)))
-
-    return [tensor(each) for each in model.get_input_details()], [tensor(each) for each in model.get_output_details()]
+    return _tensors(*engine.tensors_of(engine.open_model(path)))
 
 
 def openvino_tensors(path: Path) -> InputsAndOutputs:
@@ -129,6 +118,17 @@ READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
     "tflite": tflite_tensors,
     "openvino": openvino_tensors,
 }
+
+
+def _tensors(*groups: dict[str, TensorInfo]) -> InputsAndOutputs:
+    inputs, outputs = (
+        [
+            Tensor(each.name, each.name, each.dtype or "unsupported", each.shape)
+            for each in dict.fromkeys(group.values())
+        ]
+        for group in groups
+    )
+    return inputs, outputs
 
 
 def _as_image(tensor: Tensor) -> Tensor | None:

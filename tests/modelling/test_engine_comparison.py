@@ -66,9 +66,10 @@ def test_bench_compares_speed_and_labels_with_the_reference(tmp_path: Path, driv
     assert ("tensorflow fp32", 2) in rows
     assert rows["tensorflow fp32 of brighter", 1]["agreement"] < 1.0
     assert all(row["runs"] == 2 for row in result["rows"])
-    table = _run("bench", *arguments, "--engine", "tensorflow").stdout
+    table = _run("bench", *arguments, "--engine", "tensorflow", "--engine", "torchscript").stdout
     assert "brighter" in table
     assert "tensorflow 2." in table
+    assert "not run: torchscript: reads no file of bright: see `skylane model convert`" in table
 
 
 def test_bench_lists_engines_that_are_not_installed(
@@ -116,6 +117,9 @@ def test_verify_reports_the_failure_of_each_model(tmp_path: Path) -> None:
     _add(tmp_path, "noisy", noisy=True)
     _add(tmp_path, "changed")
     (tmp_path / "changed" / "model.pb").write_bytes(b"another")
+    _add(tmp_path, "nameless", labels=[{"name": "dark", "colour": [0, 0, 0]}])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "model.yaml").write_text("fromat: frozen_graph")
     _add(tmp_path, "wrong", input={"tensor": "inptu:0", "height": _HEIGHT, "width": _WIDTH})
     ran = _run("verify", "--models", tmp_path, "--json")
     assert ran.exit_code == 1
@@ -126,35 +130,12 @@ def test_verify_reports_the_failure_of_each_model(tmp_path: Path) -> None:
     assert "dropout or noise is active" in failures["noisy"]
     assert "it was changed or is incomplete" in failures["changed"]
     assert "no input tensor 'inptu:0': did you mean input" in failures["wrong"]
+    assert (
+        "class 1, but names only 1" in failures["nameless"]
+    )  # The graph has the arg max: only a run reveals the class.
+    assert "did you mean format" in failures["broken"]
     assert _run("verify", "bright", "--models", tmp_path).exit_code == 0
     assert "FAILED" in _run("verify", "worse", "--models", tmp_path).stdout
-
-
-def test_verify_reports_a_broken_manifest(tmp_path: Path) -> None:
-    """The other models are still verified."""
-    _add(tmp_path, "bright")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "model.yaml").write_text("fromat: frozen_graph")
-    ran = _run("verify", "--models", tmp_path, "--json")
-    failures = {row["name"]: row["failure"] for row in json.loads(ran.stdout)}
-    assert ran.exit_code == 1
-    assert failures["bright"] is None
-    assert "did you mean format" in failures["broken"]
-
-
-def test_verify_finds_a_class_without_a_name(tmp_path: Path) -> None:
-    """The graph contains the arg max, so only a run reveals the class."""
-    _add(tmp_path, "bright", labels=[{"name": "dark", "colour": [0, 0, 0]}])
-    (result,) = json.loads(_run("verify", "--models", tmp_path, "--json").stdout)
-    assert "class 1, but names only 1" in result["failure"]
-
-
-def test_bench_reports_an_engine_that_reads_no_file_of_the_model(tmp_path: Path, drive: Path) -> None:
-    """The output recommends a conversion."""
-    _add(tmp_path, "bright")
-    arguments = ("bright", "--models", tmp_path, "--bag", drive, "--frames", 1, "--rounds", 1)
-    ran = _run("bench", *arguments, "--engine", "torchscript")
-    assert "not run: torchscript: reads no file of bright: see `skylane model convert`" in ran.stdout
 
 
 def test_bench_evaluates_a_detector_with_the_drives_boxes(drive: Path) -> None:

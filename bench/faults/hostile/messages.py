@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from bench.faults.hostile.frames import black_frame
 from bench.faults.hostile.mutations import Mutator
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import Resize, plan
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import topics
@@ -20,7 +20,6 @@ from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     FRAME_CONTENT_TYPE,
     RESULT_CONTENT_TYPE,
-    FrameMessage,
     ResultMessage,
     Status,
     pack_frame,
@@ -109,19 +108,16 @@ def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], height: int, width:
 
 def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes]:
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
+    node = f"edge/{vehicle}/{_SESSION}"
     for number, codec in enumerate(IMAGE_CODECS):
+        frame = black_frame(FrameId(vehicle, _CAMERA, _SESSION, number), model, height, width)
         yield pack_frame(
-            FrameMessage(
-                id=FrameId(vehicle, _CAMERA, _SESSION, number),
-                model=model,
-                layout=Layout.RGB8,
-                shape=pixels.shape,
+            replace(
+                frame,
                 codec=codec,
-                geometry=plan(Resize.STRETCH, height, width, height, width),
-                frame_stamp_ns=5,
                 data=bytes(image_codecs.encode(pixels, Layout.RGB8, codec, _QUALITY)),
                 deadline=Deadline.after_ms(60_000),
-                stamps=(Stamp("due", f"edge/{vehicle}/{_SESSION}", 1), Stamp("sent", f"edge/{vehicle}/{_SESSION}", 2)),
+                stamps=(Stamp("due", node, 1), Stamp("sent", node, 2)),
             )
         )
 

@@ -20,19 +20,14 @@ def established(pid: int) -> frozenset[str]:
     return frozenset(row[_INODE] for row in rows if row[_STATE] == _ESTABLISHED and row[_INODE] in held)
 
 
-def connects(broker_log: Path, client: str) -> int:
-    """Counts how often Mosquitto accepted a client whose id is `client` or begins with `client-`."""
-    log = broker_log.read_text(encoding="utf-8", errors="replace")
-    return len(re.findall(rf"New client connected from \S+ as {re.escape(client)}(?:-\S+)? ", log))
-
-
 def reconnects(broker_log: Path, client: str) -> int:
-    """Counts the connections of a client after the first.
+    """Counts the connections of a client, whose id is `client` or begins with `client-`, after the first.
 
     Raises:
         RigError: the log has no connection of the client.
     """
-    count = connects(broker_log, client)
+    log = broker_log.read_text(encoding="utf-8", errors="replace")
+    count = len(re.findall(rf"New client connected from \S+ as {re.escape(client)}(?:-\S+)? ", log))
     if not count:
         raise RigError(f"{broker_log.name} has no connection of {client}")
     return count - 1

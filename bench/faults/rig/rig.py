@@ -210,12 +210,6 @@ def resume(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def rss_bytes(pid: int) -> int:
-    """Returns the resident memory of a process."""
-    size: int = psutil.Process(pid).memory_info().rss
-    return size
-
-
 def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path], tuple[int, int]]:
     """Returns a function that compares the masks of a run with the labels computed from its images.
 

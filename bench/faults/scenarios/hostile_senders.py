@@ -13,9 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from bench.faults.hostile.bombs import bombs
 from bench.faults.hostile.messages import for_worker
-from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig, RigError, rss_bytes
+from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig, RigError
 from bench.faults.scenario import Figure, Finding, scenario
 from shared.errors import SkylaneError
 from shared.messages import topics
@@ -58,9 +60,10 @@ def broken_messages(rig: Rig) -> Finding:
     broker = rig.broker()
     worker = rig.worker(broker.url, think_ms=1)
     rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
-    before_bytes = rss_bytes(worker.pid)
+    process = psutil.Process(worker.pid)
+    before_bytes = process.memory_info().rss
     answered = _publish(broker.url, worker.worker, seeds[4])
-    grown_mb = [(rss_bytes(worker.pid) - before_bytes) / 1e6, *(result["rss_growth_mb"] for result in results)]
+    grown_mb = [(process.memory_info().rss - before_bytes) / 1e6, *(result["rss_growth_mb"] for result in results)]
     accounts = rig.end_vehicles()
     delivered = sum(result["delivered"] for result in results)
     seconds = max(result["seconds"] for result in results[:2])

@@ -65,7 +65,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
         raise SkylaneError(f"{model} is a model for {manifest.task}: choose one with a single output, such as a mask")
     frozen = formats.read_frozen_graph(stored.file(), manifest)
     joined = replace(frozen, graph=rewriting.defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
-    whole = graphs.assemble(joined, manifest, 1)
+    whole = graphs.assemble(joined, manifest, batch_size=1)
     (head,) = whole.heads.values()
     with whole.graph.as_default():
         answer = head if task_named(manifest.task).has_shape else tf.bitcast(head, tf.uint8)

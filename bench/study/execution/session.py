@@ -1,11 +1,10 @@
 """A session: the broker and workers of one setup, which serve several runs one after the other."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from bench.harness.environment import free_ports
 from bench.link.link import Link, LinkSpec
@@ -48,29 +47,6 @@ class Session(Protocol):
         """The names of the model's classes."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPorts:
-    """The gateway ports of a worker on this machine."""
-
-    grpc: int
-    http: int
-
-    @classmethod
-    def free(cls, workers: int) -> list[Self]:
-        """Returns unused ports for several workers."""
-        ports = free_ports(2 * workers)
-        return [cls(*pair) for pair in zip(ports[::2], ports[1::2], strict=True)]
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Flags of `skylane cloud serve` that open the ports."""
-        return ("--grpc", f"{_HOST}:{self.grpc}", "--http", f"{_HOST}:{self.http}")
-
-    def port(self, transport: str) -> int:
-        """Returns the port of a transport other than MQTT."""
-        return self.http if transport in HTTP_TRANSPORTS else self.grpc
-
-
 class ProcessSession:
     """A session of real processes: broker, workers, and for each run its link and vehicles."""
 
@@ -79,12 +55,12 @@ class ProcessSession:
         plan: StudyPlan,
         broker: Broker,
         workers: Sequence[Worker],
-        ports: Sequence[WorkerPorts],
+        ports: Mapping[str, Sequence[int]],
         *,
         card: ModelCard,
         logs: Path,
     ) -> None:
-        """`ports` has the gateway ports of each worker; it is empty if the workers use only the broker."""
+        """`ports` has the gateway ports of the workers for `grpc` and `http`; none if the workers use only the broker."""
         self._plan = plan
         self._logs = logs
         self._broker = broker
@@ -143,7 +119,7 @@ class ProcessSession:
         """Returns the hosts and ports to which the vehicles connect."""
         if transport == MQTT:
             return [(self._broker.listener.host, self._broker.listener.port)]
-        return [(_HOST, ports.port(transport)) for ports in self._ports]
+        return [(_HOST, port) for port in self._ports["http" if transport in HTTP_TRANSPORTS else "grpc"]]
 
 
 def _with_seed(link: NamedLink, seed: int) -> LinkSpec:
@@ -175,7 +151,8 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
-        ports = WorkerPorts.free(setup.workers) if needs_gateway(setup, cells(plan)) else []
+        free = free_ports(2 * setup.workers) if needs_gateway(setup, cells(plan)) else []
+        ports = {"grpc": free[::2], "http": free[1::2]}
         engine = engine_flags(
             engine=setup.engine,
             precision=setup.precision,
@@ -190,7 +167,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
                     model=variant.name,
                     name=f"worker-{number + 1}",
                     device=setup.device,
-                    flags=[*engine, *(ports[number].flags if ports else ())],
+                    flags=[*engine, *(f"--{name}={_HOST}:{each[number]}" for name, each in ports.items() if each)],
                     log=logs / f"worker-{number + 1}.log",
                 )
             )

@@ -82,6 +82,8 @@ def read_plan(path: Path, models: Path) -> StudyPlan:
         cells(plan)
     except ValueError as error:
         raise ConfigError(path, str(error)) from error
+    if plan.bag is not None and not plan.bag.exists():
+        raise ConfigError(path, f"there is no bag {plan.bag}", "bag")
     return plan
 
 

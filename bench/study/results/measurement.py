@@ -181,25 +181,25 @@ def resource_usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float 
         lasted_ns=at_ns - before_ns, inside_ns=at_ns.clip(upper=ended_ns - began_ns) - before_ns.clip(lower=0)
     )
     inside = samples[samples["inside_ns"] > 0]
-    cpu, gpu = (_weighted_means(inside, name) for name in ("cpu_percent", "gpu_percent"))
-    rss_mb, gpu_mb = (inside.groupby("node")[name].max() / 1e6 for name in ("rss_bytes", "gpu_memory_bytes"))
-    return {
-        "worker_cpu_percent": _sum_of(cpu, "worker/"),
-        "worker_rss_mb": _sum_of(rss_mb, "worker/"),
-        "vehicle_cpu_percent": _sum_of(cpu, "vehicle/"),
-        "vehicle_rss_mb": _sum_of(rss_mb, "vehicle/"),
-        "broker_cpu_percent": _sum_of(cpu, "broker"),
-        "gpu_percent": _sum_of(gpu, "gpu/"),
-        "gpu_memory_mb": _sum_of(gpu_mb, "gpu/"),
+    by_node = {
+        "cpu_percent": _weighted_means(inside, "cpu_percent"),
+        "gpu_percent": _weighted_means(inside, "gpu_percent"),
+        "rss_mb": inside.groupby("node")["rss_bytes"].max() / 1e6,
+        "memory_mb": inside.groupby("node")["gpu_memory_bytes"].max() / 1e6,
     }
+    return {column: _sum_of(by_node[name], prefix) for column, (name, prefix) in _USAGE.items()}
 
 
-USAGE_COLUMNS = (
-    "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent", "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent",
-    "gpu_memory_mb",
-)  # fmt: skip
-
-
+_USAGE = {  # What a column sums up, and the prefix of its nodes.
+    "worker_cpu_percent": ("cpu_percent", "worker/"),
+    "worker_rss_mb": ("rss_mb", "worker/"),
+    "vehicle_cpu_percent": ("cpu_percent", "vehicle/"),
+    "vehicle_rss_mb": ("rss_mb", "vehicle/"),
+    "broker_cpu_percent": ("cpu_percent", "broker"),
+    "gpu_percent": ("gpu_percent", "gpu/"),
+    "gpu_memory_mb": ("memory_mb", "gpu/"),
+}
+USAGE_COLUMNS = tuple(_USAGE)
 _SAMPLED = ("at_ns", "node", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes")
 
 

@@ -48,14 +48,9 @@ RUN_COLUMNS = {
     **{f"version_{name.replace('-', '_')}": _TEXT for name in VERSIONS},
 }
 STEP_COLUMNS = {
-    "study": _TEXT,
-    "cell": _TEXT,
-    "repetition": _INTEGER,
-    "step": _INTEGER,
-    "vehicles": _INTEGER,
-    "p99_ms": _REAL,
-    "unanswered_share": _REAL,
-    "throughput_hz": _REAL,
+    **dict.fromkeys(("study", "cell"), _TEXT),
+    **dict.fromkeys(("repetition", "step", "vehicles"), _INTEGER),
+    **dict.fromkeys(("p99_ms", "unanswered_share", "throughput_hz"), _REAL),
     "fits": "boolean",
     "reason": _TEXT,
 }
@@ -72,7 +67,7 @@ def write_runs(folder: StudyFolder, results: Sequence[RunResult]) -> pd.DataFram
     identity = ("study", "cell", "repetition")
     steps = [{name: result.row[name] for name in identity} | dict(step) for result in results for step in result.steps]
     if steps:
-        _write_csv(folder.root, "capacity", _typed(steps, STEP_COLUMNS))
+        _write(folder.root, "capacity", _typed(steps, STEP_COLUMNS), ("csv",))
     return runs
 
 
@@ -109,23 +104,15 @@ def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.
     return pd.DataFrame({name: pd.array([row.get(name) for row in values], kind) for name, kind in columns.items()})
 
 
-def _write(root: Path, name: str, table: pd.DataFrame) -> None:
-    _write_csv(root, name, table)
-    draft = root / f"{name}.parquet.new"
-    try:
-        table.to_parquet(draft, index=False)
-        draft.replace(root / f"{name}.parquet")
-    except OSError as error:
-        raise TableError(root / f"{name}.parquet", error) from error
-
-
-def _write_csv(root: Path, name: str, table: pd.DataFrame) -> None:
-    draft = root / f"{name}.csv.new"
-    try:
-        table.to_csv(draft, index=False)
-        draft.replace(root / f"{name}.csv")
-    except OSError as error:
-        raise TableError(root / f"{name}.csv", error) from error
+def _write(root: Path, name: str, table: pd.DataFrame, suffixes: Sequence[str] = ("csv", "parquet")) -> None:
+    for suffix in suffixes:
+        path = root / f"{name}.{suffix}"
+        draft = path.with_suffix(f".{suffix}.new")
+        try:
+            table.to_csv(draft, index=False) if suffix == "csv" else table.to_parquet(draft, index=False)
+            draft.replace(path)
+        except OSError as error:
+            raise TableError(path, error) from error
 
 
 class TableError(SkylaneError):

@@ -50,7 +50,8 @@ class OpenVinoEngine:
             config |= {"ENABLE_CPU_PINNING": False, "INFERENCE_NUM_THREADS": placement.intra_threads}
         model = read_end_to_end(openvino, path, manifest)
         self.batch_size = model_batch_size(model)
-        sizes = _powers_of_two(manifest.batching.max_size) if self.batch_size is None else [self.batch_size]
+        powers = [1 << exponent for exponent in range(manifest.batching.max_size.bit_length())]
+        sizes = powers if self.batch_size is None else [self.batch_size]
         try:
             compiled = {size: openvino.compile_model(optimised(model, size), openvino_device, config) for size in sizes}
         except RuntimeError as error:
@@ -115,7 +116,3 @@ def _hint(precision: Precision, capabilities: list[str]) -> str:
         known = [str(each) for each in Precision if each.upper() in capabilities]
         raise DeviceError("cpu", f"this processor does not compute in {precision}: use {' or '.join(known) or 'fp32'}")
     return _HINTS[precision]
-
-
-def _powers_of_two(maximum: int) -> list[int]:
-    return [1 << exponent for exponent in range(maximum.bit_length())]

@@ -12,7 +12,8 @@ from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
-from cloud.engines.pre_postprocess import check_other_inputs, find_tensor, preprocessor_for
+from cloud.engines.pre_postprocess import preprocessor_for
+from cloud.engines.tensor_binding import check_other_inputs, find_tensor
 from cloud.models.manifest import Manifest
 
 IMAGES = "images"  # The one input of an end-to-end model, uint8 N×H×W×3; its outputs are named after the heads.
@@ -65,13 +66,13 @@ def error_summary(error: Exception) -> str:
 def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """Converts the graph of the TensorFlow engine, which includes preprocessing and postprocessing."""
     # Imported here, because TensorFlow takes seconds to import and the other formats do not need it.
-    from cloud.engines.tensorflow.graph_session import assemble, frozen_batch_size  # noqa: PLC0415
+    from cloud.engines.tensorflow.graph_session import assemble  # noqa: PLC0415
     from cloud.engines.tensorflow.graphdef import prune, read_frozen_graph  # noqa: PLC0415
     from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415
 
     read = read_frozen_graph if manifest.format == "frozen_graph" else read_frozen_signature
     frozen = read(path, manifest)
-    whole = assemble(frozen, manifest, frozen_batch_size(frozen, manifest))
+    whole = assemble(frozen, manifest)
     tensors = {head: tensor.name for head, tensor in whole.heads.items()}
     with tempfile.TemporaryDirectory(prefix="skylane-openvino-") as folder:
         file = Path(folder) / "model.pb"
@@ -102,7 +103,7 @@ def _from_file(core: Any, path: Path, manifest: Manifest) -> Any:
     dtype = image_input.get_element_type().to_dtype().name
     preprocessor = preprocessor_for(shape_of(image_input), dtype, manifest, path)
     others = [each for each in model.inputs if each != image_input]
-    check_other_inputs([each.get_any_name() for each in others], list(manifest.input.constants), path)
+    check_other_inputs([each.get_any_name() for each in others], manifest, path)
     for each in others:
         value = manifest.input.constants[each.get_any_name()]
         shape = [side or 1 for side in shape_of(each) or ()]

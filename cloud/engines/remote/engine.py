@@ -6,26 +6,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from cloud.engines.devices import choose_device
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import (
-    Array,
-    check_other_inputs,
-    check_output,
-    file_precision,
-    find_tensor,
-    postprocess,
-    preprocessor_for,
-)
+from cloud.engines.pre_postprocess import Array, file_precision
 from cloud.engines.remote.channel import RemoteChannel, RemoteError
+from cloud.engines.tensor_binding import TensorBinding, TensorInfo
 from cloud.models.manifest import Manifest
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
 from shared.sanitize import printable
@@ -37,22 +27,13 @@ _VERIFIED_S = 1.0  # Time after a reply in which the server cannot have been rep
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteTensor:
-    """An input or output as a server describes it."""
-
-    name: str
-    dtype: str | None  # The NumPy name; None if unknown or unsupported.
-    shape: tuple[int | None, ...] | None  # None if unknown; a None inside is a dimension of any size.
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteModelMetadata:
     """A server's description of a model."""
 
     model: str
     version: str  # Empty if the server reports none or several.
-    inputs: tuple[RemoteTensor, ...]
-    outputs: tuple[RemoteTensor, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     needs_all: bool  # Every input is required; False if some may be optional, which only the server knows.
 
     @property
@@ -86,30 +67,21 @@ def arrays_by_name(arrays: Iterable[tuple[str, Array]]) -> dict[str, Array]:
     return found
 
 
-class ModelServerClient(Protocol):
-    """The protocol of one kind of model server, over a RemoteChannel.
-
-    Both methods raise RemoteError, and TensorsError for an invalid tensor.
-    """
-
-    def describe(self, timeout_s: float, *, wait_for_ready: bool = False) -> RemoteModelMetadata:
-        """Returns the model's inputs and outputs; `wait_for_ready` waits for a server that is not reachable yet."""
-
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
-        """Returns the named outputs."""
-
-
 class RemoteEngine:
     """Runs the model that the manifest's `remote` section names; preprocessing and postprocessing happen here.
 
-    The device is the server's address; the server chooses its own device and threads.
+    The device is the server's address; the server chooses its own device and threads. A subclass implements the protocol
+    of one kind of server; its methods raise RemoteError, and TensorsError for an invalid tensor.
     """
 
     name: str
 
-    @staticmethod
-    def client(channel: RemoteChannel, manifest: Manifest) -> ModelServerClient:
-        """Returns the client for this kind of server."""
+    def describe(self, timeout_s: float, *, wait_for_ready: bool = False) -> RemoteModelMetadata:
+        """Returns the model's inputs and outputs; `wait_for_ready` waits for a server that is not reachable yet."""
+        raise NotImplementedError
+
+    def request(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> ServerReply:
+        """Returns the named outputs."""
         raise NotImplementedError
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
@@ -121,22 +93,21 @@ class RemoteEngine:
         """
         assert manifest.remote is not None
         remote = manifest.remote
-        self._path, self._manifest = path, manifest
         self.precision = file_precision(manifest, placement, self.name, path)
         choose_device(placement.device, 0, self.name, "have the server use its own")
         self.device = remote.address
-        self._timeout_s = remote.timeout_ms / 1000
+        self.remote, self.timeout_s, self.signature = remote, remote.timeout_ms / 1000, manifest.signature
         self._verified_until_s = 0.0  # By time.monotonic.
         with ExitStack() as opened:
             try:
-                self._channel = opened.enter_context(closing(RemoteChannel(remote.address)))
-                self._client = self.client(self._channel, manifest)
-                self._metadata = self._client.describe(remote.connect_timeout_s, wait_for_ready=True)
+                self.channel = opened.enter_context(closing(RemoteChannel(remote.address)))
+                self._metadata = self.describe(remote.connect_timeout_s, wait_for_ready=True)
             except RemoteError as error:
                 problem = f"{error}: is a {self.name} server with model {remote.model!r} at {remote.address}?"
                 raise EngineError(path, problem) from error
-            self._read_metadata(self._metadata)
+            self._binding = _binding(self._metadata, manifest, path)
             opened.pop_all()
+        self.batch_size = self._binding.batch_size
 
     @property
     def sha256(self) -> str:
@@ -151,12 +122,10 @@ class RemoteEngine:
                 tries again.
             InferenceError: the server refused the batch, or its reply does not match its description.
         """
-        size = len(batch)
-        inputs = {self._manifest.input.tensor: self._preprocessor(batch)}
-        inputs |= {tensor.name: _filled(tensor, value, size) for tensor, value in self._constants}
+        outputs = {tensor.name: tensor for tensor in self._binding.heads.values()}
         try:
             self._verify_model()
-            reply = self._client.infer(inputs, list(self._outputs), self._timeout_s)
+            reply = self.request(self._binding.inputs(batch), list(outputs))
             self._check_version(reply.version)
         except RemoteError as error:
             self._verified_until_s = 0.0
@@ -164,42 +133,19 @@ class RemoteEngine:
         except TensorsError as error:
             raise InferenceError(f"the model's server answers with a tensor that {error}") from error
         self._verified_until_s = time.monotonic() + _VERIFIED_S
-        return {head: self._head(head, reply.arrays, size) for head in self._manifest.heads}
+        for tensor in outputs.values():
+            _check_output(tensor, reply.arrays.get(tensor.name), len(batch))
+        return self._binding.outputs(reply.arrays)
 
     def close(self) -> None:
         """Closes the channel."""
-        self._channel.close()
-
-    def _read_metadata(self, metadata: RemoteModelMetadata) -> None:
-        """Reads the server's description and checks it against the manifest."""
-        manifest, path = self._manifest, self._path
-        if manifest.sha256 not in ("", metadata.sha256):
-            problem = f"the server's model has SHA-256 {metadata.sha256[:12]}…, the manifest {manifest.sha256[:12]}…: "
-            raise EngineError(path, f"{problem}its inputs, outputs or version are different")
-        inputs = {tensor.name: tensor for tensor in metadata.inputs}
-        outputs = {tensor.name: tensor for tensor in metadata.outputs}
-        _check_metadata(metadata, path)
-        image = find_tensor(inputs, manifest.input.tensor, "input", path)
-        self._preprocessor = preprocessor_for(image.shape, image.dtype or "of an unsupported type", manifest, path)
-        self.batch_size = self._preprocessor.batch_size
-        if metadata.needs_all:
-            check_other_inputs([name for name in inputs if name != image.name], list(manifest.input.constants), path)
-        self._constants = [(inputs[name], value) for name, value in manifest.input.constants.items() if name in inputs]
-        for tensor, _ in self._constants:
-            _check_constant(tensor, path)
-        self._outputs = {}
-        for head, section in manifest.heads.items():
-            tensor = find_tensor(outputs, section.tensor, "output", path)
-            if tensor.dtype == "bytes":
-                raise EngineError(path, f"output {tensor.name!r} holds strings: a head holds numbers")
-            check_output(head, tensor.shape, manifest, path)
-            self._outputs[tensor.name] = tensor
+        self.channel.close()
 
     def _verify_model(self) -> None:
         """Asks for the server's description again after a pause or failure: it may have restarted with another model."""
         if time.monotonic() < self._verified_until_s:
             return
-        if self._client.describe(self._timeout_s) != self._metadata:
+        if self.describe(self.timeout_s) != self._metadata:
             problem = "the server's model was changed since it was loaded: load it again"
             raise RemoteError(problem, is_unavailable=True)
 
@@ -211,18 +157,35 @@ class RemoteEngine:
                 is_unavailable=True,
             )
 
-    def _head(self, head: str, arrays: Mapping[str, Array], size: int) -> Array:
-        """Returns a head's checked and postprocessed output for `size` images."""
-        tensor = self._outputs[self._manifest.heads[head].tensor]
-        values = arrays.get(tensor.name)
-        if values is None:
-            raise InferenceError(f"the reply of the model's server lacks output {tensor.name!r}")
-        if values.dtype.name != (tensor.dtype or values.dtype.name) or values.dtype == object:
-            declared = tensor.dtype or "numbers"
-            raise InferenceError(f"the model's server gives {tensor.name!r} as {values.dtype}, it declared {declared}")
-        if values.ndim == 0 or len(values) != size:
-            raise InferenceError(f"the model's server gives {tensor.name!r} of shape {values.shape} for {size} images")
-        return postprocess(head, values, self._preprocessor, self._manifest, self._path)
+
+def _binding(metadata: RemoteModelMetadata, manifest: Manifest, path: Path) -> TensorBinding:
+    """Checks a server's description against the manifest.
+
+    Raises:
+        EngineError: they differ, or the description is invalid.
+    """
+    if manifest.sha256 not in ("", metadata.sha256):
+        problem = f"the server's model has SHA-256 {metadata.sha256[:12]}…, the manifest {manifest.sha256[:12]}…: "
+        raise EngineError(path, f"{problem}its inputs, outputs or version are different")
+    _check_metadata(metadata, path)
+    inputs = {tensor.name: tensor for tensor in metadata.inputs}
+    outputs = {tensor.name: tensor for tensor in metadata.outputs}
+    binding = TensorBinding(inputs, outputs, manifest, path, needs_all=metadata.needs_all)
+    for tensor in binding.heads.values():
+        if tensor.dtype == "bytes":
+            raise EngineError(path, f"output {tensor.name!r} holds strings: a head holds numbers")
+    return binding
+
+
+def _check_output(tensor: TensorInfo, values: Array | None, size: int) -> None:
+    """Checks that an output in a reply is as the server declared it, for `size` images."""
+    if values is None:
+        raise InferenceError(f"the reply of the model's server lacks output {tensor.name!r}")
+    if values.dtype.name != (tensor.dtype or values.dtype.name) or values.dtype == object:
+        declared = tensor.dtype or "numbers"
+        raise InferenceError(f"the model's server gives {tensor.name!r} as {values.dtype}, it declared {declared}")
+    if values.ndim == 0 or len(values) != size:
+        raise InferenceError(f"the model's server gives {tensor.name!r} of shape {values.shape} for {size} images")
 
 
 def _check_metadata(metadata: RemoteModelMetadata, path: Path) -> None:
@@ -242,22 +205,3 @@ def _check_metadata(metadata: RemoteModelMetadata, path: Path) -> None:
         raise EngineError(
             path, f"the server declares a name that is not printable, or of more than {MAX_NAME} characters"
         )
-
-
-def _check_constant(tensor: RemoteTensor, path: Path) -> None:
-    """Checks that an input can be filled with a number.
-
-    Raises:
-        EngineError: the input does not take numbers, or is too large.
-    """
-    if tensor.dtype in (None, "bytes"):
-        kind = "strings" if tensor.dtype else "an unsupported type"
-        raise EngineError(path, f"input {tensor.name!r} takes {kind}: input.constants gives numbers")
-    if prod(side or 1 for side in tensor.shape or ()) * np.dtype(tensor.dtype).itemsize > MAX_BYTES:
-        raise EngineError(path, f"input {tensor.name!r} takes more than {MAX_BYTES} bytes: input.constants gives less")
-
-
-def _filled(tensor: RemoteTensor, value: float, size: int) -> Array:
-    """Returns a constant input for `size` images."""
-    sides = tensor.shape or ()
-    return np.full([side or (size if axis == 0 else 1) for axis, side in enumerate(sides)], value, tensor.dtype)

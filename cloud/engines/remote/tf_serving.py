@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.pre_postprocess import Array
-from cloud.engines.remote.channel import RemoteChannel, RemoteError, parsed
-from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, RemoteTensor, ServerReply, arrays_by_name
-from cloud.models.manifest import Manifest
+from cloud.engines.remote.channel import RemoteError, parsed
+from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, ServerReply, arrays_by_name
+from cloud.engines.tensor_binding import TensorInfo
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_proto
 from shared.errors import suggestion
@@ -21,52 +21,39 @@ class TfServingEngine(RemoteEngine):
 
     name = "tf_serving"
 
-    @staticmethod
-    def client(channel: RemoteChannel, manifest: Manifest) -> "TfServingClient":
-        """See RemoteEngine."""
-        return TfServingClient(channel, manifest)
-
-
-class TfServingClient:
-    """A client of TensorFlow Serving's PredictionService."""
-
-    def __init__(self, channel: RemoteChannel, manifest: Manifest) -> None:
-        assert manifest.remote is not None
-        self._channel, self._remote, self._signature = channel, manifest.remote, manifest.signature
-
     def describe(self, timeout_s: float, *, wait_for_ready: bool = False) -> RemoteModelMetadata:
-        """See ModelServerClient.
+        """See RemoteEngine.
 
         Raises:
             RemoteError: the call failed, or the model has no such signature.
         """
         request = message_class("tensorflow.serving.GetModelMetadataRequest")(metadata_field=[_SIGNATURES])
         self._set_model(request.model_spec)
-        reply = self._channel.call(_SERVICE, "GetModelMetadata", request, timeout_s, wait_for_ready=wait_for_ready)
+        reply = self.channel.call(_SERVICE, "GetModelMetadata", request, timeout_s, wait_for_ready=wait_for_ready)
         signatures = parsed(message_class("tensorflow.serving.SignatureDefMap"), reply.metadata[_SIGNATURES].value)
-        if self._signature not in signatures.signature_def:
-            hint = suggestion(self._signature, signatures.signature_def)
-            problem = f"the server's model has no signature {self._signature!r}{hint}"
+        if self.signature not in signatures.signature_def:
+            hint = suggestion(self.signature, signatures.signature_def)
+            problem = f"the server's model has no signature {self.signature!r}{hint}"
             raise RemoteError(problem, is_unavailable=True)
-        signature = signatures.signature_def[self._signature]
+        signature = signatures.signature_def[self.signature]
         inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
-        return RemoteModelMetadata(self._remote.model, _version(reply.model_spec), inputs, outputs, needs_all=True)
+        return RemoteModelMetadata(self.remote.model, _version(reply.model_spec), inputs, outputs, needs_all=True)
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> ServerReply:
-        """See ModelServerClient."""
+    def request(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> ServerReply:
+        """See RemoteEngine."""
         request = message_class("tensorflow.serving.PredictRequest")(output_filter=outputs)
         self._set_model(request.model_spec)
-        request.model_spec.signature_name = self._signature
+        request.model_spec.signature_name = self.signature
         for name, values in inputs.items():
             to_tensor_proto(values, request.inputs[name])
-        reply = self._channel.call(_SERVICE, "Predict", request, timeout_s, metadata=_RAW_TENSORS)
+        reply = self.channel.call(_SERVICE, "Predict", request, self.timeout_s, metadata=_RAW_TENSORS)
         arrays = ((name, from_tensor_proto(reply.outputs[name])) for name in outputs if name in reply.outputs)
         return ServerReply(_version(reply.model_spec), arrays_by_name(arrays))
 
     def _set_model(self, spec: Any) -> None:
         """Sets the model's name and version; a version that is not a number is one of the server's labels."""
-        spec.name = self._remote.model
-        version = self._remote.version
+        spec.name = self.remote.model
+        version = self.remote.version
         if version is not None and version.isdecimal():
             spec.version.value = int(version)
         elif version is not None:
@@ -77,9 +64,9 @@ def _version(spec: Any) -> str:
     return str(spec.version.value) if spec.HasField("version") else ""
 
 
-def _tensors(infos: Mapping[str, Any]) -> tuple[RemoteTensor, ...]:
+def _tensors(infos: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
     return tuple(
-        RemoteTensor(name, dtype_name(info.dtype), _shape(info.tensor_shape)) for name, info in sorted(infos.items())
+        TensorInfo(name, dtype_name(info.dtype), _shape(info.tensor_shape)) for name, info in sorted(infos.items())
     )
 
 

@@ -1,6 +1,7 @@
 """The TensorFlow engine: frozen graphs, SavedModels and Keras files."""
 
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError, InferenceError
 from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.graph_rewriting import with_free_batch
-from cloud.engines.tensorflow.graph_session import GraphSession
+from cloud.engines.tensorflow.graph_session import GraphSession, input_preprocessor
 from cloud.engines.tensorflow.graphdef import FrozenModel, read_frozen_graph
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
 from cloud.engines.tensorflow.runtime import choose_device
@@ -39,27 +40,30 @@ class TensorFlowEngine(GraphSession):
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
         choose_device(placement.device)  # Configures GPU memory, which is impossible after loading a model.
         frozen = READERS[manifest.format](path, manifest)
+        fixed_size = input_preprocessor(frozen, manifest).batch_size
+        if fixed_size is not None and fixed_size < manifest.batching.max_size:
+            frozen = with_any_batch(frozen, manifest, placement)
         super().__init__(frozen, manifest, placement)
-        if self.batch_size is not None and self.batch_size < manifest.batching.max_size:
-            self._free_batch(frozen, manifest, placement)
 
-    def _free_batch(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
-        """Switches to a graph that accepts any batch size, if its outputs for a batch equal those for single images."""
-        assert self.batch_size is not None
-        images = warmup_images(manifest.input.height, manifest.input.width, self.batch_size + 1)
-        single = [self.infer(np.repeat(image[np.newaxis], self.batch_size, axis=0)) for image in images]
-        expected = {head: np.stack([each[head][0] for each in single]) for head in single[0]}
-        for reshapes in (False, True):
-            graph = with_free_batch(frozen.graph, frozen.input_tensor, reshapes=reshapes)
-            try:
-                free = GraphSession(replace(frozen, graph=graph), manifest, placement)
-            except EngineError:
-                continue
-            if _has_outputs(free, images, expected, manifest):
-                self.close()
-                self._session, self._run, self.batch_size = free._session, free._run, None  # noqa: SLF001 - its own class.
-                return
-            free.close()
+
+def with_any_batch(frozen: FrozenModel, manifest: Manifest, placement: Placement) -> FrozenModel:
+    """Returns a model that accepts any batch size, if its outputs for a batch equal those of `frozen` for single images.
+
+    Otherwise, returns `frozen`.
+    """
+    size = input_preprocessor(frozen, manifest).batch_size
+    if size is None:
+        return frozen
+    images = warmup_images(manifest.input.height, manifest.input.width, size + 1)
+    with closing(GraphSession(frozen, manifest, placement)) as session:
+        single = [session.infer(np.repeat(image[np.newaxis], size, axis=0)) for image in images]
+    expected = {head: np.stack([each[head][0] for each in single]) for head in single[0]}
+    for reshapes in (False, True):
+        free = replace(frozen, graph=with_free_batch(frozen.graph, frozen.input_tensor, reshapes=reshapes))
+        with suppress(EngineError), closing(GraphSession(free, manifest, placement)) as session:
+            if _has_outputs(session, images, expected, manifest):
+                return free
+    return frozen
 
 
 def _has_outputs(session: GraphSession, images: Images, expected: Outputs, manifest: Manifest) -> bool:

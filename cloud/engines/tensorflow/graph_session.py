@@ -9,10 +9,11 @@ import numpy as np
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError, InferenceError
 from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import check_other_inputs
-from cloud.engines.tensorflow.graph_heads import postprocess_ops
+from cloud.engines.pre_postprocess import Preprocessor, preprocessor_for
+from cloud.engines.tensor_binding import check_other_inputs
+from cloud.engines.tensorflow.graph_heads import postprocess_ops, preprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
-from cloud.engines.tensorflow.graphdef import FrozenModel, index_of, node_of, prune, reachable, refuse_unsafe, require
+from cloud.engines.tensorflow.graphdef import FrozenModel, node_of, prune, reachable, refuse_unsafe, require
 from cloud.engines.tensorflow.runtime import (
     check_precision,
     choose_device,
@@ -33,25 +34,32 @@ class EndToEndGraph:
     graph: Any
     images: Any  # The placeholder, uint8 N×H×W×3.
     heads: dict[str, Any]  # The output tensors by the manifest's head.
-    is_nan: Any | None = None  # A bool tensor: a segmentation's scores contain NaN, which arg max would hide.
+    batch_size: int | None  # The fixed batch size; None for any.
+    is_nan: Any | None  # A bool tensor: a segmentation's scores contain NaN, which arg max would hide.
 
 
-def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, device: str = "") -> EndToEndGraph:
-    """Builds one graph of preprocessing, model and postprocessing; a `batch_size` of None accepts any.
+def assemble(frozen: FrozenModel, manifest: Manifest, device: str = "", batch_size: int | None = None) -> EndToEndGraph:
+    """Builds one graph of preprocessing, model and postprocessing.
+
+    `batch_size` replaces a variable batch size.
 
     Raises:
         EngineError: the graph lacks a tensor of the manifest, or a tensor does not match it.
     """
+    preprocessor = input_preprocessor(frozen, manifest)
+    batch_size = preprocessor.batch_size or batch_size
     graph = tf.Graph()
     with graph.as_default(), graph.device(device):
         shape = (batch_size, manifest.input.height, manifest.input.width, 3)
         images = tf.compat.v1.placeholder(tf.uint8, shape, "skylane_images")
-        outputs = _import(frozen, manifest, _preprocess_ops(images, manifest))
-        heads = {name: postprocess_ops(name, tensor, images, manifest, frozen.path) for name, tensor in outputs.items()}
+        outputs = _import(frozen, manifest, preprocess_ops(images, preprocessor))
+        heads = {
+            name: postprocess_ops(name, tensor, preprocessor, manifest, frozen.path) for name, tensor in outputs.items()
+        }
         scores = [outputs[name] for name, section in manifest.heads.items() if section.kind is OutputKind.SCORES]
         # NaN propagates through the sum, which costs less than checking each score.
         is_nan = tf.math.is_nan(tf.reduce_sum(tf.cast(scores[0], tf.float32))) if scores else None
-    return EndToEndGraph(graph, images, heads, is_nan)
+    return EndToEndGraph(graph, images, heads, batch_size, is_nan)
 
 
 class GraphSession:
@@ -74,9 +82,9 @@ class GraphSession:
         self.precision = placement.precision or manifest.precision
         check_precision(self.precision, self.device)
         self.instances = instances(self.device, placement)
-        self.batch_size = frozen_batch_size(frozen, manifest)
         optimised = replace(frozen, graph=defer_widening_layers(frozen.graph, frozen.output_tensors.values()))
-        whole = assemble(optimised, manifest, self.batch_size, f"/{self.device}")
+        whole = assemble(optimised, manifest, f"/{self.device}")
+        self.batch_size = whole.batch_size
         config = session_config(self.device, placement, self.precision)
         self._session = tf.compat.v1.Session(graph=whole.graph, config=config)
         fetched = [*whole.heads.values(), *([] if whole.is_nan is None else [whole.is_nan])]
@@ -123,8 +131,8 @@ def error_summary(error: Exception) -> str:
     return next(kept, type(error).__name__)[:300]
 
 
-def frozen_batch_size(frozen: FrozenModel, manifest: Manifest) -> int | None:
-    """Returns the fixed batch size of the input placeholder, None if it accepts any; checks the rest of its shape.
+def input_preprocessor(frozen: FrozenModel, manifest: Manifest) -> Preprocessor:
+    """Returns the preprocessor for the input placeholder.
 
     Raises:
         EngineError: the placeholder does not match the manifest, or an output does not depend on it.
@@ -135,36 +143,10 @@ def frozen_batch_size(frozen: FrozenModel, manifest: Manifest) -> int | None:
         require(frozen.graph, frozen.path, "output", output)
         if node.name not in reachable(frozen.graph, [output]):
             raise EngineError(frozen.path, f"output {output!r} does not depend on input {name!r}: name others")
-    if "dtype" in node.attr:
-        dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
-        if dtype != manifest.input.dtype:
-            raise EngineError(frozen.path, f"input {name!r} is {dtype}, the manifest's dtype {manifest.input.dtype}")
-    if "shape" not in node.attr or node.attr["shape"].shape.unknown_rank:
-        return None
-    sides = [dim.size if dim.size > 0 else None for dim in node.attr["shape"].shape.dim]
-    expected = (None, manifest.input.height, manifest.input.width, 3)
-    if len(sides) != len(expected) or any(a not in (None, b) for a, b in zip(sides[1:], expected[1:], strict=True)):
-        shape = "×".join("?" if side is None else str(side) for side in sides)
-        raise EngineError(
-            frozen.path,
-            f"input {name!r} is {shape}, the manifest's N×{manifest.input.height}×{manifest.input.width}×3: correct it",
-        )
-    return sides[0]
-
-
-def _preprocess_ops(images: Any, manifest: Manifest) -> Any:
-    """Adds `(pixel * scale - mean) / std` in the model's dtype."""
-    section = manifest.input
-    if section.dtype == "uint8":
-        return images
-    values = tf.cast(images, section.dtype)
-    if section.scale != 1.0:
-        values *= tf.constant(section.scale, section.dtype)
-    if section.mean:
-        values -= tf.constant(section.mean, section.dtype)
-    if section.std:
-        values /= tf.constant(section.std, section.dtype)
-    return values
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name if "dtype" in node.attr else None
+    is_known = "shape" in node.attr and not node.attr["shape"].shape.unknown_rank
+    sides = [dim.size if dim.size > 0 else None for dim in node.attr["shape"].shape.dim] if is_known else None
+    return preprocessor_for(sides, dtype, manifest, frozen.path)
 
 
 def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, Any]:
@@ -180,7 +162,7 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
         if node.name in reachable(frozen.graph, outputs.values()):
             inputs[_full(tensor)] = tf.constant(constant, tf.dtypes.as_dtype(node.attr["dtype"].type))
     placeholders = [node.name for node in graph.node if node.op == "Placeholder" and f"{node.name}:0" not in inputs]
-    check_other_inputs(placeholders, (), frozen.path)
+    check_other_inputs(placeholders, manifest, frozen.path)
     try:
         tensors = tf.import_graph_def(
             graph, input_map=inputs, return_elements=[_full(output) for output in outputs.values()], name="model"
@@ -191,4 +173,6 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
 
 
 def _full(tensor: str) -> str:
-    return f"{node_of(tensor)}:{index_of(tensor)}"
+    """Returns a tensor's name with its output index."""
+    index = tensor.partition(":")[2]
+    return f"{node_of(tensor)}:{index if index.isdecimal() else 0}"

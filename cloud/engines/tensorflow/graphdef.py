@@ -85,12 +85,6 @@ def node_of(tensor: str) -> str:
     return tensor.removeprefix("^").partition(":")[0]
 
 
-def index_of(tensor: str) -> int:
-    """Returns the output index in a tensor's name."""
-    index = tensor.partition(":")[2]
-    return int(index) if index.isdecimal() else 0
-
-
 def frozen_model(
     graph: Any, inputs: Mapping[str, str], outputs: Mapping[str, str], manifest: Manifest, *, path: Path, owner: str
 ) -> FrozenModel:
@@ -118,16 +112,8 @@ def frozen_model(
 
 def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
     """Returns the names of the operations that compute `outputs`, including the last ones."""
-    nodes = {node.name: node for node in graph.node}
-    found: set[str] = set()
-    waiting = [node_of(output) for output in outputs]
-    while waiting:
-        name = waiting.pop()
-        if name in found or name not in nodes:
-            continue
-        found.add(name)
-        waiting.extend(node_of(source) for source in nodes[name].input)
-    return found
+    sources = {node.name: [node_of(source) for source in node.input] for node in graph.node}
+    return _closure((node_of(output) for output in outputs), sources) & sources.keys()
 
 
 def readers(graph: Any) -> dict[str, list[str]]:
@@ -141,14 +127,17 @@ def readers(graph: Any) -> dict[str, list[str]]:
 
 def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
     """Returns the names of the operations that depend on one of `sources`, including these."""
-    users = readers(graph)
+    return _closure(sources, readers(graph))
+
+
+def _closure(starts: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
     found: set[str] = set()
-    waiting = list(sources)
+    waiting = list(starts)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting.extend(users.get(name, ()))
+            waiting.extend(following.get(name, ()))
     return found
 
 

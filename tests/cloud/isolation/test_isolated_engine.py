@@ -56,9 +56,8 @@ def test_outputs_equal_those_of_the_engine_itself(
     workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     repository = workshop.repository
     with ModelLoader(repository).open("small") as direct:
-        isolated = IsolatedEngine(
-            repository.find("small").file(), repository.find("small").manifest, Placement(device="cpu")
-        )
+        stored = repository.find("small")
+        isolated = IsolatedEngine(stored.file(), stored.manifest, Placement(device="cpu"), engine="tensorflow")
         try:
             assert (isolated.name, isolated.device, isolated.precision) == ("tensorflow", "cpu", Precision.FP32)
             assert isolated.batch_size is None
@@ -148,7 +147,7 @@ def test_a_process_that_was_killed_between_batches_is_reported(engine: IsolatedE
 def test_errors_of_opening_are_passed_on() -> None:
     """The file is invalid, the engine raises an error, or it ends its process."""
     with pytest.raises(EngineError, match="none: cannot be read"):
-        IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"))
+        IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"), engine="tensorflow")
     with pytest.raises(IsolationError, match="raises is nasty"):
         _nasty("raises")
     with pytest.raises(IsolationError, match="ended with code 9 at opening the model"):

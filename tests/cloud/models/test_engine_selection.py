@@ -98,7 +98,15 @@ def test_a_changed_file_is_measured_again(workshop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"form": 2}', '{"form": 2, "choices": []}', '{"form": 9, "choices": {}}']
+    "content",
+    [
+        "",
+        "[]",
+        '{"form": 2}',
+        '{"form": 2, "choices": []}',
+        '{"form": 9, "choices": {}}',
+        '{"choices": {"k": {"chosen": "m"}}}',
+    ],
 )
 def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path, content: str) -> None:
     """It must not end the start of a worker."""
@@ -107,17 +115,6 @@ def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path, content: str) -
     assert not _select(workshop).remembered
     assert _select(workshop).remembered
     assert len(json.loads(cache.read_text())["choices"]) == 1
-
-
-def test_a_cached_choice_with_other_fields_is_measured_again(workshop: Any, cache: Path) -> None:
-    """An older release may have written it."""
-    _add(workshop)
-    _select(workshop)
-    document = json.loads(cache.read_text())
-    for key in document["choices"]:
-        document["choices"][key] = {"chosen": "m 1 on tensorflow fp32"}
-    cache.write_text(json.dumps(document))
-    assert not _select(workshop).remembered
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

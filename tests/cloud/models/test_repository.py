@@ -263,25 +263,8 @@ def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None
         model.predict(images)
 
 
-def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
-    """The first frame must not take longer than the second."""
-    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
-    with workshop.open("m") as model:
-        took_ms = model.warm_up()
-    assert len(took_ms) == 2
-    assert all(took > 0 for took in took_ms)
-
-
-def test_the_number_of_warm_up_runs_can_be_given(workshop: Any) -> None:
-    """With 0 runs, a cold start can be measured."""
-    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
-    with workshop.open("m") as model:
-        assert model.warm_up(0) == []
-        assert len(model.warm_up(3)) == 3
-
-
-def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reported times are those of a single image."""
+def test_the_warm_up_runs_single_images_and_full_batches(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reported times are those of a single image; the number of runs is the manifest's, or 0 for a cold start."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
     with workshop.open("m", max_batch=3) as model:
         sizes: list[int] = []
@@ -292,7 +275,10 @@ def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatc
             return infer(engine, images)
 
         monkeypatch.setattr(TensorFlowEngine, "infer", watched)
-        assert len(model.warm_up()) == 2
+        assert model.warm_up(0) == []
+        took_ms = model.warm_up()
+    assert len(took_ms) == 2
+    assert all(took > 0 for took in took_ms)
     assert sizes == [1, 1, 3, 3]
 
 
@@ -303,34 +289,6 @@ def test_the_batch_size_can_be_given(workshop: Any, pictures: Any) -> None:
         assert (usual.max_batch_size, model.max_batch_size) == (2, 3)
         assert "batches of up to 3" in model.describe()
         np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
-
-
-def test_a_fixed_batch_is_made_variable_if_a_larger_one_is_requested(workshop: Any, pictures: Any) -> None:
-    """Exporters often fix a batch of one."""
-    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
-    with workshop.open("m", max_batch=4) as free, workshop.open("m", max_batch=1) as model:
-        assert (free.max_batch_size, model.max_batch_size) == (4, 1)
-        assert "fixed batch of 1, run one by one" in model.describe()
-        np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
-
-
-def test_a_fixed_batch_is_kept_if_a_larger_one_would_mix_images(workshop: Any) -> None:
-    """The graph has a mean over the batch, which changes the probabilities."""
-
-    def answer(scores: Any) -> Any:
-        means = tf.reduce_mean(scores, [1, 2])
-        return tf.nn.softmax([[1.0, 0, 0, 0, 0]] + 0.4 * tf.tanh(means - tf.reduce_mean(means, 0, keepdims=True)))
-
-    graph = workshop.graph(answer, batch=1)
-    workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
-    with workshop.open("m", max_batch=4) as model:
-        assert "fixed batch of 1" in model.describe()
-
-
-def test_errors_of_models_are_skylane_errors() -> None:
-    """The command line prints each of them as one line."""
-    assert issubclass(RepositoryError, SkylaneError)
-    assert issubclass(ImagesError, SkylaneError)
 
 
 def test_versions_may_have_dots(workshop: Any) -> None:

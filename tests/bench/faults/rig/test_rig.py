@@ -19,8 +19,8 @@ def test_a_run_without_a_fault_passes_and_a_changed_mask_fails(tmp_path: Path) -
         broker = rig.broker()
         worker = rig.worker(broker.url)
         vehicle = rig.vehicle(broker.url, pictures=_IMAGES)
-        vehicle.finish()
-        accounts = rig.accounts(vehicle)
+        vehicle.wait()
+        accounts = rig.end_vehicles()
         assert accounts.failures == []
         assert accounts.equation == f"{_IMAGES} read = {_IMAGES} answered"
         assert (accounts.masks_checked, accounts.masks_wrong) == (_IMAGES, 0)

@@ -111,6 +111,7 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
             "accuracy: the images of scenario mixed_sizes have no",
         ),
         ({"bag": "b", "axes": {"scenario": "same_image"}}, "bag: scenario same_image plays images of its own"),
+        ({"bag": "no-bag"}, "bag: there is no bag no-bag"),
         ({"bag": "b", "axes": {"resolution": "64x64"}}, "bag: its frames have a resolution of their own: remove 64x64"),
         ({"axes": {"vehicles": list(range(1, 201)), "workers": list(range(1, 33)), "batch": [1, 2]}}, "12800 cells"),
     ],

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.errors import DeviceError, EngineError, InferenceError
+from cloud.engines.errors import DeviceError, EngineError
 from cloud.engines.openvino.graph import optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core, ops, ov
 from cloud.engines.placement import Placement, Precision
-from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from cloud.models.repository import Repository
 
@@ -46,34 +45,6 @@ def _add_ir(workshop: Any, build: Callable[[Any], dict[str, Any]], **manifest: A
 
     section = {"tensor": "picture", **manifest.pop("input", {})}
     workshop.add("m", write, format="openvino", file="ir", input=section, **manifest)
-
-
-@pytest.mark.parametrize("batch", [None, 1, 2], ids=["any batch", "batch of one", "batch of two"])
-def test_a_frozen_graph_gives_the_labels_of_a_direct_call(workshop: Any, pictures: Pictures, batch: int | None) -> None:
-    """The engine must not change a label, for a fixed or any batch size."""
-    graph = workshop.graph(lambda scores: scores, batch=batch)
-    workshop.add("m", graph, output={"kind": "scores"}, batching={"max_size": 3}, **WITH_OPENVINO)
-    with workshop.open("m") as model:
-        masks = model.predict(pictures)
-        assert (model.engine_name, model.precision, model.device) == ("openvino", Precision.FP32, "cpu")
-        assert model.max_batch_size == (batch or 3)
-    assert masks.dtype == np.uint8
-    np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32)))
-
-
-def test_the_lowest_class_wins_a_tie(workshop: Any, pictures: Pictures) -> None:
-    """This is NumPy's rule, which all engines follow."""
-    workshop.add("m", workshop.graph(tf.zeros_like), output={"kind": "scores"}, **WITH_OPENVINO)
-    with workshop.open("m") as model:
-        assert not model.predict(pictures).any()
-
-
-def test_read_only_images_are_accepted(workshop: Any, pictures: Pictures) -> None:
-    """A decoder's image may be a view of the message's bytes."""
-    workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, **WITH_OPENVINO)
-    pictures.flags.writeable = False
-    with workshop.open("m") as model:
-        np.testing.assert_array_equal(model.predict(pictures), workshop.direct(pictures.astype(np.float32)))
 
 
 def test_a_planar_model_is_scaled_as_its_manifest_says(workshop: Any, pictures: Pictures) -> None:
@@ -170,40 +141,10 @@ def test_a_detection_returns_corners_in_pixels(
     np.testing.assert_allclose(result["scores"], np.full((3, 1, CLASSES), 0.5, np.float32))
 
 
-def test_raw_tensors_are_unchanged(workshop: Any, pictures: Pictures) -> None:
-    """The task `tensors` has no postprocessing."""
-    _add_ir(
-        workshop,
-        lambda image: {"features": _means(image), "sum": ops.reduce_sum(image, np.array([1, 2, 3]))},
-        task="tensors",
-        output=None,
-        outputs={"embedding": {"tensor": "features", "kind": "tensor"}, "total": {"tensor": "sum", "kind": "tensor"}},
-    )
-    with workshop.open("m") as model:
-        outputs = model.infer(pictures)
-    assert outputs["embedding"].shape == (3, CLASSES)
-    np.testing.assert_allclose(outputs["total"], pictures.sum(axis=(1, 2, 3)), rtol=1e-5)
-
-
-def test_nan_in_the_output_raises_an_inference_error(workshop: Any, pictures: Pictures) -> None:
-    """NaN must not be sent as a score."""
-    _add_ir(
-        workshop,
-        lambda image: {"logits": _means(ops.log(ops.subtract(image, np.float32(300))))},
-        task="classification",
-        output={"tensor": "logits", "kind": "logits"},
-    )
-    with workshop.open("m") as model, pytest.raises(InferenceError, match="returned NaN in 'scores'"):
-        model.infer(pictures)
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"input": {"tensor": "pictures"}}, "no input 'pictures': did you mean picture"),
-        ({"output": {"tensor": "score", "kind": "scores"}}, "no output 'score': did you mean scores"),
         ({"input": {"dtype": "uint8"}}, "is float32, the manifest's dtype uint8"),
-        ({"input": {"height": 9}}, "the manifest's N×9×12×3"),
         ({"output": {"tensor": "scores", "kind": "class_ids"}}, "class ids need N×H×W"),
         ({"labels": [{"name": "road", "colour": [1, 2, 3]}]}, "scores where the manifest has 1 labels"),
     ],
@@ -216,32 +157,6 @@ def test_a_model_that_contradicts_its_manifest_is_refused(workshop: Any, changes
         workshop.open("m")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("form", ["openvino", "onnx", "tflite"])
-def test_an_invalid_file_is_refused(workshop: Any, form: str) -> None:
-    """Loading fails with an error of one line."""
-
-    def write(path: Path) -> None:
-        path.mkdir(parents=True)
-        (path / "model.xml").write_bytes(b"<net" + bytes(range(200)))
-
-    content = write if form == "openvino" else bytes(range(256)) * 20
-    workshop.add("m", content, format=form, file={"openvino": "ir"}.get(form, f"model.{form}"), **WITH_OPENVINO)
-    with pytest.raises(EngineError, match="OpenVINO cannot load this file") as caught:
-        workshop.open("m")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
-    """A TensorFlow graph can access files; the check applies to this engine too."""
-
-    def add_file_length(images: Any) -> Any:
-        return images + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
-
-    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=add_file_length), **WITH_OPENVINO)
-    with pytest.raises(EngineError, match=r"\(ReadFile\) accesses files or calls Python"):
-        workshop.open("m")
 
 
 def test_int8_is_refused_for_a_float_model(workshop: Any) -> None:

@@ -140,19 +140,6 @@ def test_nan_scores_raise_an_inference_error(workshop: Any, pictures: Any) -> No
         model.predict(pictures)
 
 
-def test_an_error_in_the_graph_is_reported_with_its_reason(workshop: Any, pictures: Any) -> None:
-    """The first line of TensorFlow's error, "Graph execution error:", is not informative and is skipped."""
-
-    def refuse(scores: Any) -> Any:
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_max(scores) < 0, ["too bright"])]):
-            return tf.argmax(scores, -1)
-
-    workshop.add("m", workshop.graph(refuse))
-    message = r"the model failed: assertion failed: \[too bright\]"
-    with workshop.open("m") as model, pytest.raises(InferenceError, match=message):
-        model.predict(pictures)
-
-
 def test_an_unsupported_precision_is_refused() -> None:
     """A measurement of another precision must not silently run fp32."""
     with pytest.raises(DeviceError, match="TensorFlow computes in fp32 or bf16 there, not in int8"):

@@ -1,0 +1,97 @@
+"""An engine is added with one file, this one, and one line in the table: here a linear model in a NumPy file."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from rich.console import Console
+
+from cloud.engines.engine import Images, Outputs
+from cloud.engines.errors import EngineError
+from cloud.engines.placement import Placement
+from cloud.engines.table import ENGINES, EngineEntry
+from cloud.models.loader import ModelLoader
+from cloud.models.manifest import MANIFEST_NAME, Manifest
+from cloud.models.repository import Repository
+from edge.config import EdgeConfig
+from edge.run import run
+from shared.hashing import tree_sha256
+from tests.pipeline.rig import HEIGHT, WIDTH, noise, worker
+
+FRAMES, CLASSES = 4, 3
+WEIGHTS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)  # The class of a pixel is its strongest colour.
+
+
+class LinearEngine:
+    """Scores each pixel by a matrix, colours × classes; see `cloud.engines.engine.Engine`."""
+
+    name = "linear"
+    device = "cpu"
+    batch_size = None
+
+    def __init__(self, path: Path, manifest: Manifest, _placement: Placement) -> None:
+        self.precision = manifest.precision
+        self._weights = np.load(path)
+        if self._weights.shape != (3, len(manifest.labels)):
+            raise EngineError(path, f"holds a matrix of shape {self._weights.shape}: give one of 3×{CLASSES}")
+
+    def infer(self, batch: Images) -> Outputs:
+        """See `cloud.engines.engine.Engine`."""
+        return {"mask": np.argmax(batch @ self._weights, axis=-1).astype(np.uint8)}
+
+    def close(self) -> None:
+        """See `cloud.engines.engine.Engine`."""
+
+
+@pytest.fixture(autouse=True)
+def _line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one line in the table."""
+    monkeypatch.setitem(ENGINES, "linear", EngineEntry(f"{__name__}:LinearEngine", "cloud", ("matrix",)))
+
+
+def _repository(root: Path, weights: npt.NDArray[Any] = WEIGHTS) -> Repository:
+    folder = root / "colours"
+    folder.mkdir(parents=True)
+    np.save(folder / "weights.npy", weights)
+    manifest = {
+        "format": "matrix",
+        "file": "weights.npy",
+        "sha256": tree_sha256(folder / "weights.npy"),
+        "input": {"tensor": "pixels", "height": HEIGHT, "width": WIDTH},
+        "output": {"tensor": "classes", "kind": "class_ids"},
+        "labels": [{"name": f"class-{index}", "colour": [index, 0, 0]} for index in range(CLASSES)],
+    }
+    (folder / MANIFEST_NAME).write_text(yaml.safe_dump(manifest))
+    return Repository(root)
+
+
+def test_a_new_engine_serves_the_frames_of_a_vehicle(embedded_url: str, tmp_path: Path) -> None:
+    """Manifest, engine table, loader, worker and vehicle know it by its line."""
+    frames, out, printed = tmp_path / "frames", tmp_path / "car-1", StringIO()
+    frames.mkdir()
+    images = [noise(index, (HEIGHT, WIDTH, 3)) for index in range(FRAMES)]
+    for index, rgb in enumerate(images):
+        cv2.imwrite(str(frames / f"{index}.png"), rgb[..., ::-1])
+    config = EdgeConfig(
+        broker=embedded_url, vehicle=out.name, model="colours", out=out, closed_loop=True, codec="raw", sinks=("png",)
+    )
+    loader = ModelLoader(_repository(tmp_path / "models"))
+    with loader.load(loader.find("colours")) as model, worker(embedded_url, model):
+        assert model.card.engine == "linear"
+        assert run(str(frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
+    masks = sorted((out / "masks").rglob("*.png"))
+    assert len(masks) == FRAMES
+    for path, rgb in zip(masks, images, strict=True):
+        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), np.argmax(rgb, axis=-1))
+
+
+def test_its_error_is_reported_with_the_file(tmp_path: Path) -> None:
+    """As for every engine, a model that cannot be run is refused at the start."""
+    loader = ModelLoader(_repository(tmp_path, np.eye(4)))
+    with pytest.raises(EngineError, match=r"weights\.npy: holds a matrix of shape \(4, 4\)"):
+        loader.open("colours")
