@@ -32,7 +32,9 @@ class ClassificationTask:
 
         Their number is that in the message, by default that in the manifest.
         """
-        return best_classes(outputs["scores"], message.options.top_k or manifest.top_k)
+        scores = outputs["scores"]  # float32 C
+        best = np.argsort(-scores, kind="stable")[: message.options.top_k or manifest.top_k]
+        return Classification(tuple(best.tolist()), tuple(scores[best].tolist()))
 
     def encode(self, result: Classification, codec: str) -> Buffer:
         """See Task."""
@@ -62,9 +64,3 @@ class ClassificationTask:
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares the most probable class of each image."""
         return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
-
-
-def best_classes(scores: Any, count: int) -> Classification:
-    """Returns the `count` classes with the highest scores, float32 C."""
-    best = np.argsort(-scores, kind="stable")[:count]
-    return Classification(tuple(best.tolist()), tuple(scores[best].tolist()))

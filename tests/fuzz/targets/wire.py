@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
@@ -25,7 +26,6 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import IMAGE_CODECS, ImageLimits
-from shared.imaging.labels import Labels
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import tensors, topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
@@ -52,30 +52,19 @@ from shared.messages.frame import (
     unpack_result,
 )
 from shared.messages.frame_header import peek
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Delivery
 from shared.stages import Stage, Stamp
 from shared.tasks.task import task_named
+from tests.support import tiny_model
 
 HEIGHT, WIDTH = 8, 12
 MAX_BYTES = 1 << 14
 ID = FrameId("car", "left", "s1", 7)
 PLAN = geometry.plan(geometry.Resize.CROP, 16, 24, HEIGHT, WIDTH)
-CARD = ModelCard(
-    "tiny",
-    "1",
-    "ab" * 32,
-    "segmentation",
-    HEIGHT,
-    WIDTH,
-    Layout.RGB8,
-    geometry.Resize.CROP,
-    Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255))),
-    trained=True,
-)
+CARD = replace(tiny_model.CARD, height=HEIGHT, width=WIDTH)
 _LIMITS = ImageLimits(max_pixels=1 << 16, max_bytes=1 << 20)
 _IMAGE = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 

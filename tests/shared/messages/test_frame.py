@@ -26,11 +26,11 @@ from shared.messages.frame import (
     unpack_frame,
     unpack_result,
 )
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId
 from shared.stages import Stamp
 from shared.tasks.task import TASKS
+from tests.support.tiny_model import CARD
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 IDS = st.builds(FrameId, NAMES, NAMES, NAMES, st.integers(0, 10**18 - 1))
@@ -38,18 +38,6 @@ PRINTABLE = st.text(max_size=20).filter(str.isprintable)
 STAMPS = st.lists(st.builds(Stamp, st.text(max_size=20), st.text(max_size=40), st.integers(0, MAX_NS)), max_size=16)
 SIDES = st.integers(1, 4096)
 GEOMETRIES = st.builds(plan, st.sampled_from(Resize), SIDES, SIDES, SIDES, SIDES)
-CARD = ModelCard(
-    "road",
-    "1",
-    "ab" * 32,
-    "segmentation",
-    64,
-    96,
-    Layout.RGB8,
-    Resize.CROP,
-    Labels(("a", "b"), ((0, 0, 0), (1, 2, 3))),
-    trained=True,
-)
 FRAME = FrameMessage(
     id=FrameId("car", "left", "s1", 7),
     model="road",
