@@ -1,6 +1,5 @@
 """An engine is added with one file, this one, and one line in the table: here a linear model in a NumPy file."""
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
-from rich.console import Console
 
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.errors import EngineError
@@ -18,10 +16,8 @@ from cloud.engines.table import ENGINES, EngineEntry
 from cloud.models.loader import ModelLoader
 from cloud.models.manifest import MANIFEST_NAME, Manifest
 from cloud.models.repository import Repository
-from edge.config import EdgeConfig
-from edge.run import run
 from shared.hashing import tree_sha256
-from tests.pipeline.rig import HEIGHT, WIDTH, noise, worker
+from tests.pipeline.rig import HEIGHT, WIDTH, noise, pictures, play, worker
 
 FRAMES, CLASSES = 4, 3
 WEIGHTS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)  # The class of a pixel is its strongest colour.
@@ -55,7 +51,7 @@ def _line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _repository(root: Path, weights: npt.NDArray[Any] = WEIGHTS) -> Repository:
-    folder = root / "colours"
+    folder = root / "tiny"
     folder.mkdir(parents=True)
     np.save(folder / "weights.npy", weights)
     manifest = {
@@ -72,26 +68,21 @@ def _repository(root: Path, weights: npt.NDArray[Any] = WEIGHTS) -> Repository:
 
 def test_a_new_engine_serves_the_frames_of_a_vehicle(embedded_url: str, tmp_path: Path) -> None:
     """Manifest, engine table, loader, worker and vehicle know it by its line."""
-    frames, out, printed = tmp_path / "frames", tmp_path / "car-1", StringIO()
-    frames.mkdir()
-    images = [noise(index, (HEIGHT, WIDTH, 3)) for index in range(FRAMES)]
-    for index, rgb in enumerate(images):
-        cv2.imwrite(str(frames / f"{index}.png"), rgb[..., ::-1])
-    config = EdgeConfig(
-        broker=embedded_url, vehicle=out.name, model="colours", out=out, closed_loop=True, codec="raw", sinks=("png",)
-    )
-    loader = ModelLoader(_repository(tmp_path / "models"))
-    with loader.load(loader.find("colours")) as model, worker(embedded_url, model):
+    loader, out = ModelLoader(_repository(tmp_path / "models")), tmp_path / "car-1"
+    with loader.load(loader.find("tiny")) as model, worker(embedded_url, model):
         assert model.card.engine == "linear"
-        assert run(str(frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
+        frames = pictures(tmp_path, FRAMES)
+        code, printed = play(frames, embedded_url, out, closed_loop=True, codec="raw", sinks=("png",))
+        assert code == 0, printed
     masks = sorted((out / "masks").rglob("*.png"))
     assert len(masks) == FRAMES
-    for path, rgb in zip(masks, images, strict=True):
-        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), np.argmax(rgb, axis=-1))
+    for index, path in enumerate(masks):
+        strongest = np.argmax(noise(index, (HEIGHT, WIDTH, 3))[..., ::-1], axis=-1)
+        np.testing.assert_array_equal(cv2.imread(str(path), cv2.IMREAD_UNCHANGED), strongest)
 
 
 def test_its_error_is_reported_with_the_file(tmp_path: Path) -> None:
     """As for every engine, a model that cannot be run is refused at the start."""
     loader = ModelLoader(_repository(tmp_path, np.eye(4)))
     with pytest.raises(EngineError, match=r"weights\.npy: holds a matrix of shape \(4, 4\)"):
-        loader.open("colours")
+        loader.open("tiny")
