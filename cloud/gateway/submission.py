@@ -74,10 +74,6 @@ class GatewayFrontend:
         except MessageError as error:
             raise ApiError(ErrorCode.NOT_FOUND, str(error)) from error
 
-    def card(self, model: str, version: str | None = None) -> ModelCard:
-        """Returns the card of a version of a model; raises as `find`."""
-        return self.find(model, version).card
-
     @property
     def status(self) -> NodeStatus:
         """The state of the worker and the models that it serves."""

@@ -114,7 +114,7 @@ class PendingInference:
         lacks = any(answer.outputs is not None and not answer.outputs.keys() >= {*self.heads} for answer in answers)
         if lacks or len(versions) > 1:
             raise ApiError(ErrorCode.BUSY, f"the version of {self.card.name} changed during the call: call again")
-        return self.submission.card(self.card.name, answers[0].message.model_version)
+        return self.submission.find(self.card.name, answers[0].message.model_version).card
 
 
 def start_inference(submission: GatewayFrontend, call: InferenceCall) -> PendingInference:

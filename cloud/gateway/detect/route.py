@@ -121,7 +121,7 @@ def _card(worker: WorkerContext, model: str | None, version: str | None) -> Mode
         if not cards:
             raise ApiError(ErrorCode.NOT_FOUND, "this worker serves no model at present: call another one")
         model = cards[0].name
-    return worker.submission.card(model, version)
+    return worker.submission.find(model, version).card
 
 
 def _read_body(call: HttpCall) -> _Upload:
