@@ -22,7 +22,7 @@ from shared.messages.control import CONTROL_CONTENT_TYPE, ControlReply, ControlR
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, unpack_status
 from shared.mqtt.bus import Ack, Bus, Delivery, Properties
-from shared.network.broker_options import BrokerOptions, broker_options
+from shared.network.broker_options import broker_options, connection_from
 from shared.terminal_table import Table
 
 _CHANGE_TIMEOUT_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
@@ -70,8 +70,7 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
         keep=flags["keep"],
     )
     worker = flags["worker"]
-    given = {key: flags[key] for key in BrokerOptions.__dataclass_fields__ if flags.get(key) is not None}
-    bus = BrokerOptions(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
+    bus = connection_from(flags).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
     console = Console(stderr=True)
     try:
         _check_online(bus, worker)

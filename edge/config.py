@@ -5,70 +5,137 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import FilePath, model_validator
 
 from edge.pacing.arrivals import Arrivals
 from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
-from shared.config import OneOf, parsed_by
+from shared.config import OneOf, parsed_by, setting
 from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages.frame import RequestOptions
 from shared.messages.topics import validate_name
+from shared.network.broker_options import DAY_S, NodeSection
 from shared.network.endpoint import Endpoint
-from shared.network.node_section import DAY_S, NodeSection
+from shared.network.env_names import WORKER
+
+
+def _worker_address(text: str) -> str:
+    return str(Endpoint.parse(text))
 
 
 class EdgeConfig(NodeSection):
     """The vehicle node's configuration, as in `configs/edge.yaml`."""
 
-    transport: Annotated[str, OneOf("transport", TRANSPORTS)] = "mqtt"
-    # HOST:PORT each; for transports without a broker.
-    worker_addresses: tuple[Annotated[str, parsed_by(lambda text: str(Endpoint.parse(text)))], ...] = ()
-    worker_tls_ca: Path | None = None
-    min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Slowest link to expect.
-    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = "vehicle"
-    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = "road-small"
-    model_version: str | None = Field(default=None, pattern=VERSION_NAME)  # None: the worker's current one.
-    outputs: tuple[str, ...] = ()  # Output tensors to return, for models of raw tensors; empty: all.
-    top_k: int | None = Field(default=None, ge=1, le=256)  # Classes of a classification; None: as the model card says.
+    topics: tuple[str, ...] = setting((), "Image topic of the bag to play (repeatable).", shown="all")
+    frames: int | None = setting(None, "Number of frames to play.", shown="all", ge=1)
+    loop: bool = setting(False, "Repeat the source until Ctrl-C.", "-l", "--loop")
+    start_offset_s: float = setting(0.0, "Seconds of the source to skip at its start.", "--start-offset", ge=0)
+    playback_duration_s: float | None = setting(
+        None, "Seconds of the source to play.", "--playback-duration", shown="all", gt=0
+    )
+    read_ahead_queue_size: int = setting(16, "Number of frames read in advance.", ge=1, le=1000)
 
-    topics: tuple[str, ...] = ()
-    rate: float = Field(default=1.0, ge=1e-3, le=1e6)
-    loop: bool = False
-    delay_s: float = Field(default=0.0, ge=0, le=DAY_S)
-    start_offset_s: float = Field(default=0.0, ge=0)
-    playback_duration_s: float | None = Field(default=None, gt=0)
-    frames: int | None = Field(default=None, ge=1)  # Maximum number of frames; None: all.
-    read_ahead_queue_size: int = Field(default=16, ge=1, le=1000)
-    closed_loop: bool = False
-    arrivals: Arrivals = Arrivals.SOURCE
-    arrival_rate_hz: float | None = Field(default=None, ge=1e-3, le=1e6)  # All cameras together.
-    seed: int | None = Field(default=None, ge=0, lt=1 << 63)  # Seed of Poisson arrivals; None: random.
-    queue: int = Field(default=1, ge=1, le=1 << 16)
-    burst: int = Field(default=1, ge=1)
+    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = setting(
+        "road-small", "Model that answers the frames.", metavar="NAME"
+    )
+    model_version: str | None = setting(
+        None, "Version of the model, for the whole run.", shown="the worker's current one", pattern=VERSION_NAME
+    )
+    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = setting(
+        "vehicle", "Name of this vehicle.", metavar="NAME"
+    )
+    transport: Annotated[str, OneOf("transport", TRANSPORTS)] = setting("mqtt", "Protocol between vehicle and worker.")
+    worker_addresses: tuple[Annotated[str, parsed_by(_worker_address)], ...] = setting(
+        (),
+        "Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes to the "
+        "worker with the fewest frames in flight.",
+        "--worker-address",
+        metavar="HOST:PORT",
+    )
+    worker_tls_ca: FilePath | None = setting(
+        None,
+        f"Certificate authority (PEM) of the workers; turns TLS on. The token is read from {WORKER}.",
+    )
+    min_bandwidth_mbps: float | None = setting(
+        None,
+        "Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped.",
+        "--min-bandwidth",
+        shown="none",
+        gt=0,
+        le=1e6,
+    )
 
-    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = "jpeg"
-    quality: int = Field(default=85, ge=1, le=100)
-    demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = "auto"
-    resize: Resize | None = None  # None: as the model card says.
-    resize_at: Literal["edge", "cloud"] = "edge"
-    mask_codec: Annotated[str, OneOf("mask codec", MASK_CODECS)] = "zstd"
-    mask_size: Literal["model", "frame"] = "model"
+    rate: float = setting(1.0, "Playback speed, relative to the source.", "-r", "--rate", ge=1e-3, le=1e6)
+    deadline_ms: float | None = setting(
+        None, "Deadline of an answer, in ms after the frame was due.", shown="none", gt=0, le=DAY_S * 1e3
+    )
+    window: int = setting(4, "Maximum number of unanswered frames.", ge=1, le=1024)
+    queue: int = setting(
+        1, "Number of due frames per camera that may wait; if more are due, the oldest is dropped.", ge=1, le=1 << 16
+    )
+    closed_loop: bool = setting(False, "Send every frame, the next one when an answer arrives.")
+    burst: int = setting(
+        1, "Closed loop: number of frames that are due together; the next ones when all have ended.", ge=1
+    )
+    arrivals: Arrivals = setting(
+        Arrivals.SOURCE, "When frames are due in an open loop: at the source's times, or at --arrival-rate."
+    )
+    arrival_rate_hz: float | None = setting(
+        None,
+        "Frames per second of uniform or Poisson arrivals, of all cameras together.",
+        "--arrival-rate",
+        shown="none",
+        ge=1e-3,
+        le=1e6,
+    )
+    seed: int | None = setting(
+        None,
+        "Seed of Poisson arrivals; the same seed gives the same schedule.",
+        shown="random, in the manifest",
+        ge=0,
+        lt=1 << 63,
+    )
+    delay_s: float = setting(0.0, "Seconds to wait before the first frame.", "-d", "--delay", ge=0, le=DAY_S)
+    answer_timeout_s: float = setting(
+        30.0, "Seconds after which a frame without an answer is lost.", "--answer-timeout", gt=0, le=DAY_S
+    )
+    retry: bool = setting(True, "Send a frame a second time if it gets no answer.", "--retry/--no-retry")
+    retry_after_ms: float | None = setting(
+        None, "Time without an answer after which it is sent again.", shown="from recent answer times", ge=1, le=DAY_S * 1e3
+    )
 
-    window: int = Field(default=4, ge=1, le=1024)
-    deadline_ms: float | None = Field(default=None, gt=0, le=DAY_S * 1e3)
-    answer_timeout_s: float = Field(default=30.0, gt=0, le=DAY_S)
-    retry: bool = True
-    retry_after_ms: float | None = Field(default=None, ge=1, le=DAY_S * 1e3)  # None: derived from recent reply times.
+    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = setting("jpeg", "Encoding of frames.")
+    quality: int = setting(85, "JPEG quality.", ge=1, le=100)
+    resize: Resize | None = setting(
+        None, "How frames are resized to the model's input size.", shown="as the model's card says"
+    )
+    resize_at: Literal["edge", "cloud"] = setting("edge", "Node that resizes frames.")
+    demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = setting(
+        "auto", "Demosaicing of Bayer frames; auto uses binning where half the resolution is enough."
+    )
+    mask_codec: Annotated[str, OneOf("mask codec", MASK_CODECS)] = setting(
+        "zstd", "Encoding of results; all are lossless."
+    )
+    mask_size: Literal["model", "frame"] = setting("model", "Size of the masks that are returned.")
 
-    out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
-    sinks: tuple[Annotated[str, OneOf("sink", SINKS)], ...] | None = None  # None: depends on the task.
-    video_codec: VideoCodec = VideoCodec.VP9  # Codec of the sink `video`.
-    sample_containers: tuple[str, ...] = ()  # Docker containers on this machine whose resource use is sampled.
+    out: Path | None = setting(None, "Folder of the run.", shown="runs/<UTC time>-<vehicle>")
+    sinks: tuple[Annotated[str, OneOf("sink", SINKS)], ...] | None = setting(
+        None, "Format in which results are written (repeatable).", "--sink", shown="by the task"
+    )
+    video_codec: VideoCodec = setting(VideoCodec.VP9, "Codec of --sink video.")
+    top_k: int | None = setting(
+        None, "Number of classes that a classification returns.", shown="as the model says", ge=1, le=256
+    )
+    outputs: tuple[str, ...] = setting(
+        (), "Output tensor to return (repeatable), for models of raw tensors.", "--output", shown="all"
+    )
+    sample_containers: tuple[str, ...] = setting(
+        (), "Docker container on this machine whose resource use is sampled (repeatable).", "--sample-container"
+    )
 
     @model_validator(mode="after")
     def _transport_has_its_addresses(self) -> Self:

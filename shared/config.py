@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from shared.errors import SkylaneError, UnknownNameError, suggestion
@@ -25,6 +25,24 @@ class Section(BaseModel):
     """Base class of configuration sections: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def setting(
+    default: Any, text: str, *flags: str, shown: str = "", metavar: str = "", envvar: str = "", **limits: Any
+) -> Any:
+    """Returns the field of a configuration key that is also an option of the command line.
+
+    Args:
+        default: The default of the key. The option has the same one.
+        text: The description of the key, and the help text of the option.
+        flags: The names of the option; by default `--` and the key.
+        shown: What the help shows as the default if the value says too little, such as "all" for None.
+        metavar: The placeholder of the value in the help.
+        envvar: An environment variable that also sets the option.
+        limits: Limits of the value, such as `ge`; see pydantic's `Field`.
+    """
+    option: dict[str, Any] = {"flags": [*flags], "shown": shown, "metavar": metavar or None, "envvar": envvar or None}
+    return Field(default=default, description=text, json_schema_extra=option, **limits)
 
 
 class OneOf:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import click
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
 from shared.encoding.field_types import VERSION_NAME
@@ -21,8 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
-_HEADINGS = "__option_headings__"
 _RENAMED = f"{__name__}.renamed"  # Key of a context's `meta` for the values of renamed flags.
 
 
@@ -70,32 +71,28 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
     return version
 
 
-def key_option(
-    section: type[BaseModel], *names: str, text: str, default: str = "", **attributes: Any
-) -> Callable[[Command], Command]:
-    """Returns the option of a configuration key; its type, range, choices and default are those of the key's field.
+class KeyOption(click.Option):
+    """An option that a `GroupedCommand` lists under a heading of its help."""
 
-    The option has no default of its own, so that `override` knows whether it was given. A key of type `bool` makes a
+    def __init__(self, *arguments: Any, heading: str = "Options", **attributes: Any) -> None:
+        self.heading = heading
+        super().__init__(*arguments, **attributes)
+
+
+def key_options(section: type[BaseModel], heading: str, *keys: str) -> Callable[[Command], Command]:
+    """Returns a decorator that adds the options of configuration keys, listed under `heading` in the help.
+
+    Type, range, choices, default and help text are those of the key's field, which `shared.config.setting` declares. The
+    options have no default of their own, so that `override` knows which were given. A key of type `bool` makes a
     switch, a tuple a repeatable option.
-
-    Args:
-        section: The section of the key.
-        names: Flags, and the key if it differs from the longest flag.
-        text: The help text.
-        default: What the help shows as the default if the field's value says too little, such as "all" for None.
-        attributes: Further arguments of `click.option`, such as the `type` of a path.
     """
-    key = next((name for name in names if not name.startswith("-")), "")
-    key = key or max(names, key=len).partition("/")[0].lstrip("-").replace("-", "_")
-    field = section.model_fields[key]
-    has_negative_form = any("/" in name for name in names)
-    if field.annotation is bool:
-        attributes = {"is_flag": True, "default": None, **attributes}
-        default = default or (("off", "on")[field.default] if has_negative_form else "")
-    else:
-        attributes = {"type": _flag_type(section, key), "multiple": tuple in _parts(field), **attributes}
-        default = default or _shown(field.default)
-    return click.option(*names, help=f"{text} [{default}]" if default else text, **attributes)
+
+    def decorate(command: Command) -> Command:
+        for key in reversed(keys):
+            command = _key_option(section, key, heading)(command)
+        return command
+
+    return decorate
 
 
 def warn_renamed(old: str, new: str) -> None:
@@ -158,40 +155,18 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         raise click.UsageError(f"{key}: {problem}" if key else problem) from error
 
 
-def option_group(heading: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns a decorator that adds options to a `GroupedCommand` and lists them under `heading` in its help.
-
-    `options`: decorators such as `click.option(...)`; one decorator may add several options.
-    """
-
-    def decorate(function: Command) -> Command:
-        def group() -> None:
-            """A command with only the options of the group, to learn their names."""
-
-        headings: dict[str | None, str] = getattr(function, _HEADINGS, {})
-        for option in reversed(options):
-            function, group = option(function), option(group)
-        names = [param.name for param in click.command()(group).params]
-        setattr(function, _HEADINGS, dict.fromkeys(names, heading) | headings)
-        return function
-
-    return decorate
-
-
 class GroupedCommand(click.Command):
-    """A command whose help lists the options of each `option_group` under a heading, and the others before them."""
+    """A command whose help lists the options under their headings; those without one come first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Command."""
-        headings: dict[str | None, str] = getattr(self.callback, _HEADINGS, {})
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
-                sections.setdefault(headings.get(param.name, "Options"), []).append(row)
+                sections.setdefault(getattr(param, "heading", "Options"), []).append(row)
         for heading, rows in sections.items():
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
@@ -208,9 +183,26 @@ def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _key_option(section: type[BaseModel], key: str, heading: str) -> Callable[[Command], Command]:
+    field = section.model_fields[key]
+    declared = cast("dict[str, Any]", field.json_schema_extra)
+    names = declared["flags"] or [f"--{key.replace('_', '-')}"]
+    attributes = {name: declared[name] for name in ("metavar", "envvar")}
+    if field.annotation is bool:
+        default = ("off", "on")[field.default] if "/" in names[-1] else ""
+        attributes |= {"is_flag": True, "default": None}
+    else:
+        default = _shown(field.default)
+        attributes |= {"type": _flag_type(section, key), "multiple": tuple in _parts(field)}
+    default = declared["shown"] or default
+    text = f"{field.description} [{default}]" if default else field.description
+    return click.option(*names, key, cls=KeyOption, heading=heading, help=text, **attributes)
+
+
 def _flag_type(section: type[BaseModel], key: str) -> "click.ParamType[Any] | None":
-    """Returns the type of the flag of a key: a choice, a number with its range, or None for text."""
-    for part in _parts(section.model_fields[key]):
+    """Returns the type of the flag of a key: a choice, a number with its range, a path, or None for text."""
+    parts = _parts(section.model_fields[key])
+    for part in parts:
         if isinstance(part, OneOf):
             return click.Choice([*part.names])
         if get_origin(part) is Literal:
@@ -219,7 +211,9 @@ def _flag_type(section: type[BaseModel], key: str) -> "click.ParamType[Any] | No
             return click.Choice([*map(str, part)])
         if part in (int, float):
             return number(section, key)
-    return None
+        if isinstance(part, PathType):
+            return EXISTING_FILE if part.path_type == "file" else EXISTING_FOLDER
+    return click.Path(path_type=Path) if Path in parts else None
 
 
 def _parts(field: FieldInfo) -> list[Any]:

@@ -7,19 +7,16 @@ Every module logs through `get_logger`. A command calls `configure_logging` once
 import logging
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
-import click
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from shared import clock
 from shared.sanitize import printable
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LEVEL = "info"
 _ROOT = "skylane"
@@ -59,20 +56,6 @@ def configure_logging(
     root.handlers = [handler]
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger(_ROOT).setLevel(level.upper())
-
-
-def log_options(command: Command) -> Command:
-    """Adds `--log-level` and `--log-format`, passed as `log_level` and `log_format` (None if not given)."""
-    command = click.option(
-        "--log-format",
-        type=click.Choice([each.value for each in LogFormat]),
-        help=f"Format of log lines on standard error. [{LogFormat.TEXT}]",
-    )(command)
-    return click.option(
-        "--log-level",
-        type=click.Choice(LEVELS),
-        help=f"Minimum log level. [{DEFAULT_LEVEL}]",
-    )(command)
 
 
 def _formatter(log_format: str, context: Mapping[str, Any]) -> logging.Formatter:

@@ -19,14 +19,15 @@ from edge.upload.dispatcher import Dispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import EXISTING_FILE, ValidatedText, check_version, key_option, override, renamed_option
-from shared.logs import configure_logging, get_logger, log_options
+from shared.flags import ValidatedText, key_options, override, renamed_option
+from shared.logs import configure_logging, get_logger
+from shared.network.broker_options import NodeSection
 from shared.network.endpoint import Endpoint
 from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
 
-_option = partial(key_option, UploadSettings)
+_options = partial(key_options, UploadSettings, "Options")
 
 
 def _addresses(text: str) -> list[str]:
@@ -48,32 +49,17 @@ class UnwritableError(SkylaneError):
     type=ValidatedText("HOST:PORT[,…]", _addresses),
     help="Address of a worker (repeatable).",
 )
-@_option("--transport", text="Protocol between this machine and the workers' gRPC or HTTP endpoints.")
-@_option(
-    "--vehicle",
-    metavar="NAME",
-    text="Name that identifies this sender to the workers; it must match the token if they require one.",
-)
-@_option("--model", metavar="NAME", text="Model to run on the images.")
-@_option("--model-version", callback=check_version, text="Version of the model.", default="the worker's current one")
-@_option("--concurrency", text="Images in progress per worker.")
+@_options("transport", "vehicle", "model", "model_version", "concurrency", "codec", "quality")
 @renamed_option("--places", "--concurrency", type=click.IntRange(1, 64))
-@_option("--codec", text="Encoding of images.")
-@_option("--quality", text="JPEG quality.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
 )
 @click.option(
     "--json", "lines", type=click.File("w", "utf-8"), help="File for one JSON line per image; - for standard output."
 )
-@_option("--connect-timeout", "connect_timeout_s", text="Seconds to wait for a worker.")
-@_option("--answer-timeout", "answer_timeout_s", text="Seconds to wait for a result.")
-@log_options
-@_option(
-    "--worker-tls-ca",
-    type=EXISTING_FILE,
-    text="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
-)
+@_options("connect_timeout_s", "answer_timeout_s")
+@key_options(NodeSection, "Options", "log_level", "log_format")
+@_options("worker_tls_ca")
 def send(
     images: tuple[Path, ...],
     *,

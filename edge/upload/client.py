@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import FilePath
 
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
@@ -18,7 +18,8 @@ from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.messages import EncodedRequest
 from edge.transports.opening import open_transport
 from shared import clock
-from shared.config import OneOf, Section, parsed_by
+from shared.config import OneOf, Section, parsed_by, setting
+from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError
 from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
@@ -30,6 +31,7 @@ from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
+from shared.network.env_names import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 from shared.tasks.task import task_named
 
@@ -56,16 +58,28 @@ class ImageRefusedError(SkylaneError):
 class UploadSettings(Section):
     """The settings of `skylane send`."""
 
-    transport: Annotated[str, OneOf("transport", UPLOAD_TRANSPORTS)] = "grpc"
-    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = "send"
-    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = "road-small"
-    model_version: str | None = None  # None: the worker's current one.
-    concurrency: int = Field(default=2, ge=1, le=64)  # Images in progress per worker.
-    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = "jpeg"
-    quality: int = Field(default=95, ge=1, le=100)
-    connect_timeout_s: float = Field(default=CONNECT_TIMEOUT_S, ge=0.1)
-    answer_timeout_s: float = Field(default=60.0, ge=0.1)
-    worker_tls_ca: Path | None = None
+    transport: Annotated[str, OneOf("transport", UPLOAD_TRANSPORTS)] = setting(
+        "grpc", "Protocol between this machine and the workers' gRPC or HTTP endpoints."
+    )
+    vehicle: Annotated[str, parsed_by(partial(validate_name, "vehicle"))] = setting(
+        "send",
+        "Name that identifies this sender to the workers; it must match the token if they require one.",
+        metavar="NAME",
+    )
+    model: Annotated[str, parsed_by(partial(validate_name, "model"))] = setting(
+        "road-small", "Model to run on the images.", metavar="NAME"
+    )
+    model_version: str | None = setting(
+        None, "Version of the model.", shown="the worker's current one", pattern=VERSION_NAME
+    )
+    concurrency: int = setting(2, "Images in progress per worker.", ge=1, le=64)
+    codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = setting("jpeg", "Encoding of images.")
+    quality: int = setting(95, "JPEG quality.", ge=1, le=100)
+    connect_timeout_s: float = setting(CONNECT_TIMEOUT_S, "Seconds to wait for a worker.", "--connect-timeout", ge=0.1)
+    answer_timeout_s: float = setting(60.0, "Seconds to wait for a result.", "--answer-timeout", ge=0.1)
+    worker_tls_ca: FilePath | None = setting(
+        None, f"Certificate authority (PEM) of the workers; turns TLS on. The token is read from {WORKER}."
+    )
     annotate: bool = False  # Make a copy of each image with its result drawn on.
 
 

@@ -1,22 +1,25 @@
-"""Command-line options for the broker connection, and the bus that they configure."""
+"""The broker connection of a node: its configuration keys, its command-line options, and the bus that they configure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-import click
+from pydantic import DirectoryPath, FilePath
 
-from shared.flags import EXISTING_FILE, FiniteRange, ValidatedText
+from shared.config import OneOf, Section, parsed_by, setting
+from shared.flags import key_options, override
+from shared.logs import DEFAULT_LEVEL, LEVELS, LogFormat
 from shared.mqtt.bus import Will
 from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.settings import CONNECT_TIMEOUT_S, MqttSettings
 from shared.network.address import Address, Certificates
+from shared.network.env_names import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 from shared.network.tls import CertificateError
+from shared.runtime.health_file import UPDATE_INTERVAL_S
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
+DAY_S = 86_400.0
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 
 
@@ -82,37 +85,59 @@ class BrokerOptions:
         return Certificates(*(str(path) if path else None for path in (authority, certificate, key)))
 
 
-def broker_options(command: Command) -> Command:
-    """Adds the options of the broker connection, which arrive under the field names of `BrokerOptions`."""
-    options = (
-        click.option(
-            "--broker",
-            type=ValidatedText("URL", Address.parse_without_password),
-            envvar="SKYLANE_BROKER",
-            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is read from SKYLANE_BROKER_PASSWORD, or "
-            f"from the file that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
-        ),
-        click.option(
-            "--connect-timeout",
-            "connect_timeout_s",
-            type=FiniteRange(0.1),
-            help=f"Connection timeout in seconds. [{CONNECT_TIMEOUT_S:g}]",
-        ),
-        click.option(
-            "--certs",
-            envvar="SKYLANE_CERTS",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Folder with ca.crt and this node's certificate and key, <name>.crt and <name>.key. [SKYLANE_CERTS]",
-        ),
-        click.option(
-            "--tls-ca", type=EXISTING_FILE, help="Certificate authority that signed the broker's certificate (PEM)."
-        ),
-        click.option("--tls-cert", type=EXISTING_FILE, help="Certificate of this node (PEM)."),
-        click.option("--tls-key", type=EXISTING_FILE, help="Private key of this node (PEM)."),
+def _broker_url(text: str) -> str:
+    Address.parse_without_password(text)
+    return text
+
+
+class NodeSection(Section):
+    """Keys that a vehicle and a worker share: the connection to the broker, the health file and the log lines."""
+
+    broker: Annotated[str, parsed_by(_broker_url)] = setting(
+        DEFAULT_BROKER,
+        f"mqtt://[user@]host[:port], or mqtts:// for TLS. The password is read from {BROKER_PASSWORD}, or from the file that "
+        f"{BROKER_PASSWORD_FILE} names.",
+        metavar="URL",
+        envvar="SKYLANE_BROKER",
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    connect_timeout_s: float = setting(
+        CONNECT_TIMEOUT_S, "Connection timeout in seconds.", "--connect-timeout", ge=0.1, le=DAY_S
+    )
+    certs: DirectoryPath | None = setting(
+        None,
+        "Folder with ca.crt and this node's certificate and key, <name>.crt and <name>.key.",
+        shown="SKYLANE_CERTS",
+        envvar="SKYLANE_CERTS",
+    )
+    tls_ca: FilePath | None = setting(None, "Certificate authority that signed the broker's certificate (PEM).")
+    tls_cert: FilePath | None = setting(None, "Certificate of this node (PEM).")
+    tls_key: FilePath | None = setting(None, "Private key of this node (PEM).")
+    qos: int = setting(1, "MQTT quality of service of frames and results.", ge=0, le=1)
+    health_file: Path | None = setting(
+        None,
+        f"File to touch every {UPDATE_INTERVAL_S:g} s while this node is online, for health checks.",
+        shown="none",
+    )
+    log_level: Annotated[str, OneOf("log level", LEVELS)] = setting(DEFAULT_LEVEL, "Minimum log level.")
+    log_format: LogFormat = setting(LogFormat.TEXT, "Format of log lines on standard error.")
+
+    @property
+    def connection(self) -> BrokerOptions:
+        """The settings of the connection to the broker."""
+        return BrokerOptions(**self.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
+
+
+_BROKER_KEYS = ("broker", "connect_timeout_s", "certs", "tls_ca", "tls_cert", "tls_key")
+broker_options = key_options(NodeSection, "Connection", *_BROKER_KEYS)
+
+
+def connection_from(flags: Mapping[str, Any]) -> BrokerOptions:
+    """Returns the connection that the values of `broker_options` configure; other flags are ignored.
+
+    Raises:
+        click.UsageError: a value is not valid.
+    """
+    return override(NodeSection(), {key: flags.get(key) for key in _BROKER_KEYS}).connection
 
 
 def _found(path: Path, flag: str) -> Path:

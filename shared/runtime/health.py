@@ -15,7 +15,7 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
-from shared.network.broker_options import BrokerOptions, broker_options
+from shared.network.broker_options import BrokerOptions, broker_options, connection_from
 
 
 class NotOnlineError(SkylaneError):
@@ -59,5 +59,6 @@ def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
 
     Connects with the certificate of that node if the broker requires one.
     """
-    given = {"connect_timeout_s": timeout_s} | {key: value for key, value in flags.items() if value is not None}
-    assert_online(BrokerOptions(**given), role, name)
+    if flags["connect_timeout_s"] is None:
+        flags["connect_timeout_s"] = timeout_s
+    assert_online(connection_from(flags), role, name)

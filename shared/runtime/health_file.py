@@ -6,19 +6,11 @@ Container health checks then need neither a broker connection nor a Python proce
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
-
 from shared import clock
 from shared.errors import SkylaneError
 
-_INTERVAL_S = 2.0  # Time between two updates.
+UPDATE_INTERVAL_S = 2.0  # Time between two updates.
 _FRESH_FOR_S = 10.0  # The node of an older file is gone or hangs; docker-compose.yml uses the same value.
-
-health_file_option = click.option(
-    "--health-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File to touch every {_INTERVAL_S:g} s while this node is online, for health checks. [none]",
-)
 
 
 class HealthFileError(SkylaneError):
@@ -28,7 +20,7 @@ class HealthFileError(SkylaneError):
 class HealthFile:
     """A file that exists and is recent only while its node is online."""
 
-    def __init__(self, path: Path | None, *, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, path: Path | None, *, interval_s: float = UPDATE_INTERVAL_S) -> None:
         """Removes a file of an earlier process. If `path` is None, nothing is written.
 
         Raises:
