@@ -57,7 +57,7 @@ class WorkerFrameLog:
         )
 
     def ignored(self, reason: str, topic: str) -> None:
-        """Logs a message without a reply; `reason` is a key of `MqttFrontend.ignored`."""
+        """Logs a message without a reply; `reason` is a key of `Replier.ignored`."""
         self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 

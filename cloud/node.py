@@ -2,15 +2,14 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from cloud.config import CloudConfig
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
-from cloud.frontends.mqtt import MqttFrontend
+from cloud.frontends.frontend import FRONTENDS, Frontend
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.gateway import Gateway
+from cloud.gateway.gateway import raise_file_limit
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
 from cloud.models.loader import ModelLoader
@@ -23,12 +22,11 @@ from cloud.serving.decoding import Decoder
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
-from shared.messages import topics
 from shared.mqtt.bus import Bus
+from shared.registry import load
 from shared.runtime.health_file import HealthFile
 from shared.runtime.threads import ThreadGroup
 
@@ -38,85 +36,90 @@ _LOG = get_logger("cloud")
 PipelineStage = tuple[Callable[[], None], Sequence[threading.Thread]]  # Its close function and its threads.
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """Settings of a worker."""
-
-    worker: str
-    session: str
-    group: str = topics.GROUP
-    qos: int = topics.FRAMES.qos
-    max_frames: int = 64  # Waiting frames; further ones are refused as `overloaded`.
-    max_bytes: int = 256 << 20  # Total size of waiting frames.
-    max_pixels: int = 1 << 25  # Per image.
-    decoders: int = 1  # Threads.
-    encoders: int = 1  # Postprocessing threads.
-    max_wait_ms: float = 0.0  # The longest wait of a batch for more frames.
-    takes_control: bool = True  # True if operators can load and unload models over the broker.
-    operators: tuple[str, ...] = ()  # Names of these operators; empty: all that the broker admits.
-    gateway: GatewaySettings | None = None  # None: frames arrive only over the broker.
-    drain_s: float = DRAIN_S  # The longest wait for each stage when the worker stops.
-    health_file: Path | None = None
-
-    @property
-    def node(self) -> str:
-        """The name of this process in stamps."""
-        return f"cloud/{self.worker}/{self.session}"
-
-
 class CloudNode:
     """A worker that serves frames until it is stopped."""
 
-    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: ModelLoader | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        config: CloudConfig,
+        *,
+        session: str,
+        loader: ModelLoader | None = None,
+        gateway: GatewaySettings | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
         """Builds a worker that serves `models` from the start.
 
         With a `loader`, the node closes models that it no longer serves, and operators can load others. Without one, the
         caller closes the models.
+
+        Args:
+            models: The first models.
+            config: The configuration; the worker has a name.
+            session: A random text for this run of the worker.
+            loader: Loads further models.
+            gateway: The settings of the gateway, by default those of `config`.
+            drain_s: The longest wait for each stage when the worker stops.
         """
-        self._settings = settings
+        assert config.worker is not None
+        process = f"cloud/{config.worker}/{session}"  # The name of this process in stamps.
+        gateway = gateway or GatewaySettings.of(config)
+        self._config = config
         self._loader = loader
+        self._drain_s = drain_s
         self._stopped = threading.Event()
         self._stop_reason: SkylaneError | None = None
         self._threads = ThreadGroup(self._stopped.set)
-        self._replier = Replier(settings.worker, settings.node)
-        self._admission = Admission(settings.max_frames, settings.max_bytes)
+        self._replier = Replier(config.worker, process)
+        self._admission = Admission(config.max_frames, config.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
         self._circuit_breaker = CircuitBreaker()
-        self.submission = Submission(self._admission, self._circuit_breaker)
-        self._health = HealthFile(settings.health_file)
+        self._health = HealthFile(config.health_file)
         self._models = models
+        self._limits = ImageLimits(max_pixels=config.max_pixels)
         self.served_models = ServedModels()
-        self._mqtt = MqttFrontend(
-            self.submission,
-            self._replier,
-            self.served_models,
-            worker=settings.worker,
-            session=settings.session,
-            group=settings.group,
-            qos=settings.qos,
-            give_up=self.end,
+        self.submission = GatewayFrontend(
+            self._admission, self._circuit_breaker, self._replier, self.served_models, session=session
         )
-        self.door = GatewayFrontend(self.submission, self._replier, self.served_models, session=settings.session)
+        self._frontends: dict[str, Frontend] = {"calls": self.submission}  # By name; closed in this order.
         model_swap = ModelSwap(
             self.served_models,
-            (self._mqtt, self.door),
+            self._frontends.values(),
             self.submission,
             self.start_serving,
             loader=self._loader,
             is_stopping=self._stopped.is_set,
         )
         self._control = (
-            Control(settings.worker, self.served_models, model_swap, settings.operators, errors=self._replier.errors)
-            if settings.takes_control
+            Control(config.worker, self.served_models, model_swap, config.operators, errors=self._replier.errors)
+            if config.control
             else None
         )
-        self._clock_responder = ClockResponder(settings.worker, settings.node)
-        self._gateway: Gateway | None = None
+        self._clock_responder = ClockResponder(config.worker, process)
+        self.context = WorkerContext(
+            config=config,
+            session=session,
+            submission=self.submission,
+            replier=self._replier,
+            served_models=self.served_models,
+            threads=self._threads,
+            drain_s=drain_s,
+            end=self.end,
+            authenticator=Authenticator.from_file(gateway.tokens),
+            clock_responder=self._clock_responder,
+            control=self._control,
+            settings=gateway,
+            image_limits=self._limits,
+            model_stats=self._replier.stats,
+            request_errors=self._replier.errors,
+            ignored_messages=self._ignored,
+        )
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The ports of the gateway after `bind`, by `http` and `grpc`."""
-        return self._gateway.ports if self._gateway else {}
+        """The ports of the frontends that listen, after `bind`, by their names."""
+        return {name: each.port for name, each in self._frontends.items() if each.port is not None}
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -135,7 +138,8 @@ class CloudNode:
 
     def announce(self) -> None:
         """Repeats the announcement of the served models after a reconnect."""
-        self._mqtt.announce()
+        for frontend in list(self._frontends.values()):
+            frontend.announce()
 
     def end(self, reason: SkylaneError) -> None:
         """Drains and ends the node; `serve` then raises `reason`. Thread-safe."""
@@ -147,27 +151,14 @@ class CloudNode:
         self._stopped.set()
 
     def bind(self) -> None:
-        """Binds the ports of the gateway; calls are served once `serve` runs.
+        """Binds the ports of the frontends that listen; calls are served once `serve` runs.
 
         Raises:
             SkylaneError: an address cannot be bound, or a library is missing.
         """
-        settings = self._settings
-        if settings.gateway is None or self._gateway is not None:
-            return
-        context = WorkerContext(
-            name=settings.worker,
-            submission=self.door,
-            authenticator=Authenticator.from_file(settings.gateway.tokens),
-            clock_responder=self._clock_responder,
-            control=self._control,
-            settings=settings.gateway,
-            image_limits=ImageLimits(max_pixels=settings.max_pixels),
-            model_stats=self._replier.stats,
-            request_errors=self._replier.errors,
-            ignored_messages=self._ignored,
-        )
-        self._gateway = Gateway(context, self._threads.fault)
+        for name, address in self.context.settings.addresses.items():
+            if name not in self._frontends:
+                self._open(name, address)
 
     def add(self, models: Sequence[Model]) -> None:
         """Adds models that are served from the start; must be called before `serve`."""
@@ -184,8 +175,7 @@ class CloudNode:
         Raises:
             SkylaneError: the broker cannot share frames with another worker, or another worker has the same name.
         """
-        limits = ImageLimits(max_pixels=self._settings.max_pixels)
-        decoder = Decoder(self._admission, self._replier, self.served_models, limits)
+        decoder = Decoder(self._admission, self._replier, self.served_models, self._limits)
         self.bind()
         for model in self._models:
             self.served_models.set_current(self.start_serving(model))
@@ -194,50 +184,53 @@ class CloudNode:
         try:
             # Vehicles send probes as soon as the worker is announced.
             self._clock_responder.open(bus, self._replier.errors)
-            self._mqtt.open(bus)
+            self._open("mqtt", bus)
             if self._control:
                 self._control.open(bus)
-            if self._gateway:
-                self._gateway.start()
+            raise_file_limit()
+            for frontend in self._frontends.values():
+                frontend.start()
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
-                self._health.update(is_online=self._mqtt.is_online and self._replier.errors.is_healthy)
+                is_online = all(frontend.is_online for frontend in self._frontends.values())
+                self._health.update(is_online=is_online and self._replier.errors.is_healthy)
             _LOG.info("draining", **({"reason": str(self._stop_reason)} if self._stop_reason else {}))
-            self._mqtt.stop()
+            for frontend in self._frontends.values():
+                frontend.stop()
         finally:
             self._health.remove()
-            self.door.stop()
             for close, threads in stages:
                 close()
                 for thread in threads:
-                    thread.join(self._settings.drain_s)
-            if self._gateway:
-                self._gateway.close()
-            self._mqtt.close()
-        self._threads.join(self._settings.drain_s)
+                    thread.join(self._drain_s)
+            for frontend in self._frontends.values():
+                frontend.close()
+        self._threads.join(self._drain_s)
         if self._stop_reason is not None:
             raise self._stop_reason
 
     def start_serving(self, model: Model) -> ServedModel:
         """Starts the threads that run a model; the caller makes it the current version."""
-        settings = self._settings
         batcher = Batcher(
             model,
             self._replier,
             self._admission,
             self._postprocessor,
-            decoders=settings.decoders,
-            max_wait_ms=settings.max_wait_ms,
+            decoders=self._config.decoders,
+            max_wait_ms=self._config.max_wait_ms,
             circuit_breaker=self._circuit_breaker,
         )
-        served = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
+        served = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=self._drain_s)
         try:
             served.start(self._threads)
         except BaseException:
             served.close()
             raise
         return served
+
+    def _open(self, name: str, endpoint: str | Bus) -> None:
+        self._frontends[name] = load("frontend", FRONTENDS, name)(self.context, endpoint)
 
     def _start(self, decoder: Decoder) -> list[PipelineStage]:
         """Starts all threads; returns the stages in the order in which they must be closed."""
@@ -246,20 +239,19 @@ class CloudNode:
         if self._control:
             bodies = {"control": self._control.run_queries, "loading": self._control.run_changes}
             control = [(self._control.close, [start(name, body) for name, body in bodies.items()])]
-        encoders = [start(f"postprocess-{i}", self._postprocessor.run) for i in range(self._settings.encoders)]
-        decoders = [start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)]
+        encoders = [start(f"postprocess-{i}", self._postprocessor.run) for i in range(self._config.encoders)]
+        decoders = [start(f"decoder-{i}", decoder.run) for i in range(self._config.decoders)]
         return [
             *control,
             (self._admission.close, decoders),
             (self.served_models.close, ()),
             (self._postprocessor.close, encoders),
-            (self._mqtt.close_refusals, [start("refusals", self._mqtt.run)]),
         ]
 
     def _ignored(self) -> Mapping[str, int]:
         """Number of messages that did not become a request, by kind and reason."""
         ignored = {f"probe_{reason}": n for reason, n in self._clock_responder.refused.items()}
-        ignored |= {f"frame_{reason}": n for reason, n in self._mqtt.ignored.items()}
+        ignored |= {f"frame_{reason}": n for reason, n in self._replier.ignored.items()}
         if self._control:
             ignored |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return ignored

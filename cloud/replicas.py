@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from cloud.config import CloudConfig, broker_connection
+from cloud.config import CloudConfig
 from shared.errors import SkylaneError
 from shared.log_lines import READY, failure_reason, read_line
 from shared.logs import RateLimitedLogger, get_logger
@@ -216,7 +216,7 @@ class Replicas:
         """Checks the broker before any replica loads its models."""
         if self._settings.no_broker:
             return
-        bus = broker_connection(self._settings).open(
+        bus = self._settings.connection.open(
             client_id("replicas", self._worker),
             None,
             name=self._worker,
@@ -233,16 +233,17 @@ class Replicas:
     def _replica(self, folder: Path, number: int) -> _Replica:
         settings = self._settings
         name = f"{self._worker}-{number}"
-        endpoints = {"http": settings.http, "grpc": settings.grpc}
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
             "log_level": "debug" if settings.log_level == "debug" else "info",  # The parent needs the READY line.
             "health_file": str(_health_file(folder, name)),
             "threads": settings.threads or max(1, usable_cores() // settings.replicas),
-            **{name: _endpoint(first, number) for name, first in endpoints.items() if first is not None},
+            "http": None,
+            "grpc": None,
+            "listen": [f"{kind}={_endpoint(first, number)}" for kind, first in settings.addresses.items()],
         }
-        files = broker_connection(settings).certificates(self._worker)
+        files = settings.connection.certificates(self._worker)
         if files is not None:  # All replicas use the certificate of the worker.
             own |= {"tls_ca": files.authority, "tls_cert": files.certificate, "tls_key": files.key}
         path = folder / f"{name}.yaml"

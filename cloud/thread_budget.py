@@ -26,9 +26,9 @@ def max_threads(settings: CloudConfig, models: int) -> int:
     total += models * ((settings.instances or _INSTANCES) + (settings.threads or cores))
     if settings.isolate:
         total += models * (1 + engines)  # The thread that reads the output of the process, and its threads.
-    if settings.http is not None:
+    if "http" in settings.addresses:
         total += 1 + min(_HTTP_EXECUTOR, cores + 4)
-    if settings.grpc is not None:
+    if "grpc" in settings.addresses:
         total += max_grpc_threads(settings.max_calls)
     return total
 

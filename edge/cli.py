@@ -36,7 +36,9 @@ def edge() -> None:
 @_options("Connection", "model", "model_version", "vehicle")
 @broker_options
 @_options("Connection", "transport", "worker_addresses", "worker_tls_ca", "qos", "min_bandwidth_mbps")
-@_options("Timing", "rate", "deadline_ms", "window", "queue", "closed_loop", "burst", "arrivals", "arrival_rate_hz", "seed")
+@_options(
+    "Timing", "rate", "deadline_ms", "window", "queue", "closed_loop", "burst", "arrivals", "arrival_rate_hz", "seed"
+)
 @_options("Timing", "delay_s", "answer_timeout_s", "retry", "retry_after_ms")
 @_options("Encoding", "codec", "quality", "resize", "resize_at", "demosaic", "mask_codec", "mask_size")
 @_options("Results", "out", "sinks")

@@ -105,7 +105,11 @@ class EdgeConfig(NodeSection):
     )
     retry: bool = setting(True, "Send a frame a second time if it gets no answer.", "--retry/--no-retry")
     retry_after_ms: float | None = setting(
-        None, "Time without an answer after which it is sent again.", shown="from recent answer times", ge=1, le=DAY_S * 1e3
+        None,
+        "Time without an answer after which it is sent again.",
+        shown="from recent answer times",
+        ge=1,
+        le=DAY_S * 1e3,
     )
 
     codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = setting("jpeg", "Encoding of frames.")

@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from bench.harness.child import BenchError, Child, reply
 from bench.harness.child import settings as child_settings
+from cloud.config import CloudConfig
 from cloud.engines.engine import Images, Outputs
 from cloud.engines.placement import Precision
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import Manifest
 from cloud.models.model import Model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.labels import read_labels
@@ -134,9 +135,9 @@ class NullWorker(AbstractContextManager["NullWorker"]):
         self.is_ready = False  # Whether it accepts frames.
         self._settled = threading.Event()  # Set when it is ready, or has ended.
         self._error: BaseException | None = None
-        gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
+        gateway = GatewaySettings(http=settings.http, grpc=settings.grpc)
         self._node = CloudNode(
-            [null_model(settings)], WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway)
+            [null_model(settings)], CloudConfig(worker=settings.worker), session=self.session, gateway=gateway
         )
         bus = BrokerOptions(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),

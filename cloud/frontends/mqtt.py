@@ -5,15 +5,13 @@ The network thread only stamps and submits a frame.
 
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
+from cloud.frontends.frontend import Frontend
+from cloud.gateway.context import WorkerContext
 from cloud.serving.decoding import read
-from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
-from cloud.serving.served_models import ServedModels
-from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
@@ -51,64 +49,41 @@ def worker_will(worker: str, session: str) -> Will:
     return Will(topics.WORKER_STATUS.of(worker=worker), pack_status(NodeStatus(NodeState.OFFLINE, session)))
 
 
-class MqttFrontend:
+class MqttFrontend(Frontend):
     """Subscribes to the frames of the served models and publishes the replies."""
 
-    def __init__(
-        self,
-        submission: Submission,
-        replier: Replier,
-        served_models: ServedModels,
-        *,
-        worker: str,
-        session: str,
-        group: str = topics.GROUP,
-        qos: int = topics.FRAMES.qos,
-        give_up: Callable[[SkylaneError], None] = lambda _: None,
-    ) -> None:
-        """`give_up` is called on the network thread if another worker has taken the worker's name."""
-        self._opened_bus: Bus | None = None
-        self._submission = submission
-        self._replier = replier
-        self._served_models = served_models
-        self._worker = worker
-        self._session = session
-        self._group = group
-        self._qos = qos
+    def __init__(self, worker: WorkerContext, bus: Bus) -> None:
+        self._context = worker
+        self._bus = bus
+        self._submission = worker.submission
+        self._replier = worker.replier
+        self._served_models = worker.served_models
+        self._worker = worker.name
         self._refused: BoundedQueue[tuple[Request, Refusal]] = BoundedQueue(_MAX_REFUSED)
         self._refused_bytes = 0
         self._refused_lock = threading.Lock()
+        self._refusing: threading.Thread | None = None
         self._state: NodeState | None = None  # None before the first announcement.
         self._announce_lock = threading.Lock()  # Keeps announcements in the order of the changes they report.
         self._subscribe_lock = threading.Lock()  # Prevents a subscription after `stop`.
         self._subscribed: set[str] = set()  # Models.
         self._ever_subscribed: set[str] = set()  # Frames of all other models are for other workers.
-        self._ignored: Counter[str] = Counter()  # Written by the network thread only.
-        self._handler = replier.errors.guarded("mqtt", self._received)
-        self._claim = NameGuard("worker", worker, session, announce=self.announce, give_up=give_up)
-
-    @property
-    def ignored(self) -> Mapping[str, int]:
-        """Number of frames without a reply, by reason.
-
-        `topic`: it names no vehicle and camera; `model`: this worker has never served it; `retained`: the broker had
-        stored the message, and would deliver it at every connect; `refusals_full`: too many refusals are waiting.
-        """
-        return dict(self._ignored)
+        self._handler = self._replier.errors.guarded("mqtt", self._received)
+        self._claim = NameGuard("worker", self._worker, worker.session, announce=self.announce, give_up=worker.end)
 
     @property
     def is_online(self) -> bool:
         """True if frames reach this worker: it is connected and serves at least one model."""
         return self._state is NodeState.ONLINE and self._bus.is_connected and bool(self._subscribed)
 
-    def open(self, bus: Bus) -> None:
-        """Starts to receive frames over `bus`.
+    def start(self) -> None:
+        """Starts to receive frames.
 
         Raises:
             SecondWorkerError: the broker supports MQTT 3.1.1 only and another worker serves one of the models.
             AnnouncementError: see `check_cards`.
         """
-        self._opened_bus = bus
+        self._refusing = self._context.threads.start("refusals", self._send_refusals)
         self.check_cards(self._served_models.cards())
         models = self._served_models.names
         self._check_alone(models)
@@ -126,7 +101,7 @@ class MqttFrontend:
             AnnouncementError: the message would be too large.
         """
         capacity = self._submission.admission.max_frames
-        payload = pack_status(NodeStatus(NodeState.ONLINE, self._session, capacity, tuple(cards)))
+        payload = pack_status(NodeStatus(NodeState.ONLINE, self._context.session, capacity, tuple(cards)))
         problem = f"{len(payload)} bytes" if len(payload) > self._bus.max_payload_bytes - _RESERVED_BYTES else ""
         try:
             unpack_status(payload)
@@ -167,7 +142,7 @@ class MqttFrontend:
                 pack_status(
                     NodeStatus(
                         self._state,
-                        self._session,
+                        self._context.session,
                         self._submission.admission.max_frames,
                         tuple(card for card in cards if card.name in self._subscribed),
                         self._claim.age_ms,
@@ -186,21 +161,18 @@ class MqttFrontend:
             filters = [self._filter(model) for model in self._subscribed]
         self._unsubscribe([*filters, topics.RETRIES.filter(worker=self._worker)])
 
-    def close_refusals(self) -> None:
-        """Lets `run` return once all waiting refusals are sent; no request may be refused afterwards."""
-        self._refused.close()
-
     def close(self) -> None:
-        """Reports the worker as offline and closes the bus, after all replies have been published."""
-        if self._opened_bus is None:
-            return
+        """Sends the waiting refusals, reports the worker as offline and closes the bus."""
+        self._refused.close()
+        if self._refusing:
+            self._refusing.join(self._context.drain_s)
         self._claim.close()
         self._state = NodeState.OFFLINE
         self.announce()
         self._bus.close()
 
-    def run(self) -> None:
-        """Sends refusals until `close_refusals`; the body of the refusal thread."""
+    def _send_refusals(self) -> None:
+        """Sends refusals until `close`; the body of the refusal thread."""
         with self._refused.reader() as get:
             while (item := get()) is not None:
                 request, refusal = item
@@ -214,19 +186,18 @@ class MqttFrontend:
                         self._replier.errors.record("mqtt", error)
                 self._replier.refuse(request, *refusal)
 
-    @property
-    def _bus(self) -> Bus:
-        assert self._opened_bus is not None, "the frontend is not open"
-        return self._opened_bus
-
     def _filter(self, model: str) -> str:
         topic_filter = topics.FRAMES.filter(model=model)
-        return topics.shared(self._group, topic_filter) if self._bus.supports_shared_subscriptions else topic_filter
+        return (
+            topics.shared(self._context.config.group, topic_filter)
+            if self._bus.supports_shared_subscriptions
+            else topic_filter
+        )
 
     def _subscribe(self, model: str) -> None:
         self._subscribed.add(model)
         self._ever_subscribed.add(model)
-        self._bus.subscribe(self._filter(model), self._qos, self._handler)
+        self._bus.subscribe(self._filter(model), self._context.config.qos, self._handler)
 
     def _unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribes and announces it; returns once the broker has acknowledged it, or after a timeout."""
@@ -240,13 +211,13 @@ class MqttFrontend:
         retried = topics.RETRIES.names_in(delivery.topic)
         names = retried or topics.FRAMES.names_in(delivery.topic)
         if delivery.retained:
-            self._ignore("retained", delivery.topic)
+            self._replier.ignore("retained", delivery.topic)
             return
         if names is None:
-            self._ignore("topic", delivery.topic)
+            self._replier.ignore("topic", delivery.topic)
             return
         if retried is None and names["model"] not in self._ever_subscribed:
-            self._ignore("model", delivery.topic)
+            self._replier.ignore("model", delivery.topic)
             return
         reply_topic = topics.MASKS.of(vehicle=names["vehicle"], camera=names["camera"])
         request = Request(
@@ -271,17 +242,13 @@ class MqttFrontend:
             reason = f"internal error ({type(error).__name__}): see the worker's log"
             self._refuse(request, Refusal(Status.FAILED, reason))
 
-    def _ignore(self, reason: str, topic: str) -> None:
-        self._ignored[reason] += 1
-        self._replier.log.ignored(reason, topic)
-
     def _refuse(self, request: Request, refusal: Refusal) -> None:
         """Queues a refusal for the refusal thread, because publishing may block."""
         if request.correlation or self._refused_bytes > _MAX_REFUSED_BYTES:
             request.payload = b""  # Only without correlation data is the payload needed to find the recipient.
         self._count_refused(len(request.payload))
         if not self._refused.offer((request, refusal)):
-            self._ignored["refusals_full"] += 1
+            self._replier.ignore("refusals_full", request.model)
             self._count_refused(-len(request.payload))
             request.finish()
 
@@ -293,7 +260,7 @@ class MqttFrontend:
         self._bus.publish(
             topic,
             pack_result(message),
-            qos=self._qos,
+            qos=self._context.config.qos,
             properties=Properties(
                 content_type=RESULT_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),

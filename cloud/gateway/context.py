@@ -1,8 +1,9 @@
-"""The worker, as the gateway's endpoints use it."""
+"""The worker, as its frontends use it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from cloud.config import CloudConfig
 from cloud.frontends.clock_responder import ClockResponder, ProbeRefusal
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
@@ -10,19 +11,28 @@ from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.model_stats import ServingStats
+from cloud.serving.replies import Replier
 from cloud.serving.request_errors import RequestErrors
+from cloud.serving.served_models import ServedModels
 from shared.encoding.compression import Buffer
+from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.messages.clock_probes import MAX_PROBE_BYTES
-from shared.runtime.threads import Counts
+from shared.runtime.threads import Counts, ThreadGroup
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The parts of a worker that the gateway's endpoints need."""
+    """The parts of a worker that its frontends need."""
 
-    name: str
+    config: CloudConfig
+    session: str
     submission: GatewayFrontend
+    replier: Replier
+    served_models: ServedModels
+    threads: ThreadGroup  # Threads that the node waits for; their faults end it.
+    drain_s: float  # The longest wait for a thread when the worker stops.
+    end: Callable[[SkylaneError], None]  # Drains and ends the node for this reason.
     authenticator: Authenticator
     clock_responder: ClockResponder
     control: Control | None  # None: models cannot be loaded or unloaded.
@@ -32,6 +42,12 @@ class WorkerContext:
     request_errors: RequestErrors
     ignored_messages: Callable[[], Mapping[str, int]]  # Number of messages that were ignored, by reason.
     call_counts: Counts = field(default_factory=Counts)  # Number of calls by "PROTOCOL CODE", failed ones included.
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        assert self.config.worker is not None
+        return self.config.worker
 
     def answer_probe(self, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
         """Answers a packed clock probe of a vehicle with a packed echo.

@@ -1,15 +1,18 @@
-"""The frontend of gRPC and HTTP calls: submits their frames to the queue that all frontends share."""
+"""The one entry of frames, extended for calls: their replies are futures, and refused calls raise errors."""
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from cloud.engines.engine import Outputs
+from cloud.frontends.frontend import Frontend
 from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.serving.admission import Admission
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
@@ -30,11 +33,19 @@ class Answered(NamedTuple):
     outputs: Outputs | None = None
 
 
-class GatewayFrontend:
-    """Submits frames and returns their replies as futures; reports the served models. Thread-safe."""
+class GatewayFrontend(Submission, Frontend):
+    """The entry of a worker, with what frontends that answer calls have in common. Thread-safe."""
 
-    def __init__(self, submission: Submission, replier: Replier, served_models: ServedModels, *, session: str) -> None:
-        self._submission = submission
+    def __init__(
+        self,
+        admission: Admission,
+        circuit_breaker: CircuitBreaker,
+        replier: Replier,
+        served_models: ServedModels,
+        *,
+        session: str,
+    ) -> None:
+        super().__init__(admission, circuit_breaker)
         self._replier = replier
         self._served_models = served_models
         self._session = session
@@ -47,16 +58,16 @@ class GatewayFrontend:
     @property
     def max_images(self) -> int:
         """The largest number of images in one call, which is the size of the queue."""
-        return self._submission.admission.max_frames
+        return self.admission.max_frames
 
     @property
     def depth(self) -> int:
         """Number of frames in the queue, from all frontends."""
-        return self._submission.admission.depth
+        return self.admission.depth
 
     def depths(self) -> Mapping[str, int]:
         """Number of frames in the queue by model name, as given by the clients."""
-        return self._submission.admission.depths()
+        return self.admission.depths()
 
     def cards(self) -> tuple[ModelCard, ...]:
         """The cards of the served models, the current version of each model first."""
@@ -130,7 +141,7 @@ class GatewayFrontend:
         future: Future[Answered] = Future()
         reply = partial(_set_result, future)
         due_ns = next((stamp.at_ns for stamp in message.stamps if stamp.stage == Stage.DUE), None)
-        self._submission.submit(
+        self.submit(
             Request(
                 payload=message.data,
                 vehicle=message.id.vehicle,
@@ -148,9 +159,6 @@ class GatewayFrontend:
             )
         )
         return future
-
-    def check_cards(self, cards: Collection[ModelCard]) -> None:
-        """Accepts any number of models."""
 
     def add_model(self, model: str) -> None:
         """Accepts frames for a model from now on."""

@@ -1,9 +1,9 @@
 """Loading and unloading of models while the worker serves frames, without losing or refusing any of them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from time import perf_counter_ns
-from typing import Protocol
 
+from cloud.frontends.frontend import Frontend
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import StoredModel
@@ -12,7 +12,6 @@ from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
-from shared.messages.model_card import ModelCard
 
 _DRAIN_S = 10.0  # The longest wait for frames in flight before a model is unloaded.
 _NS_IN_MS = 1_000_000
@@ -23,29 +22,13 @@ class ModelSwapError(SkylaneError):
     """A model cannot be loaded or unloaded now."""
 
 
-class Frontend(Protocol):
-    """A place where frames enter the worker, which must know the served models."""
-
-    def check_cards(self, cards: Collection[ModelCard]) -> None:
-        """Raises a SkylaneError if these models cannot be announced together."""
-
-    def add_model(self, model: str) -> None:
-        """Accepts frames for a model from now on."""
-
-    def remove_model(self, model: str) -> None:
-        """Accepts no more frames for a model."""
-
-    def announce(self) -> None:
-        """Announces the models that are served now."""
-
-
 class ModelSwap:
     """Changes which models are served. Only one thread at a time may call it, and none that handles frames."""
 
     def __init__(
         self,
         served_models: ServedModels,
-        frontends: Sequence[Frontend],
+        frontends: Collection[Frontend],
         submission: Submission,
         start_serving: Callable[[Model], ServedModel],
         *,

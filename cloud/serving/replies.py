@@ -32,11 +32,26 @@ class Replier:
         self._worker = worker
         self._node = node
         self._counts = Counts()
+        self._ignored = Counts()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Number of frames by the status of their reply; `unreadable` ones could get no reply."""
         return self._counts.by_name()
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """Number of messages of the broker without a reply, by reason.
+
+        `topic`: it names no vehicle and camera; `model`: this worker has never served it; `retained`: the broker had
+        stored the message, and would deliver it at every connect; `refusals_full`: too many refusals are waiting.
+        """
+        return self._ignored.by_name()
+
+    def ignore(self, reason: str, topic: str) -> None:
+        """Counts and logs a message that gets no reply."""
+        self._ignored.add(reason)
+        self.log.ignored(reason, topic)
 
     def result(self, request: Request, card: ModelCard, result: Any) -> None:
         """Replies with a result.

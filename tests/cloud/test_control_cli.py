@@ -88,7 +88,7 @@ def test_errors_are_one_line(
 def test_disabled_control_is_reported_at_once(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     """MQTT 5 reports that a message has no subscriber, so that the command needs no timeout."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
-    with open_worker(FakeRepository(tiny=("1",)), bus=bus, takes_control=False):
+    with open_worker(FakeRepository(tiny=("1",)), bus=bus, control=False):
         assert _control(mosquitto_broker, "w", "list") == 1
     assert "worker w does not accept control requests (--no-control)" in capsys.readouterr().err
 

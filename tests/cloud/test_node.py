@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud.config import CloudConfig
 from cloud.models.model import Model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from shared.imaging import mask_codecs
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
@@ -23,9 +24,9 @@ WAIT_S = 60.0
 class Serving:
     """A worker in its thread, and a vehicle that talks to it."""
 
-    def __init__(self, bus: MemoryBus, models: list[Model], settings: WorkerSettings) -> None:
+    def __init__(self, bus: MemoryBus, models: list[Model], config: CloudConfig) -> None:
         self.bus = bus
-        self.node = CloudNode(models, settings)
+        self.node = CloudNode(models, config, session="s9")
         self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.raised: list[BaseException] = []
         self.ready = threading.Event()
@@ -53,7 +54,7 @@ class Serving:
 def _serving(*models: Model, **settings: Any) -> Iterator[Serving]:
     with MemoryBus() as bus:
         bus.supports_shared_subscriptions = True
-        serving = Serving(bus, list(models), WorkerSettings(worker="w", session="s9", **settings))
+        serving = Serving(bus, list(models), CloudConfig(worker="w", **settings))
         try:
             assert serving.ready.wait(WAIT_S)
             yield serving

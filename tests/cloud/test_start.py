@@ -148,14 +148,14 @@ import os, resource, sys
 from pathlib import Path
 from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.node import WorkerSettings
+from cloud.config import CloudConfig
 from cloud.models.repository import Repository
 from shared.messages.control import Verb
 from tests.support.tiny_model import model
 from tests.support.control import WorkerRig, _memory_bus
 
 loader = ModelLoader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
-settings = WorkerSettings(worker="w", session="s9")
+settings = CloudConfig(worker="w")
 with _memory_bus() as bus:
     rig = WorkerRig(bus, loader, [model(name="first")], settings, with_loader=True)
     assert rig.ready.wait(60)

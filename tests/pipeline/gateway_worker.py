@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.load.null_worker import NullWorkerSettings, null_model
+from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from shared.mqtt.bus import MemoryBus
 
 HEIGHT, WIDTH, THINK_MS = 64, 96, 20.0
@@ -54,7 +55,7 @@ def main() -> None:
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     with MemoryBus() as bus:
         bus.supports_shared_subscriptions = True
-        node = CloudNode([model], WorkerSettings(worker=sys.argv[1], session=uuid.uuid4().hex[:12], gateway=gateway))
+        node = CloudNode([model], CloudConfig(worker=sys.argv[1]), session=uuid.uuid4().hex[:12], gateway=gateway)
         threading.Thread(
             target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 (read by the parent)
         ).start()

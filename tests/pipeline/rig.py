@@ -21,9 +21,10 @@ import numpy.typing as npt
 from rich.console import Console
 
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from cloud.config import CloudConfig
 from cloud.frontends.mqtt import worker_will
 from cloud.models.model import Model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.run import run
@@ -71,7 +72,9 @@ def connect(url: str, **options: Any) -> MqttBus:
 def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> Iterator[CloudNode]:
     """Runs a worker in a thread; an exception in it fails the test."""
     name = f"worker-{uuid4().hex[:6]}"
-    node = CloudNode([model], WorkerSettings(worker=name, session="s1", group=f"group-{name}", **settings))
+    gateway = settings.pop("gateway", None)
+    config = CloudConfig(worker=name, group=f"group-{name}", **settings)
+    node = CloudNode([model], config, session="s1", gateway=gateway)
     ready = threading.Event()
     raised: list[BaseException] = []
 

@@ -9,8 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
+from cloud.config import CloudConfig
 from cloud.models.model import Model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from edge.sources.opening import open_source
 from rosbag_tools.writer import BagWriter
 from shared.imaging.bayer import to_colour
@@ -155,6 +156,6 @@ def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embed
     """Without shared subscriptions, both workers would answer every frame."""
     with worker(embedded_url, model):
         bus = connect(embedded_url)
-        second = CloudNode([model], WorkerSettings(worker="second", session="s2"))
+        second = CloudNode([model], CloudConfig(worker="second"), session="s2")
         with pytest.raises(Exception, match=r"supports MQTT 3.1.1 only, which cannot share frames.*use Mosquitto"):
             second.serve(bus, lambda: None)

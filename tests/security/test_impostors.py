@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud.node import CloudNode, WorkerSettings
+from cloud.config import CloudConfig
+from cloud.node import CloudNode
 from shared.broker.broker import Broker
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
@@ -158,7 +159,7 @@ def test_the_broker_rejects_frames_on_another_vehicles_topic(
 
 def test_a_worker_with_a_vehicles_certificate_ends(secured: Broker, certs: Path, car_2: Client) -> None:
     """The broker withholds its messages, so it would wait for frames forever; it ends with an error instead."""
-    node = CloudNode([model()], WorkerSettings(worker="worker-9", session="s1"))
+    node = CloudNode([model()], CloudConfig(worker="worker-9"), session="s1")
     car_2.subscribe("status/worker/worker-9")
     with pytest.raises(IdentityError, match="worker-9"):
         node.serve(bus_of(node, secured, certs, "car-1"), lambda: None)

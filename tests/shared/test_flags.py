@@ -1,76 +1,51 @@
 """Command-line options: their groups in the help, and the options of configuration keys."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import click
 import pytest
 from click.testing import CliRunner
-from pydantic import Field
+from pydantic import FilePath
 
-from shared.config import OneOf, Section, parsed_by
-from shared.flags import GroupedCommand, key_option, option_group, override
+from shared.config import OneOf, Section, parsed_by, setting
+from shared.flags import GroupedCommand, key_options, override
 from shared.network.endpoint import Endpoint
-
-
-@click.command(cls=GroupedCommand)
-@click.argument("argument")
-@click.option("--alone")
-@option_group("Second", click.option("--b", help="A letter."), click.option("--a"))
-@option_group("First", click.option("--c"))
-def command(**values: str) -> None:
-    """Prints the values of its options."""
-    click.echo(" ".join(f"{name}={value}" for name, value in sorted(values.items())))
-
-
-def test_help_lists_options_under_their_headings() -> None:
-    """Groups and options keep the order of the source; options without a group come first."""
-    lines = [line.strip() for line in CliRunner().invoke(command, ["--help"]).output.splitlines()]
-    listed = [line.split()[0] for line in lines if line.startswith("--") or line.endswith(":")]
-    assert listed == ["Options:", "--alone", "--help", "Second:", "--b", "--a", "First:", "--c"]
-    assert "--b TEXT  A letter." in lines
-
-
-def test_grouped_options_reach_the_command() -> None:
-    """The groups affect the help only."""
-    result = CliRunner().invoke(command, ["x", "--a", "1", "--c", "3"])
-    assert result.output == "a=1 alone=None argument=x b=None c=3\n"
 
 
 class Settings(Section):
     """A section with a key of each kind."""
 
-    size: int = Field(default=4, ge=1, le=9)
-    pause_s: float | None = Field(default=None, gt=0)
-    shape: Annotated[str, OneOf("shape", {"round": 1, "square": 2})] = "round"
-    edges: tuple[Annotated[str, OneOf("edge", ("sharp", "soft"))], ...] = ()
-    layout: Literal["wide", "tall"] | None = None
-    retry: bool = True
-    loop: bool = False
-    endpoint: Annotated[str, parsed_by(lambda text: str(Endpoint.parse(text)))] | None = None
+    size: int = setting(4, "Size.", ge=1, le=9)
+    pause_s: float | None = setting(None, "Pause.", "--pause", shown="none", gt=0)
+    shape: Annotated[str, OneOf("shape", {"round": 1, "square": 2})] = setting("round", "Shape.")
+    edges: tuple[Annotated[str, OneOf("edge", ("sharp", "soft"))], ...] = setting((), "Edges.", "--edge")
+    layout: Literal["wide", "tall"] | None = setting(None, "Layout.")
+    retry: bool = setting(True, "Retry.", "--retry/--no-retry")
+    loop: bool = setting(False, "Loop.", "-l", "--loop")
+    endpoint: Annotated[str, parsed_by(lambda text: str(Endpoint.parse(text)))] | None = setting(None, "Endpoint.")
+    file: FilePath | None = setting(None, "File.")
 
 
-_option = partial(key_option, Settings)
-
-
-@click.command()
-@_option("--size", text="Size.")
-@_option("--pause", "pause_s", text="Pause.", default="none")
-@_option("--shape", text="Shape.")
-@_option("--edge", "edges", text="Edges.")
-@_option("--layout", text="Layout.")
-@_option("--retry/--no-retry", text="Retry.")
-@_option("-l", "--loop", text="Loop.")
-@_option("--endpoint", text="Endpoint.")
-def settings(**flags: Any) -> None:
+@click.command(cls=GroupedCommand)
+@key_options(Settings, "Second", "size", "pause_s", "shape")
+@key_options(Settings, "First", "edges", "layout", "retry", "loop", "endpoint")
+@click.option("--alone", help="Alone.")
+@key_options(Settings, "Second", "file")
+def settings(alone: str | None, **flags: Any) -> None:
     """Prints the keys that flags change."""
+    assert alone is None
     click.echo(override(Settings(), flags).model_dump(exclude_defaults=True))
 
 
-def test_options_of_keys_have_the_types_ranges_choices_and_defaults_of_the_fields() -> None:
+def test_help_groups_the_options_and_shows_the_ranges_choices_and_defaults_of_the_fields() -> None:
     """Each is written once, in the section."""
     lines = [" ".join(line.split()) for line in CliRunner().invoke(settings, ["--help"]).output.splitlines()]
+    listed = [line.split()[0] for line in lines if line.startswith(("-", "First", "Second", "Options"))]
+    assert listed == [
+        *("Options:", "--alone", "--help", "Second:", "--size", "--pause", "--shape", "--file"),
+        *("First:", "--edge", "--layout", "--retry", "-l,", "--endpoint"),
+    ]
     for line in (
         "--size INTEGER RANGE Size. [4] [1<=x<=9]",
         "--pause FLOAT RANGE Pause. [none] [x>0]",
@@ -79,6 +54,7 @@ def test_options_of_keys_have_the_types_ranges_choices_and_defaults_of_the_field
         "--layout [wide|tall] Layout.",
         "--retry / --no-retry Retry. [on]",
         "-l, --loop Loop.",
+        "--file FILE File.",
     ):
         assert line in lines
 

@@ -8,9 +8,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from cloud.config import CloudConfig
 from cloud.models.model import Model
 from cloud.models.repository import StoredModel
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import CloudNode
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages import topics
 from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
@@ -66,12 +67,12 @@ class WorkerRig:
     """A running worker, an operator and a vehicle."""
 
     def __init__(
-        self, bus: Bus, repository: FakeRepository, served: list[Model], settings: WorkerSettings, *, with_loader: bool
+        self, bus: Bus, repository: FakeRepository, served: list[Model], config: CloudConfig, *, with_loader: bool
     ) -> None:
         self.bus = bus
         self.repository = repository
         loader: Any = repository if with_loader else None
-        self.node = CloudNode(served, settings, loader=loader)
+        self.node = CloudNode(served, config, session="s9", loader=loader)
         self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[ControlReply] = queue.SimpleQueue()
@@ -135,9 +136,7 @@ def open_worker(
     with nullcontext(bus) if bus else _memory_bus() as carrier:
         models = [repository.load(repository.find(*key)) for key in served]
         repository.began.clear()
-        rig = WorkerRig(
-            carrier, repository, models, WorkerSettings(worker="w", session="s9", **settings), with_loader=with_loader
-        )
+        rig = WorkerRig(carrier, repository, models, CloudConfig(worker="w", **settings), with_loader=with_loader)
         try:
             assert rig.ready.wait(WAIT_S)
             yield rig

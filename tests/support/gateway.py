@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Answered, GatewayFrontend
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.node import DRAIN_S, CloudNode
 from shared.mqtt.bus import MemoryBus
 
 WAIT_S = 60.0
@@ -45,6 +46,7 @@ def open_gateway(
     gateway: GatewaySettings | None = None,
     max_frames: int = 64,
     worker: str = "w",
+    drain_s: float = DRAIN_S,
     **settings: Any,
 ) -> Iterator[GatewayWorker]:
     """Runs a worker that serves the models over HTTP, gRPC and an in-memory bus; raises the worker's exception."""
@@ -55,8 +57,11 @@ def open_gateway(
         bus.supports_shared_subscriptions = True
         node = CloudNode(
             models,
-            WorkerSettings(worker=worker, session="s9", gateway=gateway, max_frames=max_frames, **settings),
+            CloudConfig(worker=worker, max_frames=max_frames, **settings),
+            session="s9",
             loader=loader,
+            gateway=gateway,
+            drain_s=drain_s,
         )
 
         def serve() -> None:

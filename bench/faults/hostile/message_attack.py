@@ -19,7 +19,8 @@ import psutil
 from bench.faults.hostile.inline_bus import InlineBus
 from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
 from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
-from cloud.node import CloudNode, WorkerSettings
+from cloud.config import CloudConfig
+from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.receiver import Receiver
 from edge.reliability.ledger import FrameRecord, Ledger
@@ -110,7 +111,7 @@ def attack_worker(count: int, seed: int, *, floods: bool = False) -> AttackResul
     """
     bus = InlineBus()
     node = CloudNode(
-        [null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH))], WorkerSettings(worker="worker", session="s1")
+        [null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH))], CloudConfig(worker="worker"), session="s1"
     )
     ready = threading.Event()
     raised: list[BaseException] = []

@@ -1,11 +1,12 @@
 """The gRPC server of the gateway: all services on one port, based on grpcio."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
 
+from cloud.frontends.frontend import Frontend
 from cloud.gateway.bind import ListenError, listen, parse_bind_address
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.context import WorkerContext
@@ -36,10 +37,10 @@ _MIN_PING_INTERVAL_MS = 10_000  # More frequent pings of the caller end the conn
 _CHECK_INTERVAL_S = 1.0  # Maximum time between two checks for overdue calls.
 
 
-class GrpcServer:
-    """The gRPC server; see `GatewayServer`."""
+class GrpcServer(Frontend):
+    """The gRPC server."""
 
-    def __init__(self, worker: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:  # noqa: ARG002
+    def __init__(self, worker: WorkerContext, address: str) -> None:
         """Binds the port; calls are processed from `start` on.
 
         Raises:
@@ -60,7 +61,7 @@ class GrpcServer:
         for service, methods in SERVICES.items():
             handlers = {name: self._handler(method) for name, method in methods.items()}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self.port = self._bind(settings)
+        self.port = self._bind(address, settings)
 
     def start(self) -> None:
         """Starts to accept calls."""
@@ -73,16 +74,16 @@ class GrpcServer:
         self._server.stop(self._worker.settings.shutdown_grace_s).wait()
         self._threads.shutdown(wait=False)  # A call that hangs must not keep the worker from stopping.
 
-    def _bind(self, settings: GatewaySettings) -> int:
-        listen("grpc", settings.grpc or "").close()  # Its error message has a reason, that of grpcio has none.
-        address = str(parse_bind_address(settings.grpc or ""))
+    def _bind(self, address: str, settings: GatewaySettings) -> int:
+        listen("grpc", address).close()  # Its error message has a reason, that of grpcio has none.
+        address = str(parse_bind_address(address))
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 return self._server.add_insecure_port(address)
             pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
             return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         except (OSError, RuntimeError) as error:
-            raise ListenError(f"--grpc: cannot listen at {settings.grpc}: {error}") from error
+            raise ListenError(f"--grpc: cannot listen at {address}: {error}") from error
 
     def _cancel_overdue(self) -> None:
         settings = self._worker.settings

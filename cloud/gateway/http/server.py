@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import uvicorn
@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
+from cloud.frontends.frontend import Frontend
 from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.context import WorkerContext
@@ -41,11 +42,11 @@ _ERROR_HEADERS = {
 }
 
 
-class HttpServer:
-    """The HTTP server, which runs in its own thread; see `GatewayServer`."""
+class HttpServer(Frontend):
+    """The HTTP server, which runs in its own thread."""
 
-    def __init__(self, worker: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
-        """Binds the port; calls are processed from `start` on. `on_fault` receives the exception that ends the server.
+    def __init__(self, worker: WorkerContext, address: str) -> None:
+        """Binds the port; calls are processed from `start` on.
 
         Raises:
             ListenError: the address or the certificate cannot be used.
@@ -76,10 +77,10 @@ class HttpServer:
             config.load()
         except (OSError, ssl.SSLError) as error:
             raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
-        self._socket = listen("http", settings.http or "")
+        self._socket = listen("http", address)
         self.port: int = self._socket.getsockname()[1]
         self._server = HttpListener(config, settings)
-        self._on_fault = on_fault
+        self._on_fault = worker.threads.fault
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

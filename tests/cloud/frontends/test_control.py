@@ -280,7 +280,7 @@ def test_loads_that_pile_up_are_refused() -> None:
 
 def test_control_can_be_disabled() -> None:
     """The broker reports to the operator that the request has no subscriber."""
-    with open_worker(FakeRepository(**TWO), takes_control=False) as rig:
+    with open_worker(FakeRepository(**TWO), control=False) as rig:
         acks: list[Ack] = []
         acknowledged = threading.Event()
 

@@ -3,25 +3,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
+from cloud.config import CloudConfig
 from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerError, StoppingError, worker_will
-from cloud.serving.admission import Admission
+from cloud.node import CloudNode
 from cloud.serving.batching import Batcher
-from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import Submission
+from cloud.serving.served_models import ServedModel
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from shared.mqtt.bus import Handler, MemoryBus, Properties
+from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage
 from tests.support.tiny_model import frame, model
 
@@ -30,17 +30,32 @@ FRAME = frame(7)
 CORRELATION = Properties(correlation=b"car/left/s1/7")
 
 
+class _LateThread(threading.Thread):
+    """Starts when it is joined."""
+
+    def join(self, timeout: float | None = None) -> None:
+        self.start()
+        super().join(timeout)
+
+
+class _LateThreads(ThreadGroup):
+    """Lets the refusals wait until the frontend is closed."""
+
+    def start(self, name: str, body: Callable[[], None]) -> threading.Thread:
+        return _LateThread(target=body, name=name)
+
+
 class Rig:
     """An MQTT frontend on a bus in memory, and what a client receives from it. No frame is decoded."""
 
-    def __init__(self, bus: MemoryBus, admission: Admission | None = None) -> None:
+    def __init__(self, bus: MemoryBus, max_frames: int = 64, **changes: Any) -> None:
         self.bus = bus
-        self.admission = admission or Admission()
-        self.replier = Replier("w", "cloud/w/s9")
-        self.served_models = ServedModels()
+        node = CloudNode([], CloudConfig(worker="w", max_frames=max_frames), session="s9")
+        self.admission = node.submission.admission
+        self.replier = node.context.replier
+        self.served_models = node.served_models
         self.add()
-        submission = Submission(self.admission, CircuitBreaker())
-        self.frontend = MqttFrontend(submission, self.replier, self.served_models, worker="w", session="s9")
+        self.frontend = MqttFrontend(replace(node.context, **changes), bus)
         self.replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.replies.put(unpack_result(delivery.payload)))
@@ -82,16 +97,12 @@ def _bus() -> Iterator[MemoryBus]:
 
 @contextmanager
 def running(rig: Rig) -> Iterator[Rig]:
-    """Opens the frontend and runs its refusal thread."""
-    thread = threading.Thread(target=rig.frontend.run)
-    thread.start()
+    """Starts the frontend, and closes it."""
     try:
-        rig.frontend.open(rig.bus)
+        rig.frontend.start()
         yield rig
     finally:
-        rig.frontend.close_refusals()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+        rig.frontend.close()
 
 
 @pytest.fixture(name="rig")
@@ -113,7 +124,7 @@ def test_a_frame_is_stamped_and_admitted(rig: Rig) -> None:
 @pytest.mark.parametrize("properties", [None, CORRELATION], ids=["MQTT 3.1.1", "MQTT 5"])
 def test_frames_beyond_the_queue_are_overloaded(bus: MemoryBus, properties: Properties | None) -> None:
     """Without correlation data, the recipient of the refusal is read from the payload."""
-    with running(Rig(bus, Admission(max_frames=1))) as rig:
+    with running(Rig(bus, 1)) as rig:
         for _ in range(3):
             rig.send(pack_frame(FRAME), properties)
         for _ in range(2):
@@ -132,35 +143,33 @@ def test_another_response_topic_is_rejected(rig: Rig) -> None:
 
 def test_a_flood_of_large_frames_takes_bounded_memory(bus: MemoryBus) -> None:
     """The payloads of frames that wait for their refusal are kept only up to 64 MiB."""
-    rig = Rig(bus, Admission(max_frames=1))
-    rig.frontend.open(bus)
+    rig = Rig(bus, 1, threads=_LateThreads(lambda: None))
+    rig.frontend.start()
     payload = pack_frame(msgspec.structs.replace(FRAME, data=bytes(2 << 20)))
     for _ in range(100):
         rig.send(payload)
     rig.settle()
-    rig.frontend.close_refusals()
-    rig.frontend.run()
+    rig.frontend.close()
     assert rig.replier.counts["overloaded"] <= 33
     assert sum(rig.replier.counts.values()) == 99
 
 
 def test_refusals_beyond_their_queue_are_counted_and_dropped(bus: MemoryBus) -> None:
     """An unbounded queue of refusals would undo the bound of the admission queue."""
-    rig = Rig(bus, Admission(max_frames=1))
-    rig.frontend.open(bus)
+    rig = Rig(bus, 1, threads=_LateThreads(lambda: None))
+    rig.frontend.start()
     for _ in range(1 + 1024 + 7):
         rig.send(b"")
     rig.settle()
-    assert rig.frontend.ignored == {"refusals_full": 7}
+    assert rig.replier.ignored == {"refusals_full": 7}
 
 
 def test_retained_frames_are_ignored(bus: MemoryBus) -> None:
     """The broker would deliver a retained frame to every worker that starts."""
     bus.publish(RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left"), b"x", qos=1, retained=True)
-    rig = Rig(bus)
-    rig.frontend.open(bus)
-    rig.settle()
-    assert rig.frontend.ignored == {"retained": 1}
+    with running(Rig(bus)) as rig:
+        rig.settle()
+    assert rig.replier.ignored == {"retained": 1}
     assert rig.admission.depth == 0
 
 
@@ -187,28 +196,25 @@ class _PromiscuousBus(MemoryBus):
 def test_frames_for_other_models_and_invalid_topics_are_ignored(topic: str, reason: str) -> None:
     """A wildcard also matches invalid names, and a broker may deliver more than the subscription."""
     with _PromiscuousBus() as bus:
-        admission, errors = Admission(), Replier("w", "cloud/w/s9")
-        frontend = MqttFrontend(
-            Submission(admission, CircuitBreaker()), errors, ServedModels(), worker="w", session="s9"
-        )
-        frontend.open(bus)
-        before = frontend.ignored.get(reason, 0)
+        node, done = CloudNode([], CloudConfig(worker="w"), session="s9"), threading.Event()
+        replier, frontend = node.context.replier, MqttFrontend(node.context, bus)
+        frontend.start()
+        before = replier.ignored.get(reason, 0)
         bus.publish(topic, b"", qos=1)
-        done = threading.Event()
         bus.publish(WORKER_STATUS.of(worker="w"), b"", qos=1, acknowledged=lambda _: done.set())
         assert done.wait(WAIT_S)
-        assert frontend.ignored[reason] > before
-        assert admission.depth == 0
+        assert replier.ignored[reason] > before
+        assert node.submission.admission.depth == 0
+        frontend.close()
 
 
 def test_a_worker_announces_its_start_and_its_end(bus: MemoryBus) -> None:
     """Vehicles send frames only to workers that are online; a stopping worker receives no frames."""
-    with running(Rig(bus, Admission(max_frames=5))) as rig:
+    with running(Rig(bus, 5)) as rig:
         rig.frontend.stop()
         rig.send(pack_frame(FRAME))
         rig.settle()
         assert rig.admission.depth == 0
-        rig.frontend.close()
     assert [(status.state, status.session, status.cards) for status in rig.statuses] == [
         (NodeState.ONLINE, "s9", rig.served_models.cards()),
         (NodeState.STOPPING, "s9", ()),
@@ -231,12 +237,9 @@ def test_without_shared_subscriptions_a_second_worker_is_refused() -> None:
     """Both workers would reply to every frame."""
     with MemoryBus() as bus:
         _other(NodeState.ONLINE, model().card)(bus)
-        rig = Rig(bus)
-        with pytest.raises(SecondWorkerError, match=r"worker 'other' already serves tiny .* use Mosquitto, or stop"):
-            rig.frontend.open(bus)
-        rig.send(pack_frame(FRAME))
-        rig.settle()
-        assert rig.admission.depth == 0
+        problem = r"worker 'other' already serves tiny .* use Mosquitto, or stop"
+        with pytest.raises(SecondWorkerError, match=problem), running(Rig(bus)):
+            pytest.fail("it was started")
 
 
 @pytest.mark.parametrize(
@@ -253,11 +256,10 @@ def test_without_shared_subscriptions_a_harmless_status_is_ignored(announce: Cal
     """A retained status may be old; only a worker that is online with the same model is a conflict."""
     with MemoryBus() as bus:
         announce(bus)
-        rig = Rig(bus)
-        rig.frontend.open(bus)
-        rig.send(pack_frame(FRAME))
-        rig.settle()
-        assert rig.admission.depth == 1
+        with running(Rig(bus)) as rig:
+            rig.send(pack_frame(FRAME))
+            rig.settle()
+            assert rig.admission.depth == 1
 
 
 def test_a_retry_is_admitted_for_the_model_in_its_topic(rig: Rig) -> None:

@@ -8,14 +8,14 @@ from click.testing import CliRunner
 from shared.errors import SkylaneError
 from shared.mqtt.bus import Will
 from shared.network.address import Certificates
-from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions, broker_options
+from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions, broker_options, connection_from
 from shared.network.tls import CertificateError
 
 
 @click.command()
 @broker_options
 def _command(**flags: Any) -> None:
-    click.echo(repr(BrokerOptions(**{key: value for key, value in flags.items() if value is not None})))
+    click.echo(repr(connection_from(flags)))
 
 
 def test_the_default_broker_is_on_this_machine() -> None:

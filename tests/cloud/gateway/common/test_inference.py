@@ -49,7 +49,7 @@ def _worker(gate: Gate) -> Iterator[GatewayWorker]:
 
 @pytest.fixture(name="submission")
 def _submission(worker: GatewayWorker) -> GatewayFrontend:
-    return worker.node.door
+    return worker.node.submission
 
 
 def random_pixels(count: int) -> npt.NDArray[np.uint8]:
@@ -233,7 +233,7 @@ def test_a_reply_names_the_version_that_answered(
     monkeypatch.setattr(Batcher, "put", put_and_count)
     with open_gateway(older, gateway=GRPC) as worker:
         gate.close()
-        node, submission = worker.node, worker.node.door
+        node, submission = worker.node, worker.node.submission
         first = start_inference(submission, call({INPUT: ONE}))
         assert gate.reached.wait(WAIT_S)
         waiting = [start_inference(submission, call({INPUT: random_pixels(2)})) for _ in range(3)]
@@ -257,7 +257,7 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
 ) -> None:
     """Frames that keep arriving, also through Skylane's own protocol, would otherwise delay the unloading."""
     gate.close()
-    submission = worker.node.door
+    submission = worker.node.submission
     pending = start_inference(submission, call({INPUT: ONE}))
     assert gate.reached.wait(WAIT_S)
     seen = submission.wait_for_change(0, 0.0, lambda: False)
@@ -276,7 +276,7 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
 def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: GatewayWorker, gate: Gate) -> None:
     """The stream's own thread answers them while its call continues; they must count as answered at once."""
     gate.close()
-    submission = worker.node.door
+    submission = worker.node.submission
     answered, finished = threading.Event(), threading.Event()
     statuses: list[Status] = []
 

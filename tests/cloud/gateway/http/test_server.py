@@ -90,9 +90,9 @@ def test_a_stopping_worker_answers_earlier_calls_and_rejects_new_ones(gate: Gate
     with open_gateway(model(gate), gateway=HTTP) as worker:
         with calls_in_progress(worker, gate, 1) as responses:
             assert gate.reached.wait(WAIT_S)
-            seen = worker.node.door.wait_for_change(0, WAIT_S, lambda: True)
+            seen = worker.node.submission.wait_for_change(0, WAIT_S, lambda: True)
             worker.node.stop()
-            worker.node.door.wait_for_change(seen, WAIT_S, lambda: False)
+            worker.node.submission.wait_for_change(seen, WAIT_S, lambda: False)
             health = get(worker, "/healthz")
             late = detect(worker, files={"file": png(PIXELS)})
         assert (health.status_code, health.json()["status"]) == (503, "stopping")

@@ -1,0 +1,163 @@
+"""Runs a worker as configured: loads its models, connects its parts and serves until it is stopped."""
+
+import os
+import signal
+import sys
+import uuid
+from contextlib import nullcontext, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from cloud.config import CloudConfig
+from cloud.engines.placement import Placement
+from cloud.frame_log import CountSummary
+from cloud.frontends.mqtt import worker_will
+from cloud.gateway.gateway import check_settings
+from cloud.gateway.settings import GatewaySettings
+from cloud.isolation.engine import IsolationLimits
+from cloud.models.loader import ModelLoader
+from cloud.models.model import Model
+from cloud.models.repository import Repository, default_root
+from cloud.node import CloudNode
+from cloud.replicas import Replicas, stop_with_parent
+from cloud.thread_budget import warn_if_pids_limit_is_low
+from shared.errors import SkylaneError
+from shared.log_lines import READY
+from shared.logs import RateLimitedLogger, get_logger
+from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.name_guard import client_id
+from shared.resources.sampler import ResourceSampler
+from shared.runtime.processes import on_termination_signals
+
+_LOG = get_logger("cloud")
+_WAITING = RateLimitedLogger(_LOG)
+
+
+class NothingServedError(SkylaneError):
+    """No model of the repository can be loaded."""
+
+
+def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False) -> None:
+    """Runs a worker, or its replicas, until a termination signal.
+
+    Args:
+        config: The configuration; the worker has a name.
+        resources: The file for the samples of the worker's resource use.
+        supervised: Whether the worker is a replica, which ends with its parent process.
+
+    Raises:
+        SkylaneError: the worker could not start, or ended with an error.
+    """
+    assert config.worker is not None
+    if config.addresses:
+        check_settings(GatewaySettings.of(config))
+    if config.replicas > 1:
+        replicas = Replicas(config, config.worker, resources)
+        on_termination_signals(lambda *_: replicas.stop())
+        replicas.run()
+        _LOG.info("stopped")
+        return
+    if supervised:
+        stop_with_parent()
+    _LOG.info(
+        "starting",
+        version=_version(),
+        models=", ".join(config.models) or "all",
+        engine=config.engine or "as each manifest says",
+        device=config.device,
+        pid=os.getpid(),
+    )
+    loader = _loader(config)
+    warn_if_pids_limit_is_low(config, len(config.models or loader.repository.names()))
+    session = uuid.uuid4().hex[:12]
+    node = CloudNode((), config, session=session, loader=loader)
+    node.bind()  # A port in use must be reported before the models are loaded, which takes minutes.
+    on_termination_signals(lambda *_: sys.exit(0))
+    try:
+        node.add(_load_models(loader, config.models))
+    except SystemExit:
+        _LOG.info("stopped", reason="asked to stop before it was ready")
+        raise
+    sampler = ResourceSampler(resources, {f"worker/{config.worker}": os.getpid()}) if resources else None
+    with sampler or nullcontext():
+        _serve(node, config, session, sampler)
+    _LOG.info("stopped", **dict(sorted(node.counts.items())))
+    for line in sampler.report_lines() if sampler else ():
+        _LOG.info("resources used", usage=line)
+
+
+def _serve(node: CloudNode, config: CloudConfig, session: str, sampler: ResourceSampler | None) -> None:
+    on_termination_signals(lambda *_: node.stop())
+    bus = MemoryBus() if config.no_broker else _connect(node, config, session)
+    summary = CountSummary()
+    sampled: dict[str, int] = {}
+
+    def on_tick() -> None:
+        """Adds new processes of isolated engines to the sampler, and logs the summary."""
+        if sampler:
+            for engine, pid in node.engine_processes.items():
+                if sampled.get(engine) != pid:
+                    sampled[engine] = pid
+                    sampler.watch(f"worker/{config.worker}/{engine}", pid)
+        summary.update(node.counts)
+
+    node.serve(bus, on_tick, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
+    on_termination_signals(signal.SIG_IGN)  # A second signal must not change the exit code of a drained worker.
+
+
+def _connect(node: CloudNode, config: CloudConfig, session: str) -> Bus:
+    assert config.worker is not None
+    return config.connection.open(
+        client_id("worker", config.worker),
+        worker_will(config.worker, session),
+        name=config.worker,
+        on_connected=node.announce,
+        on_fault=node.fault,
+        on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
+    )
+
+
+def _loader(config: CloudConfig) -> ModelLoader:
+    memory_mb = config.isolate_memory_mb
+    return ModelLoader(
+        repository=Repository(config.repository or default_root()),
+        placement=Placement(
+            device=config.device,
+            intra_threads=config.threads,
+            precision=config.precision,
+            instances=config.instances,
+        ),
+        max_batch=config.max_batch,
+        warm_up_runs=config.warm_up_runs,
+        engine=config.engine,
+        isolation=IsolationLimits(
+            config.isolate_hang_s, config.isolate_start_s, None if memory_mb is None else memory_mb << 20
+        )
+        if config.isolate
+        else None,
+    )
+
+
+def _load_models(loader: ModelLoader, wanted: tuple[str, ...]) -> list[Model]:
+    """Loads all named models, or without names all models of the repository that can be loaded."""
+    if wanted:
+        return [loader.load(loader.find(name)) for name in wanted]
+    root = loader.repository.root
+    names = loader.repository.names()
+    if not names:
+        raise NothingServedError(f"repository {root} has no models: run 'skylane model build road-small'")
+    models = []
+    for name in names:
+        with suppress(Exception):  # The loader has logged the error; the other models are served.
+            models.append(loader.load(loader.find(name)))
+    if not models:
+        reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
+        raise NothingServedError(f"no model of repository {root} can be served: {reasons}")
+    return models
+
+
+def _version() -> str:
+    try:
+        return version("skylane")
+    except PackageNotFoundError:
+        return "unknown"  # The package is not installed.
