@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 import skylane
 from cloud.cli import serve
@@ -74,23 +73,16 @@ def _contexts(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def _row(key: str, section: type[BaseModel], command: click.Command) -> str:
-    option = next(
-        (each for each in command.params if isinstance(each, click.Option) and each.name == key),
-        None,
-    )
-    flag = f"`{max(option.opts, key=len)}`" if option else ""
-    text = " ".join((option.help or "").split()) if option else ""
-    meaning, _, shown = text.removesuffix("]").rpartition(" [") if text.endswith("]") else (text, "", "")
-    default = _default(section.model_fields[key].get_default(call_default_factory=True)) or shown
-    return f"| `{key}` | {flag} | {default} | {meaning} |"
+    field: Any = section.model_fields[key]
+    option = next(each for each in command.params if each.name == key)
+    default = _default(field.default) or field.json_schema_extra["shown"]
+    return f"| `{key}` | `{max(option.opts, key=len)}` | {default} | {field.description} |"
 
 
 def _default(value: Any) -> str:
-    if value in (None, (), PydanticUndefined):
+    if value in (None, ()):
         return ""
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{value}`"
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 
 
 if __name__ == "__main__":
