@@ -15,8 +15,8 @@ from cloud.config import CloudConfig
 from cloud.engines.placement import Precision
 from cloud.engines.table import AUTO, ENGINES
 from edge.config import EdgeConfig
-from edge.pacing.replay import Arrivals
-from edge.sinks.sink import SINKS
+from edge.pacing.arrivals import Arrivals
+from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import Section
