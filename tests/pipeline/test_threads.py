@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.model import Model
-from tests.pipeline.rig import play, worker
+from tests.pipeline.rig import pictures, play, worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 PLACEHOLDERS = {"N": r"\d+", "MODEL": ".+", "VERSION": ".+", "ADDRESS": ".+", "…": ".+"}
@@ -59,11 +59,9 @@ def any_matches(documented_names: Sequence[str], name: str) -> bool:
 
 
 @pytest.mark.mosquitto
-def test_the_documented_threads_are_those_that_run(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_the_documented_threads_are_those_that_run(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """A thread without a row would be unknown to readers and to the limits in docs/guides/sizing.md."""
-    source = pictures(FRAMES)
+    source = pictures(tmp_path, FRAMES)
     with (
         watching() as in_worker,
         worker(mosquitto_url, model, gateway=GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")) as node,
