@@ -71,7 +71,7 @@ def test_the_documented_example_is_correct(monkeypatch: pytest.MonkeyPatch) -> N
     text = (Path(__file__).parents[2] / "docs" / "guides" / "sizing.md").read_text(encoding="utf-8")
     both = max_threads(CloudConfig(http=":0", grpc=":0"), 3)
     broker_alone = max_threads(CloudConfig(), 3)
-    assert f"{broker_alone} threads at most, and {both} with both ports" in " ".join(text.split())
+    assert f"at most {broker_alone} threads, and {both} with both ports" in " ".join(text.split())
 
 
 def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
