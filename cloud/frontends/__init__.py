@@ -1,4 +1,4 @@
-"""Frontends of the broker: they turn MQTT messages into requests, control operations and clock replies.
+"""Frontends: they turn messages of one protocol into requests, and results into replies.
 
-Start with `mqtt`. The HTTP and gRPC frontends are in `cloud.gateway`.
+Start with `frontend`, the contract and the table, then `mqtt`. The HTTP and gRPC frontends are in `cloud.gateway`.
 """
