@@ -58,7 +58,7 @@ class Chaos:
         draw = self._chance.choices(list(FAULTS), [fault.weight for fault in FAULTS.values()])[0]
         name = "freeze broker" if draw == "kill broker" and not may_kill_broker else draw
         fault = FAULTS[name]
-        to = self._chance.choice(fault.among(self._site))
+        to = self._chance.choice(_TARGETS[fault.among](self._site))
         seconds = min(most_s, self._chance.uniform(*fault.between_s))
         self._site.rig.say(f"{name}: {to}")
         began_s = time.monotonic()
@@ -71,7 +71,7 @@ class Fault:
     """A kind of fault: how to cause it, its possible targets, and the range of its duration."""
 
     do: Callable[[Site, str, float], None]
-    among: Callable[[Site], Sequence[str]]
+    among: str  # A key of `_TARGETS`.
     between_s: tuple[float, float]
     weight: int = 1
 
@@ -113,37 +113,24 @@ def _junk(site: Site, vehicle: str, _: float) -> None:
         site.wait(1.0)
 
 
-def _broker(_: Site) -> Sequence[str]:
-    return ("broker",)
-
-
-def _workers(site: Site) -> Sequence[str]:
-    return site.worker_names
-
-
-def _mortal_workers(site: Site) -> Sequence[str]:
-    return site.worker_names[1:]
-
-
-def _vehicles(site: Site) -> Sequence[str]:
-    return site.vehicle_names
-
-
-def _mortal_vehicles(site: Site) -> Sequence[str]:
-    return site.vehicle_names[1:]
-
-
+_TARGETS: dict[str, Callable[[Site], Sequence[str]]] = {
+    "broker": lambda _: ("broker",),
+    "worker": lambda site: site.worker_names,
+    "vehicle": lambda site: site.vehicle_names,
+    "mortal worker": lambda site: site.worker_names[1:],  # The first one is never ended.
+    "mortal vehicle": lambda site: site.vehicle_names[1:],
+}
 FAULTS = {
-    "kill worker": Fault(Site.kill_worker, _mortal_workers, _AWAY_S, 3),
-    "freeze worker": Fault(lambda site, to, s: _freeze(site, site.workers[to].pid, s), _workers, _FROZEN_S, 2),
-    "drain worker": Fault(Site.drain_worker, _mortal_workers, _AWAY_S, 2),
-    "kill broker": Fault(lambda site, _, s: site.kill_broker(s), _broker, _AWAY_S, 2),
-    "freeze broker": Fault(lambda site, _, s: _freeze(site, site.broker.pid, s), _broker, _FROZEN_S),
-    "kill vehicle": Fault(Site.kill_vehicle, _mortal_vehicles, _AWAY_S, 3),
-    "freeze vehicle": Fault(lambda site, to, s: _freeze(site, site.vehicles[to].pid, s), _vehicles, _FROZEN_S),
-    "dark link": Fault(_spoil(_DARK), _vehicles, _DARK_S, 2),
-    "slow link": Fault(_spoil(_SLOW), _vehicles, _FROZEN_S),
-    "flapping link": Fault(_spoil(_FLAPPING), _vehicles, _FROZEN_S),
-    "lossy link": Fault(_spoil(_LOSSY), _vehicles, _FROZEN_S),
-    "junk": Fault(_junk, _vehicles, (1.0, 1.0), 2),
+    "kill worker": Fault(Site.kill_worker, "mortal worker", _AWAY_S, 3),
+    "freeze worker": Fault(lambda site, to, s: _freeze(site, site.workers[to].pid, s), "worker", _FROZEN_S, 2),
+    "drain worker": Fault(Site.drain_worker, "mortal worker", _AWAY_S, 2),
+    "kill broker": Fault(lambda site, _, s: site.kill_broker(s), "broker", _AWAY_S, 2),
+    "freeze broker": Fault(lambda site, _, s: _freeze(site, site.broker.pid, s), "broker", _FROZEN_S),
+    "kill vehicle": Fault(Site.kill_vehicle, "mortal vehicle", _AWAY_S, 3),
+    "freeze vehicle": Fault(lambda site, to, s: _freeze(site, site.vehicles[to].pid, s), "vehicle", _FROZEN_S),
+    "dark link": Fault(_spoil(_DARK), "vehicle", _DARK_S, 2),
+    "slow link": Fault(_spoil(_SLOW), "vehicle", _FROZEN_S),
+    "flapping link": Fault(_spoil(_FLAPPING), "vehicle", _FROZEN_S),
+    "lossy link": Fault(_spoil(_LOSSY), "vehicle", _FROZEN_S),
+    "junk": Fault(_junk, "vehicle", (1.0, 1.0), 2),
 }

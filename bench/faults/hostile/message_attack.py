@@ -60,47 +60,41 @@ class AttackResult:
     rss_growth_mb: float  # Growth after the first fifth of the messages.
 
 
-class _Attack:
-    """Delivers messages to a node and compares its counts with them."""
+def _send(
+    bus: InlineBus, accounted: Accounted, publications: Iterator[Publication], count: int, *, floods: bool = False
+) -> AttackResult:
+    """Delivers `count` messages to a node, a few at a time or with `floods` as fast as possible; compares its counts."""
+    process = psutil.Process()
+    began_s = time.monotonic()
+    delivered = unsubscribed = 0
+    warm_bytes = process.memory_info().rss
 
-    def __init__(self, bus: InlineBus, accounted: Accounted, *, floods: bool) -> None:
-        self._bus = bus
-        self._accounted = accounted
-        self._floods = floods
-
-    def send(self, publications: Iterator[Publication], count: int) -> AttackResult:
-        """Delivers `count` messages, a few at a time, or with `floods` as fast as possible."""
-        process = psutil.Process()
-        began_s = time.monotonic()
-        delivered = unsubscribed = 0
-        warm_bytes = process.memory_info().rss
-        for number, each in enumerate(islice(publications, count)):
-            if self._bus.deliver(each.topic, each.payload, each.properties):
-                delivered += 1
-            else:
-                unsubscribed += 1
-            if not self._floods and number % _CHECK_EVERY == 0:
-                self._wait(delivered, _MAX_IN_PROGRESS, _WAIT_S)
-            if number == int(count * _WARM_UP_SHARE):
-                warm_bytes = process.memory_info().rss
-        self._wait(delivered, 0, _WAIT_S)
-        rss_bytes = process.memory_info().rss
-        accounted = self._accounted()
-        return AttackResult(
-            delivered,
-            unsubscribed,
-            accounted,
-            delivered - sum(accounted.values()),
-            time.monotonic() - began_s,
-            rss_bytes / 1e6,
-            (rss_bytes - warm_bytes) / 1e6,
-        )
-
-    def _wait(self, delivered: int, in_progress: int, limit_s: float) -> None:
-        """Waits until at most `in_progress` messages are neither answered nor counted, or for `limit_s`."""
-        until_s = time.monotonic() + limit_s
-        while delivered - sum(self._accounted().values()) > in_progress and time.monotonic() < until_s:
+    def wait(in_progress: int) -> None:
+        """Waits until at most `in_progress` messages are neither answered nor counted, or for a minute."""
+        until_s = time.monotonic() + _WAIT_S
+        while delivered - sum(accounted().values()) > in_progress and time.monotonic() < until_s:
             time.sleep(_POLL_S)
+
+    for number, each in enumerate(islice(publications, count)):
+        if bus.deliver(each.topic, each.payload, each.properties):
+            delivered += 1
+        else:
+            unsubscribed += 1
+        if not floods and number % _CHECK_EVERY == 0:
+            wait(_MAX_IN_PROGRESS)
+        if number == int(count * _WARM_UP_SHARE):
+            warm_bytes = process.memory_info().rss
+    wait(0)
+    rss_bytes, counts = process.memory_info().rss, accounted()
+    return AttackResult(
+        delivered,
+        unsubscribed,
+        counts,
+        delivered - sum(counts.values()),
+        time.monotonic() - began_s,
+        rss_bytes / 1e6,
+        (rss_bytes - warm_bytes) / 1e6,
+    )
 
 
 def attack_worker(count: int, seed: int, *, floods: bool = False) -> AttackResult:
@@ -136,7 +130,7 @@ def attack_worker(count: int, seed: int, *, floods: bool = False) -> AttackResul
         if not ready.wait(_WAIT_S):
             raise AttackError("the worker did not become ready")
         messages = for_worker(seed, worker="worker", model=MODEL, vehicle="car", height=HEIGHT, width=WIDTH)
-        return _Attack(bus, accounted, floods=floods).send(messages, count)
+        return _send(bus, accounted, messages, count, floods=floods)
     finally:
         node.stop()
         thread.join()
@@ -183,7 +177,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
         for thread in threads:
             thread.start()
         try:
-            return _Attack(bus, accounted, floods=False).send(messages(), count)
+            return _send(bus, accounted, messages(), count)
         finally:
             stop.set()
             for thread in threads:
