@@ -75,7 +75,7 @@ class _TimingChecks:
         return problems.collected()
 
     def sums(self) -> tuple[Problem, ...]:
-        """Checks total and cloud time against timestamps and stages, and the crossing against the remaining time."""
+        """Checks total and cloud time against timestamps and stages, and the crossing against the time away minus the cloud time."""
         problems = ProblemCollector(self._path)
         for name, stages in (("total_ms", EDGE_STAGES), ("cloud_ms", CLOUD_STAGES)):
             span = self._span(stages[0], stages[-1])
@@ -122,7 +122,7 @@ class _TimingChecks:
         return problems.collected()
 
     def resolved(self) -> tuple[Problem, ...]:
-        """Checks that `…_resolved` is 1 exactly if the crossing is larger than its clock error."""
+        """Checks that `…_resolved` is 1 exactly if that one-way time is larger than the clock error."""
         problems = ProblemCollector(self._path)
         error = self._column("clock_error_ms")
         for direction in ("uplink", "downlink"):

@@ -5,8 +5,8 @@ The distributed video inference system that Skylane is compared with splits the 
     T_network + T_client queue + (N_R - N_S) / N_S · T_compute + T_compute
 
 where the third term is the queue in front of the servers if each takes an equal share. Here the four terms are measured
-with the stages of the burst's last reply, and the measured queue is compared with the formula. Its T_compute is the time
-for which a worker was busy per frame, whether it infers frames one at a time, concurrently or in batches.
+with the stages of the burst's last reply, and the measured queue is compared with the formula's. For T_compute in the
+queue, the time for which a worker was busy per frame is used, whether it infers one at a time, concurrently or in batches.
 """
 
 import math

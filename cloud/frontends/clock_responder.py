@@ -16,8 +16,8 @@ from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
 from shared.mqtt.bus import Bus, Delivery
 from shared.runtime.threads import Counts
 
-_BURST = 40.0  # Probes that a vehicle may send at once; a node starts with 16.
-_RATE_HZ = 10.0  # Probes per second afterwards; a node sends two.
+_BURST = 40.0  # Probes that a vehicle may send at once; it starts with 16.
+_RATE_HZ = 10.0  # Probes per second afterwards; a vehicle sends two.
 _MAX_VEHICLES = 1024
 
 

@@ -82,19 +82,19 @@ def _key(stored: StoredModel, truth: Candidate, found: Sequence[Candidate], plac
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _measure(stored: StoredModel, held: Candidate, found: Sequence[Candidate], placement: Placement) -> Measurement:
+def _measure(stored: StoredModel, base: Candidate, found: Sequence[Candidate], placement: Placement) -> Measurement:
     """Opens all candidates, compares their labels with the reference and measures their speed."""
     floor = stored.manifest.agreement_floor
     refused: list[str] = []
     shares: dict[Candidate, float] = {}
     with ExitStack() as opened:
-        own = opened.enter_context(held.open(placement))
+        own = opened.enter_context(base.open(placement))
         shown = warmup_images(own.card.height, own.card.width, _IMAGES)
         truth = own.infer(shown)
-        models: dict[Candidate, Model] = {held: own}
+        models: dict[Candidate, Model] = {base: own}
         for candidate in found:
             try:
-                if candidate != held:
+                if candidate != base:
                     models[candidate] = opened.enter_context(candidate.open(placement))
                 share = _share(own, truth, models[candidate], shown)
                 if share < floor:
@@ -106,15 +106,15 @@ def _measure(stored: StoredModel, held: Candidate, found: Sequence[Candidate], p
         if not shares:
             reasons = "; ".join(refused) or "none has this precision"
             raise SkylaneError(f"model {stored.name}: no engine is suitable: {reasons}")
-        runs = {key: partial(models[key].infer, shown[:1]) for key in dict.fromkeys((held, *shares))}
+        runs = {key: partial(models[key].infer, shown[:1]) for key in dict.fromkeys((base, *shares))}
         warm_ms = {candidate: min(each) for candidate, each in race(runs, _WARM_UP_ROUNDS).items()}
         limit_ms = _SLOWDOWN_CUTOFF * min(warm_ms.values())
-        runs = {key: run for key, run in runs.items() if key == held or warm_ms[key] <= limit_ms}
+        runs = {key: run for key, run in runs.items() if key == base or warm_ms[key] <= limit_ms}
         # The minimum would favour an engine that is fast only once.
         took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS).items()}
     best = min((each for each in shares if each in took_ms), key=lambda candidate: took_ms[candidate])
     date = datetime.now(UTC).date().isoformat()
-    return Measurement(str(best), took_ms[held] / took_ms[best], shares[best], tuple(refused), date)
+    return Measurement(str(best), took_ms[base] / took_ms[best], shares[best], tuple(refused), date)
 
 
 def _share(own: Model, truth: Outputs, model: Model, shown: Images) -> float:

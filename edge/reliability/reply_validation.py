@@ -36,7 +36,10 @@ class ValidatedReply:
 
 
 def matches_attempt(message: ResultMessage, stamps: tuple[Stamp, ...]) -> bool:
-    """Returns whether a reply repeats the stamps of an attempt; a refusal of an unreadable frame may lack them."""
+    """Returns whether a reply belongs to the attempt, first or second, that was sent with `stamps`.
+
+    A worker repeats the stamps of the message. The refusal of an unreadable message may lack them.
+    """
     node = stamps[0].node
     ours = tuple(stamp for stamp in message.stamps if stamp.node == node)
     return ours == stamps or (not ours and message.status is not Status.ANSWERED)

@@ -44,7 +44,10 @@ class WorkerStats:
 
     @property
     def silence_multiplier(self) -> int:
-        """Factor for the silence that triggers a retry: each needless retry doubles it, each useful one halves it."""
+        """Factor for the silence that triggers a retry.
+
+        Each needless retry doubles it; each useful one halves it, and so do 100 replies without a retry.
+        """
         with self._lock:
             return self._silence_multiplier
 

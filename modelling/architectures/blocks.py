@@ -68,7 +68,10 @@ class BatchToSpace(keras.layers.Layer):  # type: ignore[misc]  # Keras has no ty
 
 
 class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
-    """Selects one of the four phases at random in each step: N×H×W×C becomes N×H/2×W/2×C; even sizes only."""
+    """Selects one of the four phases at random in each training step, for a quarter of the cost; even sizes only.
+
+    N×H×W×C becomes N×H/2×W/2×C.
+    """
 
     def call(self, features: Tensor) -> Tensor:
         """Selects a phase."""

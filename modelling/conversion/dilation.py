@@ -29,7 +29,7 @@ class _UnsupportedGraphError(Exception):
 class _PoolingStep(IntEnum):
     """The progress of computing the mean over an image from the means of its phases."""
 
-    MAP = 0  # Not started.
+    MAP = 0  # Still a map: computing the mean has not started.
     PHASE_MEANS = 1  # One mean per phase.
     SEPARATE_AXIS = 2  # The phase means, with the phases on an axis of their own.
     WHOLE = 3  # The mean of the phase means.

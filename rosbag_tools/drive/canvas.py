@@ -69,7 +69,7 @@ class Canvas:
             cv2.fillConvexPoly(self.owners, polygon, owner, cv2.LINE_8)
 
     def tint(self, polygon: Polygon | None, colour: Colour) -> None:
-        """Fills a convex polygon without changing the owner; all its pixels must have one owner."""
+        """Changes the colour of a convex polygon, but not the owner of its pixels: for a mark on one object."""
         if polygon is not None:
             cv2.fillConvexPoly(self.rgb, polygon, colour, cv2.LINE_8)
 

@@ -1,4 +1,7 @@
-"""Static objects along the street, generated from the seed in chunks, so that the street is endless."""
+"""Static objects along the street, generated from the seed in chunks, so that the street is endless.
+
+`s` is the distance of an object to the right of the street's centreline, `z` its distance along the street, in metres.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +29,7 @@ class House:
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A tree (with a trunk) or a bush (without). `look` selects the foliage."""
+    """A tree (with a trunk) or a bush (without). `look` selects the foliage; `s` and `z` are as in the module's docstring."""
 
     s: float
     z: float

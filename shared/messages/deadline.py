@@ -16,7 +16,7 @@ _LATEST_NS = 1 << 62
 class Deadline:
     """The time after which a result is useless, by `shared.clock` of this process. An earlier deadline is the smaller one.
 
-    Each method takes the time for which it answers; by default, that is now.
+    The methods compare it with a given time, by default with the current time.
     """
 
     at_ns: int

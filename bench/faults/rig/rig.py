@@ -32,7 +32,7 @@ Entered = TypeVar("Entered")
 
 
 class RigError(SkylaneError):
-    """An expected event did not happen, so the bench cannot check the promise."""
+    """An expected event did not happen, so the promise of the scenario cannot be checked."""
 
 
 class Rig(AbstractContextManager["Rig"]):

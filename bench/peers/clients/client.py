@@ -25,7 +25,7 @@ class Answer:
     """The result of a server for one image."""
 
     mask: Pixels  # uint8 H×W
-    inference_ns: int  # Time of the function, measured by the server.
+    inference_ns: int  # Duration of the inference function, measured by the server.
 
 
 class Client(Protocol):

@@ -106,7 +106,8 @@ def stage_intervals(frames: pd.DataFrame, start_ns: int) -> dict[str, tuple[Floa
     """Returns the begin and the end of each stage of each frame, in seconds since `start_ns`.
 
     The stages of a frame follow each other without gaps from the time it was due, so all times are on the vehicle's
-    clock. Without a split crossing, the worker's stages are too late by the duration of the downlink.
+    clock. If the crossing is not split into uplink and downlink, all of it comes before
+    the worker's stages, which are then drawn too late by the duration of the downlink.
     """
     end = seconds_since(frames, "t_due_ns", start_ns)
     intervals = {}

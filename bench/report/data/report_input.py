@@ -39,7 +39,7 @@ def load_report_input(folders: Sequence[Path], local: RunLog | None = None) -> R
         )
     if studies and local:
         raise ReportInputError(
-            f"{studies[0]} is a study, but --local compares runs: give the folder of a vehicle under cells instead"
+            f"{studies[0]} is a study, but --local compares runs: give the folder of one vehicle's run instead, under {studies[0]}/cells"
         )
     if studies:
         study = load_study(studies[0])

@@ -25,8 +25,8 @@ _TENSORFLOW_FORMATS = ("frozen_graph", "saved_model")
 def read_end_to_end(core: Any, path: Path, manifest: Manifest) -> Any:
     """Reads a file as an ov.Model from uint8 N×H×W×3 to the manifest's heads, in their order.
 
-    N is the batch size that the file fixes, or dynamic. TensorFlow reads its own formats, because its reader also refuses
-    graphs with unsafe operations.
+    N is the batch size that the file fixes, or dynamic. Formats of TensorFlow are first read by TensorFlow, whose reader
+    refuses graphs with unsafe operations.
 
     Raises:
         EngineError: the file is missing, is not a model, or does not match the manifest.

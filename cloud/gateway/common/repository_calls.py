@@ -51,7 +51,8 @@ def send_request(worker: WorkerContext, caller: str, address: str, verb: Verb, m
             )
         with converting_errors(ErrorCode.INVALID):
             validate_name("model", model)
-        # Without --operator, the broker's ACL decides over MQTT; here a vehicle's own token is not enough.
+        # Over MQTT, the broker's access list decides who is an operator. Here nobody does without --operator, so the token
+        # that a vehicle uses for its frames is refused.
         if not worker.control.operators and authenticator.owns_token(caller):
             raise ApiError(ErrorCode.FORBIDDEN, f"{caller} is not an operator of this worker: add it with --operator")
     operator = caller if authenticator.requires_token else _NO_OPERATOR

@@ -39,7 +39,7 @@ class CallSlot:
         return slot
 
     def acquire(self) -> None:
-        """Counts the call as active.
+        """Counts the call as active; a call whose client has left, which is released already, is not counted.
 
         Raises:
             ApiError: the maximum number of calls is active.

@@ -170,7 +170,7 @@ def _tensor(entry: _JsonInput, shape: list[int]) -> Tensor:
     if entry.datatype == BYTES:
         return _strings(entry.name, size, entry.data)
     if not isinstance(entry.data, np.ndarray):
-        raise TensorsError("data has values that are not whole numbers: send a list of numbers, flat or nested")
+        raise TensorsError("data has values that are not whole numbers: send a list of whole numbers, flat or nested")
     if entry.data.size != size:
         raise TensorsError(f"data has {entry.data.size} numbers, shape {shape} needs {size}: send that many")
     return cast_checked(entry.data, dtype).reshape(shape)

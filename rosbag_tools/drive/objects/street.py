@@ -10,7 +10,7 @@ _CURVATURE = 1 / 650  # Maximum curvature in 1/m, so that no house hides the str
 
 @dataclass(frozen=True, slots=True)
 class Street:
-    """Properties of a drive's street, in metres, metres per second, and shares of 1."""
+    """Properties of a drive's street, in metres, metres per second, and shares from 0 to 1."""
 
     seed: int
     lanes: int  # Number of lanes in each direction.
@@ -22,7 +22,7 @@ class Street:
     bend: Bend
     speed: float
     green: float  # Share of the lots that are parks.
-    trees: float
+    trees: float  # Share of the places for trees that have one; the next ones likewise.
     lamps: float  # Distance between lamp posts.
     parked: float
     walkers: float
