@@ -1,4 +1,7 @@
-"""The stages of a frame. A stamp is the time at which a frame left a stage, which began with the previous stamp."""
+"""The stages of a frame. A stamp is the time at which a frame left a stage, which began with the previous stamp.
+
+`docs/reference/latency-log.md` describes what happens in each stage.
+"""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
