@@ -33,7 +33,7 @@ def index(entries: tuple[ModelEntry, ...], *, only_ready: bool) -> list[dict[str
 
 
 def send_request(worker: WorkerContext, caller: str, address: str, verb: Verb, model: str = "") -> Future[ControlReply]:
-    """Sends the request of a caller, who has an address, to the worker's control; `check_reply` reads the reply.
+    """Sends a request of `caller` at `address` to the worker's control; `check_reply` reads the reply.
 
     Raises:
         ApiError: the worker accepts no control requests, or none of this caller, or the model's name is invalid.
@@ -51,8 +51,8 @@ def send_request(worker: WorkerContext, caller: str, address: str, verb: Verb, m
             )
         with converting_errors(ErrorCode.INVALID):
             validate_name("model", model)
-        # Over MQTT, the broker's access list decides who is an operator. Here nobody does without --operator, so the token
-        # that a vehicle uses for its frames is refused.
+        # Without --operator, MQTT leaves the decision to the broker's access list. The gateway has no such list and
+        # refuses tokens of vehicles.
         if not worker.control.operators and authenticator.owns_token(caller):
             raise ApiError(ErrorCode.FORBIDDEN, f"{caller} is not an operator of this worker: add it with --operator")
     operator = caller if authenticator.requires_token else _NO_OPERATOR
