@@ -65,7 +65,8 @@ def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool,
     """Measure every way to run MODEL on this machine: engine, precision, threads, batch.
 
     The comparison includes every engine that reads the model's file, and the models that were converted from it. Ratios are
-    relative to TensorFlow in FP32 with one frame at a time in the same run; labels are compared with its labels.
+    relative to the reference with one frame at a time in the same run, and labels are compared with those of the
+    reference: the model that MODEL was converted from, else MODEL itself, by TensorFlow if it reads the format.
     """
     from modelling import engine_comparison  # noqa: PLC0415  Its imports are slow, and `list` needs none.
     from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415

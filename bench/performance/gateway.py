@@ -1,8 +1,9 @@
 """`skylane bench gateway`: clients at all endpoints of one worker at once: throughput, fairness and correct masks.
 
 Rounds alternate between direct calls of the engine and clients that each keep a few frames unanswered. The images are
-encoded beforehand, and every mask is compared with that of a direct call. If the speed of the machine drifts, so does the
-ratio to the bare engine; the share of time in which the engine was busy does not.
+encoded beforehand, and every mask is compared with that of a direct call. A change of the
+machine's speed between two rounds distorts the ratio to the bare engine, but not the share of time in which the engine
+was busy.
 """
 
 from collections import Counter

@@ -8,9 +8,8 @@ from modelling.frameworks import keras
 def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
     """Builds lite reduced ASPP (Howard et al. 2019, section 6.4), extended to half the image's size.
 
-    The paper's head ends at an eighth, where poles and persons are a few pixels wide. Three steps follow here, each of
-    which adds a finer map of the trunk. `thinned` is the parameter with which the
-    trunk was built. Returns scores N×H/2×W/2×classes.
+    The paper's head ends at an eighth, where poles and persons are a few pixels wide. Three steps follow here, which
+    add finer maps of the trunk. `thinned` is the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
     """
     quarter = quarter_features(blocks, features, width=width, sixteenth=thinned)
     quarter = _refine(blocks, quarter, "4", channels=24)

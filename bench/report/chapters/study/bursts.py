@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.burst import BurstLatency, latency_deviation_ms, median_burst, speed_up, split_burst
 from bench.report.content import Chapter, Paragraph, ReportTable
+from bench.report.data.burst import BurstLatency, latency_deviation_ms, median_burst, speed_up, split_burst
 from bench.report.data.study_log import ReportedCell, StudyLog
 
 _OFFLINE = "offline"  # The scenario in which all frames are due at once.

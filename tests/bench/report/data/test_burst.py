@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from bench.performance.burst import BurstLatency, median_burst, speed_up, split_burst
+from bench.report.data.burst import BurstLatency, median_burst, speed_up, split_burst
 from shared.runlog.latency_table import PARTS
 
 

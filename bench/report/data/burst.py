@@ -1,4 +1,4 @@
-"""Splits the latency of a burst, frames that are all due at once for a number of workers.
+"""Splits the latency of a burst, frames that are all due at once for a number of workers, for the report of a study.
 
 The distributed video inference system that Skylane is compared with splits the latency of N_R requests to N_S servers as
 
