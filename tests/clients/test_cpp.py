@@ -82,7 +82,7 @@ def test_errors_are_one_line(
         rejected = send(grey)
         late = send(make_image(1500, 2000).path, "--deadline-ms", "1")  # Its decoding alone takes longer.
     for ended, message in (
-        (rejected, r"^skylane-send: rejected: png header declares 64×96, 1 × 8 bits"),
+        (rejected, r"^skylane-send: rejected: rgb8 of 64×96×3: png header declares 64×96, 1 × 8 bits"),
         (late, r"^skylane-send: expired: .*deadline.*$"),
         (send(text), "text.jpg is neither JPEG nor PNG"),
         (send(tmp_path / "absent.jpg"), "absent.jpg cannot be opened"),

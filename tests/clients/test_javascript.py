@@ -145,7 +145,7 @@ def test_errors_are_shown(page: Page, brokers: tuple[str, str], model: Model, tm
     cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
     text.write_text("not an image: plain text")
     with worker(brokers[0], model):
-        assert send(page, grey).startswith("rejected: png header declares 64×96, 1 × 8 bits")
+        assert send(page, grey).startswith("rejected: rgb8 of 64×96×3: png header declares 64×96, 1 × 8 bits")
         assert send(page, text) == "the file is neither a complete JPEG nor a PNG: choose another"
         assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
     page.locator("[name=broker]").fill("ws://127.0.0.1:1")

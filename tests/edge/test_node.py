@@ -160,9 +160,11 @@ def test_the_queue_of_replies_is_bounded(bus: MemoryBus, tmp_path: Path) -> None
         assert node.counts().ignored_answers == {"too_many": 3}
 
 
-def test_the_manifest_describes_the_run_without_secrets() -> None:
+def test_the_manifest_describes_the_run_without_secrets(tmp_path: Path) -> None:
     """It has a count for every outcome, including zeros."""
-    config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
+    key = tmp_path / "secret.pem"
+    key.touch()
+    config = EdgeConfig(vehicle="car", tls_key=key)
     started = run_record.started(config, "s1", {"kind": "bag", "sha256": "ab"}, CARD)
     assert (started["state"], started["session"], started["model"]["sha256"]) == ("running", "s1", CARD.sha256)
     assert started["source"]["sha256"] == "ab"

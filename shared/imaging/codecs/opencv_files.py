@@ -34,7 +34,7 @@ def decode_file(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ...])
     if (header.kind, header.height, header.width, header.channels, header.bits) != declared:
         raise SkylaneError(
             f"{header.kind} header declares {header.height}×{header.width}, {header.channels} × {header.bits} bits,"
-            f" expected {kind}: they must agree"
+            f" the message {kind}, {shape[0]}×{shape[1]}, {layout.channels} × {8 * layout.dtype.itemsize} bits: they must agree"
         )
     flags = cv2.IMREAD_UNCHANGED
     if layout.channels > 1:  # A rotation by EXIF would change the shape.
