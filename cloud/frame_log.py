@@ -14,7 +14,7 @@ _LOG = get_logger("cloud")
 
 
 class WorkerFrameLog:
-    """Logs what happens to frames, with a rate limit per vehicle and reason. Thread-safe."""
+    """Logs what happens to frames, with a rate limit per vehicle and status. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The vehicle node: connects source, replay, pipeline, sender, receiver and sinks."""
+"""The vehicle node: connects source, replay, pipeline, sender, receiver and sinks, so that every frame gets one row."""
 
 import threading
 from collections.abc import Callable, Sequence

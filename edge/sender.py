@@ -64,7 +64,9 @@ class Sender:
     ledger: Ledger
     window: InFlightWindow
     node: str  # Name of this process in stamps.
-    liveness: LivenessMonitor | None = None  # Detects that all online workers hang; None: such frames time out.
+    liveness: LivenessMonitor | None = (
+        None  # Detects that all online workers hang; without it, frames sent to them time out.
+    )
     worker_wait_s: float = 0.0  # Time that a frame may wait for a worker to return.
     keep_messages: bool = False  # Whether to keep sent messages for a retry; the window limits their number.
 
@@ -87,7 +89,7 @@ class Sender:
             if not self.no_worker_alive():
                 return None
             self.window.pause()
-        self.worker_wait_s = 0.0  # Later frames do not wait again.
+        self.worker_wait_s = 0.0  # No worker came back in that time, so later frames do not wait.
         return "no_worker"
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:

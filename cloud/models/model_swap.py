@@ -84,7 +84,7 @@ class ModelSwap:
         return served, took_ms
 
     def unload(self, name: str, version: str | None = None) -> tuple[ServedModel, ...]:
-        """Unloads one or all versions of a model after the frames in flight; returns the unloaded versions.
+        """Unloads one or all versions of a model after the accepted frames; returns the unloaded versions.
 
         Raises:
             ModelSwapError: it is not served.

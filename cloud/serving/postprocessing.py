@@ -1,4 +1,7 @@
-"""Postprocessing: makes the requested result from the outputs of the model, while the next batch is inferred."""
+"""Postprocessing: makes the requested result from the outputs of the model, while the next batch is inferred.
+
+If no result waits, the thread of the engine makes that of the last frame of a batch itself.
+"""
 
 from cloud.models.model import Model
 from cloud.serving.latency_estimator import LatencyEstimator

@@ -17,7 +17,9 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 
 HEIGHT, WIDTH = 608, 968  # Half the sensor's resolution.
-HELD_OUT_WEATHER = "overcast"  # No training frame has it, so that validation shows the accuracy in unknown light.
+HELD_OUT_WEATHER = (
+    "overcast"  # Held out for segmentation and detection: validation shows the accuracy in unknown light.
+)
 TRAINING_WEATHERS = ("clear", "dusk", "fog", "rain")
 FIRST_VALIDATION_SEED = 900_000  # All training seeds are smaller.
 

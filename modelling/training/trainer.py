@@ -98,7 +98,7 @@ class Trainer:
         return loss
 
     def _apply_adam(self, trainable: list[Any], gradients: list[Any], count: Any) -> None:
-        """Applies Adam (Kingma and Ba 2015) with one operation per variable; Keras uses a dozen, a tenth of a step."""
+        """Applies Adam (Kingma and Ba 2015) with one operation per variable; Keras uses a dozen, which take a tenth of a step's time."""
         first, second = tf.constant(0.9), tf.constant(0.99)
         for variable, gradient, (mean, square) in zip(trainable, gradients, self._adam, strict=True):
             tf.raw_ops.ResourceApplyAdam(

@@ -41,7 +41,7 @@ class Plant:
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """A clipped hedge along the street."""
+    """A trimmed hedge along the street."""
 
     s: float
     near: float

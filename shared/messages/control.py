@@ -130,7 +130,7 @@ def unpack_request(payload: Buffer, verb: str) -> ControlRequest:
 
 
 def pack_reply(reply: ControlReply) -> bytes:
-    """Encodes a reply; long errors and models beyond the item limit are left out."""
+    """Encodes a reply; long errors are shortened, and models beyond the item limit are left out."""
     models = tuple(
         dataclasses.replace(entry, detail=entry.detail[:_MAX_ERROR_LENGTH]) for entry in reply.models[:MAX_ITEMS]
     )

@@ -239,7 +239,7 @@ def append_whole(file: int, data: bytes) -> None:
 
 
 def _created(path: Path, undo: ExitStack) -> int:
-    """Creates a file that must not exist; `made` closes and removes it."""
+    """Creates a file that must not exist; `undo` closes and removes it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
     undo.callback(path.unlink)
     undo.callback(os.close, file)

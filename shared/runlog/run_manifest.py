@@ -9,7 +9,7 @@ from typing import Any
 from shared.runlog.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
-# Raised when a column or a key is added, removed or redefined. 1 lacked worker_session, 2 model_version and engine.
+# Incremented when a column or a key is added, removed or redefined. 1 lacked worker_session, 2 model_version and engine.
 SCHEMA = 3
 _DRAFT_NAME = f"{MANIFEST_NAME}.new"
 _RESERVED_BYTES = 64 << 10  # A manifest with many workers and nodes takes about 10 KiB.

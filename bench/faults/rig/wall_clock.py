@@ -46,6 +46,6 @@ class WallClock:
         }
 
 
-def is_stepped(pid: int) -> bool:
+def can_be_stepped(pid: int) -> bool:
     """Returns whether a process runs with a clock that can be stepped."""
     return LIBRARY is not None and LIBRARY.name in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.faults.rig.rig import Rig, RigError, kill, vehicle_truth
 from bench.faults.rig.small_disk import small_disk
-from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, is_stepped
+from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, can_be_stepped
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
@@ -108,7 +108,7 @@ def stepped_clock(rig: Rig) -> Finding:
     worker = rig.worker(broker.url, think_ms=0, clock_offset_s=_AHEAD_S, environment=walls["worker"].environment)
     vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=_DEADLINE, environment=walls["vehicle"].environment)
     steps = [(node, step_s) for step_s in (_HOUR_S, -_HOUR_S) for node in walls]
-    blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not is_stepped(pid)]
+    blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not can_be_stepped(pid)]
     for node, step_s in steps:
         rig.wait_for_frames([vehicle], 30)
         rig.say(f"the {node}'s wall clock {step_s:+d} s")

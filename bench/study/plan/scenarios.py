@@ -10,7 +10,9 @@ from pydantic import Field
 from shared.config import Section
 
 DAY_S = 86_400.0
-_SHARED_WINDOW = 48  # Unanswered frames of all vehicles together, below the worker's queue limit of 64.
+_SHARED_WINDOW = (
+    48  # Unanswered frames of all vehicles together in bursts, server and offline runs; the queue limit is 64.
+)
 
 
 class RunLength(Section):
@@ -146,7 +148,7 @@ class StudyScenario:
     metric: str
     flags: Flags  # Returns the flags of `skylane edge play`.
     footage: Footage = Footage.DRIVE
-    resize_at: str = "edge"  # Unless the axis sets it.
+    resize_at: str = "edge"  # Unless the axis `resize_at` sets it.
     is_cold: bool = False  # Every run needs newly started workers.
     warms_up: bool = True  # Warm-up frames precede the measured ones.
 

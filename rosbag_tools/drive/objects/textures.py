@@ -116,7 +116,7 @@ def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
 
 
 def hedge(seed: str, weather: Weather) -> Image:
-    """Returns a lit clipped hedge, RGB."""
+    """Returns a lit trimmed hedge, RGB."""
     rng = Random(seed)
     noise = np.random.default_rng(rng.randrange(2**32))
     picture = np.empty((96, 768, 3), np.float32)

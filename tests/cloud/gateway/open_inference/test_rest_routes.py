@@ -121,8 +121,11 @@ def test_a_vehicles_token_does_not_allow_to_unload_a_model(tokens: Any) -> None:
     ):
         client.headers["Authorization"] = f"Bearer {CAR_TOKEN}"
         assert client.post("/v2/repository/index", json={"ready": True}).json()[0]["state"] == "READY"
+        assert client.post("/v2/repository/index", json={"ready": [1, 2]}).status_code == 200
         assert client.post("/v2/repository/models/tiny/unload").status_code == 403
         client.headers["Authorization"] = f"Bearer {ANYONE_TOKEN}"
-        assert client.post("/v2/repository/models/tiny/unload").status_code == 200
+        unload = "/v2/repository/models/tiny/unload"
+        assert client.post(unload, json={"parameters": [1, 2]}).status_code == 400  # Lists of numbers become arrays.
+        assert client.post(unload).status_code == 200
         assert client.post("/v2/repository/index").json() == []
         assert client.get("/v2/models/tiny/ready").status_code == 404
