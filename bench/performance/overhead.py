@@ -1,10 +1,10 @@
 """`skylane bench overhead`: compares the round trip through broker and worker with direct calls of the same engine.
 
 Rounds alternate: the frames through broker and worker, the same frames directly into the engine, as the worker's decoder
-would pass them. Nothing else runs during a turn.
+would pass them; first one frame at a time, then several at once. Nothing else runs during a turn.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,19 @@ from bench.harness import options
 from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, Samples, compare, frame_samples
 from bench.harness.environment import BenchRun
 from bench.harness.output import result_table, span, spread_table
-from bench.load.playback import PlaybackSettings, frame_parts, inference_hz, inference_ms, model_inputs, play_twice
+from bench.load.playback import (
+    PlaybackSettings,
+    answered_hz,
+    frame_parts,
+    inference_hz,
+    inference_ms,
+    model_inputs,
+    play,
+)
 from bench.load.worker_process import Worker
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.broker.broker import Broker
-from shared.imaging.frames import Pixels
 from shared.runlog.latency_table import PARTS
 from shared.terminal_table import Table
 
@@ -30,6 +36,8 @@ _REMOTE, _ISOLATED = "round trip", "round trip, isolated engine"
 _RATE = "rate_hz"
 _VEHICLE = "vehicle"
 _VEHICLE_PARTS = ("read", "demosaiced", "preprocessed", "encoded")
+
+PlayInto = Callable[[Path], list[dict[str, str]]]  # Plays the frames; returns the rows of the log in a folder.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,62 +63,69 @@ def measure(plan: OverheadPlan, run: BenchRun) -> dict[str, Any]:
     """Compare the whole round trip with direct inference, in alternating rounds of the same frames."""
     settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, plan.quality, plan.frames)
     model = run.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
-    candidates = {}
+    latency: dict[str, Callable[[int], Samples]] = {}
+    throughput: dict[str, Callable[[int], Samples]] = {}
     for name, flags in {_REMOTE: (), **({_ISOLATED: ("--isolate",)} if plan.isolate else {})}.items():
         # One broker per worker: workers of one broker would share the frames.
         broker = run.enter_context(Broker.start(kind=plan.broker_kind))
         run.enter_context(Worker(broker.url, models=plan.models, model=plan.model, device=plan.device, flags=flags))
-        candidates[name] = partial(_play, settings, broker.url, run.folder / name, plan.window)
+        played = partial(play, settings, broker.url)
+        latency[name] = partial(_latency, played, run.folder / f"{name} latency")
+        throughput[name] = partial(_throughput, partial(played, window=plan.window), run.folder / f"{name} throughput")
     model.warm_up()
-    candidates[_BARE] = partial(_infer, model, model_inputs(settings, model), plan.frames)
-    comparison = compare(candidates, plan.rounds, run.step)
+    images = model_inputs(settings, model)
+    latency[_BARE] = lambda _round: {TOTAL: inference_ms(model, images, plan.frames)}
+    throughput[_BARE] = lambda _round: {_RATE: [inference_hz(model, images, plan.frames)]}
+    comparisons = (
+        compare(latency, plan.rounds, run.step, step="one frame at a time, "),
+        compare(throughput, plan.rounds, run.step, step="throughput, "),
+    )
     return {
-        **_record(comparison, _REMOTE),
+        **_record(*comparisons, _REMOTE),
         "model": plan.model,
         "codec": plan.codec,
         "quality": plan.quality if plan.codec == "jpeg" else None,
         "window": plan.window,
         "broker": broker.description,
         "engine": model.describe(),
-        **({"isolated": _record(comparison, _ISOLATED)} if plan.isolate else {}),
+        **({"isolated": _record(*comparisons, _ISOLATED)} if plan.isolate else {}),
     }
 
 
-def _play(settings: PlaybackSettings, broker: str, folder: Path, window: int, number: int) -> Samples:
-    rows, rate_hz = play_twice(settings, broker, folder / str(number), window)
+def _latency(play_into: PlayInto, folder: Path, number: int) -> Samples:
+    rows = play_into(folder / str(number))
     return {
         **frame_samples([frame_parts(row) for row in rows]),
         _VEHICLE: [sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows],
-        _RATE: [rate_hz],
     }
 
 
-def _infer(model: Model, images: list[Pixels], frames: int, _round: int) -> Samples:
-    return {TOTAL: inference_ms(model, images, frames), _RATE: [inference_hz(model, images, frames)]}
+def _throughput(play_into: PlayInto, folder: Path, number: int) -> Samples:
+    return {_RATE: [answered_hz(play_into(folder / str(number)))]}
 
 
-def _record(comparison: Comparison, name: str) -> dict[str, Any]:
-    overhead = comparison.ratio(name, _BARE, TOTAL)
-    throughput = comparison.ratio(name, _BARE, _RATE, fmean)
+def _record(latency: Comparison, rates: Comparison, name: str) -> dict[str, Any]:
+    overhead = latency.ratio(name, _BARE, TOTAL)
+    throughput = rates.ratio(name, _BARE, _RATE, fmean)
     return {
         "overhead_ratio": overhead.value,
         "throughput_ratio": throughput.value,
         "samples": {
             "rounds": len(overhead.by_round),
-            "remote": len(comparison.samples(name, TOTAL)),
-            "bare": len(comparison.samples(_BARE, TOTAL)),
+            "remote": len(latency.samples(name, TOTAL)),
+            "bare": len(latency.samples(_BARE, TOTAL)),
         },
         "spread": {
             "overhead_ratio_by_round": list(overhead.by_round),
             "throughput_ratio_by_round": list(throughput.by_round),
-            "remote_ms": comparison.spread(name, TOTAL),
-            "bare_ms": comparison.spread(_BARE, TOTAL),
-            "remote_hz": comparison.samples(name, _RATE),
-            "bare_hz": comparison.samples(_BARE, _RATE),
+            "remote_ms": latency.spread(name, TOTAL),
+            "bare_ms": latency.spread(_BARE, TOTAL),
+            "remote_hz": rates.samples(name, _RATE),
+            "bare_hz": rates.samples(_BARE, _RATE),
         },
-        "overhead_ms": comparison.spread(name, OVERHEAD),
-        "vehicle_ms": comparison.spread(name, _VEHICLE),
-        "breakdown_ms": {str(part): comparison.spread(name, part) for part in PARTS},
+        "overhead_ms": latency.spread(name, OVERHEAD),
+        "vehicle_ms": latency.spread(name, _VEHICLE),
+        "breakdown_ms": {str(part): latency.spread(name, part) for part in PARTS},
     }
 
 
