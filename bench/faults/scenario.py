@@ -19,7 +19,7 @@ class UnavailableError(SkylaneError):
 class Figure:
     """A measured value of a scenario, with an optional limit."""
 
-    name: str  # For example "recovery p95".
+    name: str  # Example: "recovery p95".
     value: float | None  # None: nothing could be measured.
     unit: str = ""
     most: float | None = None  # Maximum allowed value; None: no limit.

@@ -76,7 +76,7 @@ class Child:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Waits until the process is ready, and returns its first message as `read` does; ends it if there is none."""
+        """Waits until the process is ready, and returns its first message as `read` does; ends it without a message."""
         try:
             return self.read(timeout_s)
         except BaseException:

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from shared.registry import Entry, load
 
-TASKS = {  # By the name in messages and manifests.
+TASKS = {  # The keys are the names in messages and manifests.
     "segmentation": Entry("shared.tasks.segmentation:SegmentationTask", "edge"),
     "classification": Entry("shared.tasks.classification:ClassificationTask", "edge"),
     "detection": Entry("shared.tasks.detection:DetectionTask", "edge"),
     "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
 }
-DEFAULT_TASK = next(iter(TASKS))  # Of manifests that name none.
+DEFAULT_TASK = next(iter(TASKS))  # The task of a manifest without this key.
 
 
 class Head(NamedTuple):

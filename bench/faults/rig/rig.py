@@ -133,7 +133,7 @@ class Rig(AbstractContextManager["Rig"]):
         return link
 
     def pictures(self, count: int, height: int = HEIGHT, width: int = WIDTH, name: str = "") -> Path:
-        """Returns a folder with `count` different PNG images of noise; `name`: a folder of its own, to change it."""
+        """Returns a folder with `count` different PNG images of noise; give a `name` to get files that may be changed."""
         folder = self.folder / (name or f"pictures-{count}-{width}x{height}")
         if not folder.exists():
             folder.mkdir()
