@@ -71,12 +71,12 @@ def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool,
     from modelling import engine_comparison  # noqa: PLC0415  Its imports are slow, and `list` needs none.
     from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415
 
-    repository.find(name)  # Raises for an unknown model before a drive is rendered.
+    has_weathers = WEATHER in repository.find(name).labels().names  # Raises before a drive is rendered.
     with frame_progress() as progress:
         task = progress.add_task("rendering a drive", total=settings["frames"])
         if bag is None:
             bag = holdout_bag(settings["frames"], lambda: progress.advance(task))
-            settings["truth"] = settings["truth"] or WEATHER
+            settings["truth"] = settings["truth"] or (WEATHER if has_weathers else None)
         result = engine_comparison.bench(
             repository,
             engine_comparison.ModelBenchPlan(model=name, bag=bag, **settings),

@@ -1,4 +1,7 @@
-"""Evaluates a classifier on a bag whose frames all have the same known class, such as a drive's weather."""
+"""Evaluates a classifier on a bag, whose frames all have the same known class or have true boxes.
+
+A weather is the same in all frames of a drive. The answer to "is there a vehicle?" changes, and follows from the boxes.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +10,17 @@ from typing import Any
 import numpy as np
 
 from cloud.models.model import Model
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, prepared, subject
-from rosbag_tools.reading.frames import BagSource
+from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
+from modelling.evaluation.time_sync import TimestampMatcher
+from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
+from modelling.recipes import PRESENCE
+from rosbag_tools.drive.scene import Box
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.records import Message
 from shared.errors import UnknownNameError
-from shared.imaging.frames import UnreadableFrame
+from shared.imaging.frames import Layout, Pixels, UnreadableFrame
 from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
 
@@ -22,67 +32,84 @@ class ClassificationEvaluation:
     card: ModelCard
     bag_sha256: str
     camera: str
-    truth: str
-    unreadable: int  # Images that could not be evaluated.
-    taken_for: tuple[int, ...]  # The number of frames by predicted class.
+    truth: str | None  # The class of all frames; None if the class of each frame follows from its boxes.
+    unreadable: int  # Images that could not be evaluated: unreadable, or without a truth.
+    confusion: Confusion  # Frames by true and predicted class.
 
     @property
     def frames(self) -> int:
         """The number of evaluated frames."""
-        return sum(self.taken_for)
+        return int(self.confusion.counts.sum())
 
     @property
     def accuracy(self) -> float:
         """The share of correctly classified frames."""
-        return self.taken_for[self.card.labels.names.index(self.truth)] / self.frames
+        return self.confusion.pixel_accuracy
+
+    @property
+    def taken_for(self) -> dict[str, int]:
+        """The number of frames by predicted class."""
+        return dict(zip(self.card.labels.names, self.confusion.counts.sum(axis=0).tolist(), strict=True))
 
     @property
     def summary(self) -> str:
         """The results in one line."""
         untrained = "" if self.card.trained else " (untrained weights)"
-        return (
-            f"accuracy {self.accuracy:.4f} for {self.truth} · {self.frames} frames · "
-            f"{self.unreadable} unreadable{untrained}"
-        )
+        truth = "against the true boxes" if self.truth is None else f"for {self.truth}"
+        return f"accuracy {self.accuracy:.4f} {truth} · {self.frames} frames · {self.unreadable} unreadable{untrained}"
 
     def table(self, title: str) -> Table:
-        """Returns the number of frames by predicted class."""
+        """Returns the number of frames by predicted class, and by true class if they differ in it."""
+        names = self.card.labels.names
         table = Table(title=title)
         table.add_column("taken for")
+        if self.truth is None:
+            for name in names:
+                table.add_column(f"of {name}", justify="right")
         table.add_column("frames", justify="right")
-        for name, count in zip(self.card.labels.names, self.taken_for, strict=True):
-            table.add_row(name, str(count))
+        for predicted, (name, total) in enumerate(self.taken_for.items()):
+            by_truth = self.confusion.counts[:, predicted].tolist() if self.truth is None else ()
+            table.add_row(name, *map(str, by_truth), str(total))
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the results as plain types."""
-        return {
+        """Returns the results as plain types; an undefined number is None."""
+        results: dict[str, Any] = {
             **subject(self.card, self.bag_sha256, self.camera),
             "truth": self.truth,
             "frames": self.frames,
             "unreadable": self.unreadable,
             "accuracy": round(self.accuracy, 6),
-            "taken_for": dict(zip(self.card.labels.names, self.taken_for, strict=True)),
+            "taken_for": self.taken_for,
         }
+        if self.truth is None:
+            results |= {"classes": list(self.card.labels.names), "confusion": self.confusion.counts.tolist()}
+        return results
 
 
 def evaluate_classification(model: Model, bag: Path, settings: EvaluationSettings) -> ClassificationEvaluation:
-    """Evaluates a classifier on the images of a camera, by default the first one, all of which have the class `truth`.
+    """Evaluates a classifier on the images of a camera, by default the first one.
+
+    All frames have the class `settings.truth`. If that is not given, the model must have the labels PRESENCE, whose truth
+    follows from the boxes.
 
     Raises:
-        SkylaneError: the bag cannot be read, has no such camera or no readable image, or the model has no such class.
+        SkylaneError: the bag cannot be read, has no such camera, no readable image or no boxes, or the model has no such
+            class.
     """
     names, truth = model.card.labels.names, settings.truth
+    if truth is None and names == PRESENCE:
+        return _evaluate_presence(model, bag, settings)
     if truth is None:
         raise EvaluationError(
             f"{model.card.name} classifies whole frames: give the class of the bag's frames, --truth {'|'.join(names)}"
         )
     if truth not in names:
         raise UnknownNameError("class", truth, names)
+    counter = _AnswerCounter(model, settings)
     source = BagSource(bag, topics=() if settings.camera is None else (settings.camera,))
     try:
         chosen = str(source.provenance["cameras"][0])  # type: ignore[index]  # The value is a list.
-        predictions = np.zeros(len(names), np.int64)
         unreadable = 0
         for frame in source.frames():
             if frame.camera != chosen:
@@ -90,14 +117,45 @@ def evaluate_classification(model: Model, bag: Path, settings: EvaluationSetting
             if isinstance(frame, UnreadableFrame):
                 unreadable += 1
                 continue
-            image, _ = prepared(frame.pixels, frame.layout, model.card, settings.demosaic)
-            predictions[int(model.infer(image[np.newaxis])["scores"][0].argmax())] += 1
-            settings.on_frame(int(predictions.sum()), settings.frames)
-            if predictions.sum() == settings.frames:
+            counter.add(frame.pixels, frame.layout, names.index(truth), settings.frames)
+            if counter.frames == settings.frames:
                 break
         sha256 = str(source.provenance["sha256"])
     finally:
         source.close()
-    if not predictions.any():
+    if not counter.frames:
         raise EvaluationError(f"{bag}: no image on {chosen} can be read")
-    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, tuple(predictions.tolist()))
+    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, counter.confusion)
+
+
+def _evaluate_presence(model: Model, bag: Path, settings: EvaluationSettings) -> ClassificationEvaluation:
+    camera, boxes, count = labelled_camera(bag, settings.camera, BOXES)
+    counter = _AnswerCounter(model, settings)
+    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
+    with Bag(bag) as opened:
+        for message, true in images_with_boxes(opened, camera, boxes, matcher):
+            pixels, layout = decode(message)
+            counter.add(pixels, layout, truth_of(true, pixels.shape[0]), min(count, settings.frames or count))
+            if counter.frames == settings.frames:
+                break
+        sha256 = opened.sha256
+    if not counter.frames:
+        raise EvaluationError(f"{bag}: no image on {camera} has boxes of the same timestamp on {boxes}")
+    return ClassificationEvaluation(model.card, sha256, camera, None, matcher.unmatched, counter.confusion)
+
+
+class _AnswerCounter:
+    """Runs the model on images and counts its answers by the true class."""
+
+    def __init__(self, model: Model, settings: EvaluationSettings) -> None:
+        self._model = model
+        self._settings = settings
+        self.confusion = Confusion.empty(len(model.card.labels.names))
+        self.frames = 0
+
+    def add(self, pixels: Pixels, layout: Layout, true: int, total: int | None) -> None:
+        image, _ = prepared(pixels, layout, self._model.card, self._settings.demosaic)
+        answer = self._model.infer(image[np.newaxis])["scores"].argmax(axis=1).astype(np.uint8)
+        self.confusion = self.confusion.with_masks(np.array([true], np.uint8), answer)
+        self.frames += 1
+        self._settings.on_frame(self.frames, total)

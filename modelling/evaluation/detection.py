@@ -1,6 +1,5 @@
 """Evaluates a detector on a bag with true boxes."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,18 @@ from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
 from modelling.evaluation.time_sync import TimestampMatcher
+from modelling.evaluation.true_boxes import BOXES, images_with_boxes
 from modelling.recipes import OBJECTS
 from modelling.training.scenes.object_batches import split_boxes
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.boxes import read_boxes
-from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.reading.records import Message
 from shared.imaging import boxes
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import ModelCard
 from shared.tasks.detection import objects
 from shared.terminal_table import Table
-
-BOXES = "/boxes"  # The suffix of a topic with true boxes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +90,11 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
     counter = _BoxCounter(model, settings.demosaic)
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
-        for pair in _pairs(opened, camera, truth, matcher):
+        for pair in images_with_boxes(opened, camera, truth, matcher):
             counter.add(*pair)
             settings.on_frame(counter.frames, min(count, settings.frames or count))
             if counter.frames == settings.frames:
                 break
-        else:
-            matcher.end()
         sha256 = opened.sha256
     if not counter.frames:
         raise EvaluationError(f"{bag}: no image on {camera} has boxes of the same timestamp on {truth}")
@@ -109,22 +103,6 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
     return DetectionEvaluation(
         model.card, sha256, camera, counter.frames, matcher.unmatched, counter.foreign_boxes, threshold, metrics
     )
-
-
-def _pairs(
-    bag: Bag, camera: str, truth: str, matcher: TimestampMatcher[Message, list[Box]]
-) -> Iterator[tuple[Message, list[Box]]]:
-    for item in bag.messages({camera, truth}):
-        if isinstance(item, Damage):
-            matcher.unmatched += item.channel is not None and item.channel.topic == camera
-            continue
-        stamp_ns = read_stamp(item)
-        if item.channel.topic == camera:
-            pair = matcher.add_image(stamp_ns, item)
-        else:
-            pair = matcher.add_truth(stamp_ns, read_boxes(item))
-        if pair is not None:
-            yield pair
 
 
 class _BoxCounter:

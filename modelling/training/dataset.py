@@ -1,7 +1,7 @@
 """Renders training and validation frames of the synthetic drive, preprocessed as on a vehicle."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.training.frame_store import FrameStore, render_all
-from rosbag_tools.drive.scene import Drive, SceneFrame
+from rosbag_tools.drive.scene import WEATHERS, Drive, SceneFrame
 from rosbag_tools.drive.sensor import Sensor
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
@@ -33,6 +33,7 @@ class TrainingView:
     seed: int
     weather: str
     time_s: float
+    static_camera: bool = False
 
 
 def training_views(
@@ -45,6 +46,15 @@ def training_views(
 def validation_views(count: int, weathers: tuple[str, ...], views_per_drive: int = 2) -> list[TrainingView]:
     """Returns `count` views of drives that are not used for training."""
     return _views(count, views_per_drive, FIRST_VALIDATION_SEED, weathers)
+
+
+def fixed_camera_views(count: int, *, validation: bool, views_per_drive: int = 8) -> list[TrainingView]:
+    """Returns `count` views of cameras that stand at the kerb, in all weathers.
+
+    Validation uses other cameras than training. A drive shows only one place, so its views differ in the traffic alone.
+    """
+    first_seed = FIRST_VALIDATION_SEED if validation else 1
+    return [replace(view, static_camera=True) for view in _views(count, views_per_drive, first_seed, WEATHERS)]
 
 
 def render_frames(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> FrameStore:
@@ -65,7 +75,7 @@ def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> t
 
     `rng` determines the camera's noise and the demosaicing method.
     """
-    drive, sensor = _drive(view.seed, view.weather)
+    drive, sensor = _drive(view.seed, view.weather, static_camera=view.static_camera)
     frame = drive.render(view.time_s)
     mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
     method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
@@ -84,7 +94,7 @@ def _render(folder: Path, index: int, view: TrainingView) -> None:
 
 
 @lru_cache(maxsize=4)
-def _drive(seed: int, weather: str) -> tuple[Drive, Sensor]:
+def _drive(seed: int, weather: str, *, static_camera: bool) -> tuple[Drive, Sensor]:
     """Returns a drive and its camera; cameras differ in noise, vignetting and drift."""
     rng = Random(f"camera/{seed}")
     sensor = Sensor(
@@ -94,7 +104,7 @@ def _drive(seed: int, weather: str) -> tuple[Drive, Sensor]:
         vignetting=rng.uniform(0.1, 0.35),
         drift=rng.uniform(0.04, 0.12),
     )
-    return Drive(seed, weather=weather), sensor
+    return Drive(seed, weather=weather, static_camera=static_camera), sensor
 
 
 def _views(count: int, views_per_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[TrainingView]:

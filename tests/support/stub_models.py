@@ -62,9 +62,9 @@ def detector(names: tuple[str, ...] = ("vehicle", "person")) -> Model:
     return fixed_model("detection", names, boxes=boxes, scores=np.array([[0.9, 0.0], [0.0, 0.01]], np.float32))
 
 
-def classifier() -> Model:
-    """Returns a classifier of weathers that predicts fog."""
-    return fixed_model("classification", ("clear", "fog", "rain"), scores=np.array([0.1, 0.7, 0.2], np.float32))
+def classifier(names: tuple[str, ...] = ("clear", "fog", "rain"), scores: tuple[float, ...] = (0.1, 0.7, 0.2)) -> Model:
+    """Returns a classifier that gives these scores; by default one of weathers that predicts fog."""
+    return fixed_model("classification", names, scores=np.array(scores, np.float32))
 
 
 def tensor_model() -> Model:

@@ -11,6 +11,8 @@ from cloud.models.model import Model
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
+from modelling.evaluation.true_boxes import truth_of
+from modelling.recipes import HEIGHT_SHARE, PRESENCE
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
@@ -82,7 +84,7 @@ def test_a_detector_with_the_drives_classes_is_evaluated_by_them(bag: Path) -> N
 def test_a_classifier_is_evaluated_with_the_class_of_all_frames(bag: Path) -> None:
     """A bag has no topic of the weather, so --truth is required."""
     result = _evaluate(classifier(), bag, "fog", frames=2)
-    assert (result.frames, result.accuracy, result.taken_for) == (2, 1.0, (0, 2, 0))
+    assert (result.frames, result.accuracy) == (2, 1.0)
     assert result.to_json()["taken_for"] == {"clear": 0, "fog": 2, "rain": 0}
     assert "accuracy 1.0000 for fog · 2 frames" in result.summary
     assert result.table("stub").row_count == 3
@@ -91,6 +93,25 @@ def test_a_classifier_is_evaluated_with_the_class_of_all_frames(bag: Path) -> No
         _evaluate(classifier(), bag)
     with pytest.raises(UnknownNameError, match="did you mean fog"):
         _evaluate(classifier(), bag, "fogg")
+
+
+def test_a_large_box_of_a_vehicle_answers_whether_there_is_one() -> None:
+    """Persons and vehicles in the distance do not count; a parked bus does."""
+    assert truth_of([CAR, PEDESTRIAN], HEIGHT) == PRESENCE.index("vehicle")
+    assert truth_of([Box("bus", 0, 0, 9, HEIGHT_SHARE * HEIGHT)], HEIGHT) == PRESENCE.index("vehicle")
+    assert truth_of([PEDESTRIAN, Box("car", 20, 30, 40, HEIGHT_SHARE * HEIGHT - 1)], HEIGHT) == 0
+    assert truth_of([], HEIGHT) == PRESENCE.index("no vehicle")
+
+
+def test_a_classifier_of_presence_is_evaluated_with_the_boxes(bag: Path) -> None:
+    """The answer changes during a bag, so its labels select the boxes as the truth; images without boxes are counted."""
+    result = _evaluate(classifier(PRESENCE, (0.2, 0.8)), bag)
+    assert (result.frames, result.unreadable, result.accuracy) == (2, 1, 1.0)
+    assert _evaluate(classifier(PRESENCE, (0.7, 0.3)), bag, frames=1).accuracy == 0
+    assert result.to_json()["confusion"] == [[0, 0], [0, 2]]
+    assert "accuracy 1.0000 against the true boxes" in result.summary
+    assert result.table("stub").row_count == 2
+    assert _evaluate(classifier(PRESENCE, (0.2, 0.8)), bag, "vehicle").frames == 3
 
 
 def test_an_impossible_evaluation_is_refused(bag: Path) -> None:
