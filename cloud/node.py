@@ -13,7 +13,6 @@ from cloud.gateway.gateway import raise_file_limit
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
 from cloud.models.model_swap import ModelSwap
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
@@ -25,6 +24,7 @@ from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
+from shared.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile

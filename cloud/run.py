@@ -9,21 +9,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cloud.config import CloudConfig
-from cloud.engines.placement import Placement
 from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.gateway import check_settings
 from cloud.gateway.settings import GatewaySettings
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository, default_root
 from cloud.node import CloudNode
 from cloud.replicas import Replicas, stop_with_parent
 from cloud.thread_budget import warn_if_pids_limit_is_low
 from shared.errors import SkylaneError
+from shared.inference.placement import Placement
 from shared.log_lines import READY
 from shared.logs import RateLimitedLogger, get_logger
+from shared.models.model import Model
+from shared.models.repository import Repository, default_root
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.resources.sampler import ResourceSampler

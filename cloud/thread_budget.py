@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from cloud.config import CloudConfig
-from cloud.engines.placement import Placement
 from cloud.gateway.grpc.threads import max_grpc_threads
 from cloud.models.loader import engine_threads
+from shared.inference.placement import Placement
 from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
 

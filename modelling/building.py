@@ -5,19 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graphdef import read_graph
-from cloud.models.manifest import (
-    MANIFEST_NAME,
-    BatchingSection,
-    DetectionSection,
-    InputSection,
-    LabelSection,
-    Manifest,
-    OutputKind,
-    OutputSection,
-)
-from cloud.models.repository import Repository
 from modelling.export.keras_export import write_keras
 from modelling.export.tensorflow_export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
@@ -27,6 +15,18 @@ from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels
+from shared.inference.errors import EngineError
+from shared.models.manifest import (
+    MANIFEST_NAME,
+    BatchingSection,
+    DetectionSection,
+    InputSection,
+    LabelSection,
+    Manifest,
+    OutputKind,
+    OutputSection,
+)
+from shared.models.repository import Repository
 
 _TASKS = {Output.PROBABILITIES: "classification", Output.OBJECTS: "detection"}  # Others are segmentations.
 _KINDS = {

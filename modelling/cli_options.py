@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cloud.models.repository import Repository, default_root
+from shared.models.repository import Repository, default_root
 
 MODELS = click.option(
     "--models",

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.placement import Placement
-from cloud.models.agreement import agreement, largest_difference
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from modelling.evaluation.dispatch import evaluate_model
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, prepared
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
+from shared.inference.engine import Images, Outputs
+from shared.inference.placement import Placement
 from shared.messages.model_card import ModelCard
+from shared.models.agreement import agreement, largest_difference
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.runtime.machine import machine
 from shared.tasks.task import task_named
 

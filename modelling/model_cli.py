@@ -11,9 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from modelling.bench_cli import bench, verify
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
@@ -24,7 +22,9 @@ from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
+from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
+from shared.models.repository import Repository
 from shared.package_data import shipped
 from shared.terminal_table import Table
 

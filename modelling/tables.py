@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloud.models.repository import Repository
 from modelling.conversion.derived_manifest import megabytes
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
+from shared.models.repository import Repository
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # It imports OpenCV, which `list` does not need.

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cloud.engines.placement import Placement
 from cloud.engines.table import AUTO
-from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import Candidate, reference
-from cloud.models.model import NOT_DETERMINISTIC, Model
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository
-from cloud.models.warmup_images import warmup_images
 from shared.config import ConfigError
 from shared.errors import SkylaneError
+from shared.inference.placement import Placement
+from shared.models.agreement import agreement
+from shared.models.model import NOT_DETERMINISTIC, Model
+from shared.models.repository import Repository
+from shared.models.warmup_images import warmup_images
 
 _IMAGES = 4
 _MIN_STABILITY = 0.999  # Share of equal labels in two runs; threads may change the order of sums.

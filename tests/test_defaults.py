@@ -12,7 +12,6 @@ import pytest
 import cloud.cli
 import edge.cli
 from cloud.config import CloudConfig
-from cloud.engines.placement import Precision
 from cloud.engines.table import AUTO, ENGINES
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals
@@ -24,6 +23,7 @@ from shared.flags import override
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
+from shared.inference.placement import Precision
 from shared.logs import LEVELS, LogFormat
 
 COMMANDS: dict[str, tuple[click.Command, type[Section]]] = {

@@ -11,9 +11,9 @@ from bench.harness.child import BenchError, Child
 from bench.harness.environment import BenchRun, free_port
 from bench.load.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
 from bench.load.playback import PlaybackSettings
-from cloud.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
-from cloud.models.repository import Repository
 from shared.broker.broker import Broker
+from shared.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
+from shared.models.repository import Repository
 
 _MAX_SCORES_BYTES = 1 << 28  # More than twenty 32-bit scores for each of 1024×2048 pixels.
 

@@ -26,9 +26,9 @@ from bench.load.gateway_deployment import GatewayDeployment
 from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
 from bench.load.worker_process import engine_flags
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from shared.imaging.opencv import cv2
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.terminal_table import Table
 
 FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)

@@ -20,16 +20,16 @@ from bench.harness.environment import BenchRun
 from bench.harness.output import result_table
 from bench.load.playback import PlaybackSettings, inference_ms, model_inputs, play, play_twice
 from bench.load.worker_process import Worker, engine_flags
-from cloud.engines.errors import DeviceError
-from cloud.engines.placement import Placement, Precision
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation
 from shared.broker.broker import Broker
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import cv2
+from shared.inference.errors import DeviceError
+from shared.inference.placement import Placement, Precision
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.terminal_table import Table
 
 REFERENCE = "tensorflow fp32"

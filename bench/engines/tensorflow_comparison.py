@@ -16,8 +16,8 @@ from bench.harness.child import BenchError, Child, ChildTimeoutError
 from bench.harness.comparison import Comparison, Samples, compare
 from bench.harness.environment import BenchRun
 from bench.harness.output import result_table
-from cloud.models.repository import Repository
-from cloud.models.warmup_images import warmup_images
+from shared.models.repository import Repository
+from shared.models.warmup_images import warmup_images
 from shared.terminal_table import Table
 
 _IMAGES = 4

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from bench.harness.child import reply, settings
-from cloud.engines.engine import ClassIds, Images
-from cloud.engines.placement import Placement, Precision
-from cloud.models.manifest import OutputKind
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository
 from shared.errors import SkylaneError
+from shared.inference.engine import ClassIds, Images
+from shared.inference.placement import Placement, Precision
+from shared.models.manifest import OutputKind
+from shared.models.repository import Repository
 from shared.runtime import huge_pages
 
 Run = Callable[[Images], ClassIds]

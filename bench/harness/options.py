@@ -12,10 +12,10 @@ from rich.console import Console, RenderableType
 
 from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import show
-from cloud.models.repository import default_root
 from shared.broker.broker import BrokerKind
 from shared.flags import FiniteRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.models.repository import default_root
 from shared.runtime.machine import machine
 
 _OPTION, _DRIVE = "option", "drive"

@@ -22,17 +22,17 @@ import numpy.typing as npt
 from bench.harness.child import BenchError, Child, reply
 from bench.harness.child import settings as child_settings
 from cloud.config import CloudConfig
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.placement import Precision
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.settings import GatewaySettings
-from cloud.models.manifest import Manifest
-from cloud.models.model import Model
 from cloud.node import CloudNode
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.labels import read_labels
+from shared.inference.engine import Images, Outputs
+from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
+from shared.models.manifest import Manifest
+from shared.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import client_id
 from shared.network.broker_options import BrokerOptions

@@ -14,7 +14,6 @@ import numpy as np
 
 from bench.harness.child import BenchError
 from bench.harness.comparison import TOTAL
-from cloud.models.model import Model
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
 from edge.reliability.ledger import FrameRecord
@@ -26,6 +25,7 @@ from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
+from shared.models.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.latency_table import PARTS
 

@@ -26,8 +26,8 @@ from bench.load.playback import (
 )
 from bench.load.worker_process import Worker
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from shared.broker.broker import Broker
+from shared.models.repository import Repository
 from shared.runlog.latency_table import PARTS
 from shared.terminal_table import Table
 

@@ -22,9 +22,9 @@ from bench.load.gateway_deployment import MQTT, GatewayDeployment
 from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_open_loop
 from bench.load.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from bench.load.worker_process import engine_flags
-from cloud.engines.placement import Placement, Precision
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.inference.placement import Placement, Precision
+from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table

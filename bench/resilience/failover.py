@@ -17,9 +17,9 @@ from bench.harness.samples import spread
 from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker
 from bench.study.execution.fleet import Fleet
-from cloud.models.repository import default_root
 from shared import clock
 from shared.broker.broker import Broker
+from shared.models.repository import default_root
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
 from shared.terminal_table import Table
 

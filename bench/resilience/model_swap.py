@@ -20,10 +20,10 @@ from bench.load.worker_process import Worker
 from bench.resilience.failover import count_rows
 from bench.study.execution.fleet import Fleet
 from cloud.control_cli import ask
-from cloud.models.repository import Repository
 from shared import clock
 from shared.broker.broker import Broker
 from shared.messages.control import ControlRequest, Verb
+from shared.models.repository import Repository
 from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address

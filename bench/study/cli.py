@@ -22,8 +22,8 @@ from bench.study.results import provenance
 from bench.study.results.accuracy import accuracy_table, check_accuracy
 from bench.study.results.folder import StudyFolder
 from bench.study.results.tables import write_frames, write_runs
-from cloud.models.repository import Repository, default_root
 from shared.errors import SkylaneError
+from shared.models.repository import Repository, default_root
 from shared.package_data import shipped
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.terminal_table import Table

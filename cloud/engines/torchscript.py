@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.devices import choose_device
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import (
+from shared.inference.devices import choose_device
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.inference.pre_postprocess import (
     Array,
     Preprocessor,
     check_output,
@@ -21,8 +21,8 @@ from cloud.engines.pre_postprocess import (
     first_line,
     postprocess,
 )
-from cloud.engines.tensor_binding import check_other_inputs, find_tensor
-from cloud.models.manifest import Manifest
+from shared.inference.tensor_binding import check_other_inputs, find_tensor
+from shared.models.manifest import Manifest
 
 torch: Any = import_module("torch")  # Any: its type hints take mypy minutes.
 
@@ -60,7 +60,7 @@ class TorchScriptEngine:
         self._preprocessor = self._find_preprocessor()
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         try:
             outputs = self._run(batch, self._preprocessor)
         except (RuntimeError, ValueError) as error:

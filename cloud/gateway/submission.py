@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from cloud.engines.engine import Outputs
 from cloud.frontends.frontend import Frontend
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.serving.admission import Admission
@@ -18,6 +17,7 @@ from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
+from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.frame_header import FrameHeader
 from shared.messages.model_card import ModelCard

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import DeviceError, EngineError, InferenceError
-from cloud.engines.placement import Placement, Precision
 from cloud.engines.table import ENGINES
 from cloud.isolation.process import EngineProcess, ProcessLostError
-from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.placement import Placement, Precision
 from shared.logs import get_logger
+from shared.models.manifest import Manifest
 
 _LOG = get_logger("cloud")
 _HANG_FACTOR = 20  # Multiple of the shortest inference after which a batch counts as hanging.

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Engine, Outputs
-from cloud.engines.errors import DeviceError, EngineError
-from cloud.engines.placement import Placement, Precision
-from cloud.engines.table import EngineEntry
 from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, replaced
-from cloud.models.manifest import Manifest
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
+from shared.inference.engine import Engine, Outputs
+from shared.inference.errors import DeviceError, EngineError
+from shared.inference.placement import Placement, Precision
+from shared.inference.table import EngineEntry
+from shared.models.manifest import Manifest
 from shared.runtime import malloc
 
 _ALIGNMENT = 64  # Bytes, for vector instructions.

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import InferenceError
 from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, SharedMemoryError, replaced
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import InferenceError
 from shared.logs import get_logger
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from shared.runtime.processes import terminate
@@ -79,7 +79,7 @@ class EngineProcess:
         return self._facts
 
     def infer(self, batch: Images, timeout_s: float) -> Outputs:
-        """Infers a batch, see `cloud.engines.engine.Engine.infer`.
+        """Infers a batch, see `shared.inference.engine.Engine.infer`.
 
         Raises:
             InferenceError: the model failed.

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TypeVar
 
-from cloud.engines.placement import Placement, Precision
 from cloud.engines.table import readers
-from cloud.models.model import Model
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository, StoredModel
+from shared.inference.placement import Placement, Precision
+from shared.models.model import Model
+from shared.models.repository import Repository, StoredModel
 
 K = TypeVar("K", bound=Hashable)
 

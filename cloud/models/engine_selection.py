@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 from functools import partial
 from statistics import median
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.placement import Placement
 from cloud.models import engine_cache
-from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.engine_cache import Measurement
-from cloud.models.model import Model
-from cloud.models.repository import Repository, StoredModel
-from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
+from shared.inference.engine import Images, Outputs
+from shared.inference.placement import Placement
+from shared.models.agreement import agreement
+from shared.models.model import Model
+from shared.models.repository import Repository, StoredModel
+from shared.models.warmup_images import warmup_images
 from shared.runtime.machine import machine
 
 _IMAGES = 4

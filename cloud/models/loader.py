@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from cloud.engines.placement import Placement
 from cloud.engines.table import AUTO
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.engine_selection import select_engine
-from cloud.models.model import Model
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository, StoredModel
 from shared.errors import SkylaneError
+from shared.inference.placement import Placement
 from shared.logs import get_logger
+from shared.models.model import Model
+from shared.models.repository import Repository, StoredModel
 from shared.runtime.machine import usable_cores
 from shared.runtime.threads import ThreadsExhaustedError, check_threads_available, is_thread_limit
 

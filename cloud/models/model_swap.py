@@ -5,13 +5,13 @@ from time import perf_counter_ns
 
 from cloud.frontends.frontend import Frontend
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import StoredModel
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
+from shared.models.model import Model
+from shared.models.repository import StoredModel
 
 _DRAIN_S = 10.0  # The longest wait for frames in flight before a model is unloaded.
 _NS_IN_MS = 1_000_000

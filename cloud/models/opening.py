@@ -1,16 +1,16 @@
-"""Opens a model of the repository on an engine."""
+"""Opens a model of the repository on any engine of a worker."""
 
 from pathlib import Path
 
-from cloud.engines.engine import Engine
-from cloud.engines.placement import Placement
-from cloud.engines.table import ENGINES, engine_for
+from cloud.engines.table import ENGINES
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
-from cloud.models.manifest import BatchingSection, Manifest
-from cloud.models.model import Model
-from cloud.models.repository import StoredModel
 from shared import registry
-from shared.errors import SkylaneError
+from shared.inference.engine import Engine
+from shared.inference.placement import Placement
+from shared.models.manifest import Manifest
+from shared.models.model import Model
+from shared.models.opening import open_stored
+from shared.models.repository import StoredModel
 
 
 def open_model(
@@ -32,27 +32,13 @@ def open_model(
 
     Raises:
         MissingExtraError: the library of the engine is not installed.
-        EngineError: the file cannot be run as the manifest describes.
-        DeviceError: the device does not exist.
-        SkylaneError: the engine does not read the format, or see `StoredModel.card` and `StoredModel.file`.
+        SkylaneError: see `shared.models.opening.open_stored`.
     """
-    card, path = stored.card(), stored.file()
-    manifest = stored.manifest.with_labels(card.labels)  # The warm-up checks the classes against the labels.
-    if max_batch is not None:
-        manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
-    opened = _open_engine(path, manifest, placement, engine_for(manifest.format, engine), isolation)
-    try:
-        stored.check_hash(path)  # The file may have been replaced while it was being opened.
-    except SkylaneError:
-        opened.close()
-        raise
-    return Model(manifest, card, opened)
 
+    def open_engine(name: str, path: Path, manifest: Manifest) -> Engine:
+        if isolation is not None and manifest.remote is None:
+            return IsolatedEngine(path, manifest, placement, engine=name, limits=isolation)
+        opened: Engine = registry.load("engine", ENGINES, name)(path, manifest, placement)
+        return opened
 
-def _open_engine(
-    path: Path, manifest: Manifest, placement: Placement, engine: str, isolation: IsolationLimits | None
-) -> Engine:
-    if isolation is not None and manifest.remote is None:
-        return IsolatedEngine(path, manifest, placement, engine=engine, limits=isolation)
-    opened: Engine = registry.load("engine", ENGINES, engine)(path, manifest, placement)
-    return opened
+    return open_stored(stored, ENGINES, open_engine, engine=engine, max_batch=max_batch)

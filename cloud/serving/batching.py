@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.engines.errors import ModelUnavailableError
 from cloud.isolation.process import ProcessLostError
-from cloud.models.model import Model
 from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
@@ -18,8 +16,10 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import CLIENT_GONE, Request
 from shared import clock
 from shared.errors import SkylaneError
+from shared.inference.errors import ModelUnavailableError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
+from shared.models.model import Model
 from shared.stages import Stage
 
 _SAFETY_FACTOR = 1.1  # Applied to the estimated latency before one more frame joins a batch.

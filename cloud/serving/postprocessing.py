@@ -3,12 +3,12 @@
 If no result waits, the thread of the engine makes that of the last frame of a batch itself.
 """
 
-from cloud.models.model import Model
 from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
+from shared.models.model import Model
 from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 from shared.tasks.task import task_named

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cloud.engines.engine import Outputs
 from cloud.frame_log import WorkerFrameLog
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
+from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import Counts

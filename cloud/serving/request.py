@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cloud.engines.engine import Outputs
 from shared import clock
 from shared.encoding.compression import Buffer
+from shared.inference.engine import Outputs
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.frame_header import EMPTY_HEADER, FrameHeader

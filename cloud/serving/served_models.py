@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from cloud.models.model import Model
-from cloud.models.repository import version_rank
 from cloud.serving.batching import Batcher
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
+from shared.models.repository import version_rank
 from shared.runtime.threads import ThreadGroup
 
 _DRAIN_S = 30.0

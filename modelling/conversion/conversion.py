@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images
-from cloud.engines.placement import Placement, Precision
-from cloud.models.agreement import agreement
-from cloud.models.manifest import Manifest
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository, StoredModel
 from modelling.conversion.derived_manifest import (
     IMAGES,
     derived_manifest,
@@ -25,6 +20,11 @@ from modelling.conversion.derived_manifest import (
 from modelling.conversion.targets import TARGETS, ConversionError, check_target
 from shared.errors import MissingExtraError
 from shared.hashing import tree_sha256
+from shared.inference.engine import Images
+from shared.inference.placement import Placement, Precision
+from shared.models.agreement import agreement
+from shared.models.manifest import Manifest
+from shared.models.repository import Repository, StoredModel
 
 
 @dataclass(frozen=True, slots=True)

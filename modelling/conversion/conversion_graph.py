@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.engine import READERS, with_any_batch
 from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import Manifest
 from modelling.conversion.derived_manifest import IMAGES
+from shared.inference.placement import Placement, Precision
+from shared.models.manifest import Manifest
 
 _optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cloud.models.manifest import MANIFEST_NAME, Manifest, OutputKind
 from shared.imaging.labels import Labels
+from shared.models.manifest import MANIFEST_NAME, Manifest, OutputKind
 from shared.tasks.task import task_named
 
 IMAGES = "images"  # The name of the input in end-to-end files.

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from cloud.engines.placement import Precision
-from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
+from shared.inference.placement import Precision
+from shared.models.manifest import Manifest
 
 _TENSORFLOW = ("frozen_graph", "saved_model", "keras")
 _BOTH = (Precision.FP32, Precision.FP16)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.models.model import Model
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
 from modelling.evaluation.time_sync import TimestampMatcher
@@ -22,6 +21,7 @@ from rosbag_tools.reading.records import Message
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout, Pixels, UnreadableFrame
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
 from shared.terminal_table import Table
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.models.model import Model
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
@@ -22,6 +21,7 @@ from rosbag_tools.reading.records import Message
 from shared.imaging import boxes
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
 from shared.tasks.detection import objects
 from shared.terminal_table import Table
 

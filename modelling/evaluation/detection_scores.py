@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud.models.manifest import Manifest
 from modelling.evaluation.average_precision import BoxMatcher
+from shared.models.manifest import Manifest
 
 SIZES = (6.0, 12.0, 24.0)  # Smallest counted objects: root of the area in pixels of the model's input.
 HEADLINE_SIZE = 12.0  # The size of the summary value.

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from cloud.models.model import Model
 from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
 from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
 from modelling.evaluation.segmentation import (
@@ -11,6 +10,7 @@ from modelling.evaluation.segmentation import (
     SegmentationEvaluation,
     evaluate_segmentation,
 )
+from shared.models.model import Model
 
 Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.models.model import Model
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.time_sync import TimestampMatcher
 from rosbag_tools.reading.bag import Bag
@@ -18,6 +17,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, plan, to_source
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
 from shared.terminal_table import Table
 
 LABELS = "/labels"  # The suffix of a topic with true labels.

@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
-from cloud.engines.tensor_binding import TensorInfo
-from cloud.models.manifest import OutputKind
 from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
+from shared.inference.errors import EngineError
+from shared.inference.tensor_binding import TensorInfo
+from shared.models.manifest import OutputKind
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
@@ -87,13 +87,13 @@ class FileAnalysis:
 
 def onnx_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of an ONNX file."""
-    engine = import_module("cloud.engines.onnxruntime")
+    engine = import_module("shared.inference.onnxruntime")
     return _tensors(*engine.tensors_of(engine.open_session(path)))
 
 
 def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
-    engine = import_module("cloud.engines.tflite")
+    engine = import_module("shared.inference.tflite")
     return _tensors(*engine.tensors_of(engine.open_model(path)))
 
 

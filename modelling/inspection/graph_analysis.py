@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import OutputKind
+from shared.inference.errors import EngineError
+from shared.models.manifest import OutputKind
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _IMAGE_DTYPES = ("uint8", "int32", "float16", "float32")

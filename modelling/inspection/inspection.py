@@ -6,20 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import Engine
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
 from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
-from cloud.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels
+from shared.inference.engine import Engine
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 
 GUESSED_SIZE = (512, 1024)  # Height and width of a graph that accepts any size.
 GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.

@@ -12,14 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Outputs
 from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core, ov
-from cloud.engines.placement import Placement, Precision
-from cloud.models.agreement import agreement
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import UNSEEN
@@ -28,6 +23,11 @@ from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.geometry import to_source
+from shared.inference.engine import Outputs
+from shared.inference.placement import Placement, Precision
+from shared.models.agreement import agreement
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.tasks.task import task_named
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.

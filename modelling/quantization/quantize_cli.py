@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cloud.engines.placement import Precision
-from cloud.models.repository import Repository
 from modelling.cli_options import FORCE, MODELS
+from shared.inference.placement import Precision
 from shared.messages.topics import validate_name
+from shared.models.repository import Repository
 
 _HOLDOUT = 20  # Frames to compare the models on.
 

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from bench.harness.environment import free_ports
-from cloud.models.model import Model
 from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
+from shared.models.model import Model
 from shared.stages import CLOUD_STAGES
 from tests.clients.conftest import CLIENTS, SampleImage, build_folder, need, run
 from tests.pipeline.rig import connect, worker

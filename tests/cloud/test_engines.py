@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Precision
 from cloud.engines.tensorflow.runtime import tf
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Precision
 
 Pictures = npt.NDArray[np.uint8]
 ENGINES = pytest.mark.parametrize("engine", ["tensorflow", "openvino"])

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs
-from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.runtime import instances, session_config
 from cloud.models.loader import ModelLoader
-from cloud.models.model import InstancesError
-from cloud.models.repository import Repository
 from shared import clock
+from shared.inference.engine import Outputs
+from shared.inference.placement import Placement, Precision
+from shared.models.model import InstancesError
+from shared.models.repository import Repository
 from tests.support import tiny_models
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
 from tests.support.tiny_model import Engine, model

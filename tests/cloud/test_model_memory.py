@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 import numpy as np
 from cloud.models.opening import open_model
-from cloud.models.repository import Repository, default_root
+from shared.models.repository import Repository, default_root
 from shared.runtime import malloc
 def held():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

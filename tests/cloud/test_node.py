@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cloud.config import CloudConfig
-from cloud.models.model import Model
 from cloud.node import CloudNode
 from shared.imaging import mask_codecs
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
+from shared.models.model import Model
 from shared.mqtt.bus import MemoryBus
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 

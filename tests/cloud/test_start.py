@@ -146,10 +146,10 @@ def test_a_port_in_use_is_reported_before_models_and_broker(
 _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
-from cloud.engines.placement import Placement
+from shared.inference.placement import Placement
 from cloud.models.loader import ModelLoader
 from cloud.config import CloudConfig
-from cloud.models.repository import Repository
+from shared.models.repository import Repository
 from shared.messages.control import Verb
 from tests.support.tiny_model import model
 from tests.support.control import WorkerRig, _memory_bus

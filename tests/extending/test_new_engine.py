@@ -9,14 +9,15 @@ import numpy.typing as npt
 import pytest
 import yaml
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError
-from cloud.engines.placement import Placement
-from cloud.engines.table import ENGINES, EngineEntry
+from cloud.engines.table import ENGINES
 from cloud.models.loader import ModelLoader
-from cloud.models.manifest import MANIFEST_NAME, Manifest
-from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError
+from shared.inference.placement import Placement
+from shared.inference.table import EngineEntry
+from shared.models.manifest import MANIFEST_NAME, Manifest
+from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise, pictures, play, worker
 
 FRAMES, CLASSES = 4, 3
@@ -24,7 +25,7 @@ WEIGHTS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)  # The class o
 
 
 class LinearEngine:
-    """Scores each pixel by a matrix, colours × classes; see `cloud.engines.engine.Engine`."""
+    """Scores each pixel by a matrix, colours × classes; see `shared.inference.engine.Engine`."""
 
     name = "linear"
     device = "cpu"
@@ -37,11 +38,11 @@ class LinearEngine:
             raise EngineError(path, f"holds a matrix of shape {self._weights.shape}: give one of 3×{CLASSES}")
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine`."""
+        """See `shared.inference.engine.Engine`."""
         return {"mask": np.argmax(batch @ self._weights, axis=-1).astype(np.uint8)}
 
     def close(self) -> None:
-        """See `cloud.engines.engine.Engine`."""
+        """See `shared.inference.engine.Engine`."""
 
 
 @pytest.fixture(autouse=True)

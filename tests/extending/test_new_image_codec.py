@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.models.model import Model
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging.codecs.codec import IMAGE_CODECS
 from shared.imaging.frames import Layout, Pixels
+from shared.models.model import Model
 from shared.registry import Entry
 from tests.pipeline.rig import check_masks, pictures, play, worker
 

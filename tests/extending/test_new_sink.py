@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.models.model import Model
 from edge.sinks.sink import FrameResult
 from edge.sinks.table import SINKS, SinkEntry
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, pictures, play, worker
 
 FRAMES = 5

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.models.model import Model
 from edge.sources.source import SourceError
 from edge.sources.table import SOURCES, SourceEntry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.models.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, check_masks, noise, play, worker
 
 FRAMES = 5

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.messages import tensors
+from shared.models.repository import Repository
 from shared.registry import Entry
 from shared.runlog.latency_log import read_rows
 from shared.tasks.task import TASKS, Head

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cloud.models.model import Model
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
@@ -20,6 +19,7 @@ from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.models.model import Model
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, Stamp
 from tests.pipeline.rig import HEIGHT, WIDTH, check, check_masks, count_outcomes, direct, pictures, play

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
 from modelling.export.tensorflow_export import serving_function
 from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
 from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from shared.imaging.labels import Labels, read_labels
+from shared.inference.placement import Placement
+from shared.models.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
 from modelling.training.dataset import TrainingView, generator, rendered_view
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
+from shared.inference.placement import Placement
+from shared.models.repository import Repository, default_root
 
 SEED = 970_001  # Not used for training or validation.
 

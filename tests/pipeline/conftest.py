@@ -12,9 +12,9 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
+from shared.models.model import Model
+from shared.models.repository import Repository
 from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH
 
 

@@ -23,7 +23,6 @@ from rich.console import Console
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import worker_will
-from cloud.models.model import Model
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
@@ -31,6 +30,7 @@ from edge.run import run
 from edge.sinks.sink import Sink
 from edge.sources.opening import open_source
 from edge.transports.mqtt.transport import MqttTransport
+from shared.models.model import Model
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address

@@ -8,7 +8,7 @@ import pytest
 
 from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from bench.performance.clock_accuracy import clock_errors
-from cloud.models.model import Model
+from shared.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, pictures, serving, worker

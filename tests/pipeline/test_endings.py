@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cloud.models.model import Model
 from edge.run_summary import NOTHING_ANSWERED
 from shared.broker.broker import Broker
+from shared.models.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.models.model import Model
 from shared.broker.broker import Broker
+from shared.models.model import Model
 from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, pictures, serving, worker
 
 pytestmark = pytest.mark.mosquitto

@@ -13,12 +13,12 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from edge.pacing.arrivals import Arrivals, poisson_ns
 from shared import clock
 from shared.hashing import tree_sha256
 from shared.imaging import geometry
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import (

@@ -14,11 +14,11 @@ import pytest
 
 from bench.harness.child import BenchError
 from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
-from cloud.models.model import Model
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.models.model import Model
 from shared.mqtt.bus import Bus, Delivery
 from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows

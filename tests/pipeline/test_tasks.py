@@ -18,8 +18,6 @@ from rich.console import Console
 from bench.report.document import write_report
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
@@ -30,6 +28,8 @@ from shared.imaging.geometry import Resize
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.results import Classification, Detections, Tensors
 from shared.messages.topics import FrameId
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.runlog.latency_log import read_rows
 from shared.tasks.task import task_named
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from cloud.models.model import Model
+from shared.models.model import Model
 from tests.pipeline.rig import pictures, play, worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from cloud.models.model import Model
 from cloud.node import CloudNode
 from edge.run_summary import NOTHING_ANSWERED
 from shared.broker.broker import Broker
+from shared.models.model import Model
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, pictures, worker
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cloud.models.repository import Repository
 from shared.errors import UnknownNameError
 from shared.messages.control import ControlError, ControlRequest, Verb, pack_request, unpack_request
+from shared.models.repository import Repository
 
 PATHS = (
     "../road-small",

@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs
-from cloud.engines.placement import Precision
-from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
-from cloud.models.model import Model
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.postprocessing import Postprocessor
@@ -19,9 +15,13 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
+from shared.inference.engine import Outputs
+from shared.inference.placement import Precision
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
+from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from shared.models.model import Model
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH

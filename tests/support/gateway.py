@@ -14,8 +14,8 @@ from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Answered, GatewayFrontend
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
 from cloud.node import DRAIN_S, CloudNode
+from shared.models.model import Model
 from shared.mqtt.bus import MemoryBus
 
 WAIT_S = 60.0

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import yaml
 
-from cloud.engines.errors import ModelUnavailableError
 from cloud.engines.tensorflow.runtime import tf
+from shared.inference.errors import ModelUnavailableError
 from tests.support.tiny_models import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs
-from cloud.engines.placement import Precision
-from cloud.models.manifest import DetectionSection, Manifest
-from cloud.models.model import Model
 from rosbag_tools.drive.scene import Box
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
+from shared.inference.engine import Outputs
+from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
+from shared.models.manifest import DetectionSection, Manifest
+from shared.models.model import Model
 
 HEIGHT, WIDTH = 80, 120  # Size of the camera's images; the models' input has half the size.
 CAR = Box("car", 20, 30, 40, 30)  # The object that `detector` finds, in pixels of the camera.
@@ -32,7 +32,7 @@ class FixedEngine:
         self._output = output
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         return {head: np.repeat(values[np.newaxis], len(batch), axis=0) for head, values in self._output.items()}
 
     def close(self) -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs
-from cloud.engines.placement import Precision
-from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
-from cloud.models.model import Model
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
+from shared.inference.engine import Outputs
+from shared.inference.placement import Precision
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
+from shared.models.manifest import InputSection, Manifest, OutputKind, OutputSection
+from shared.models.model import Model
 
 HEIGHT, WIDTH = 4, 6
 CARD = ModelCard(

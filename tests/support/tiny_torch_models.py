@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from cloud.models.manifest import MANIFEST_NAME
-from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
+from shared.models.manifest import MANIFEST_NAME
+from shared.models.repository import Repository
 from tests.support import tiny_models
 
 _HEADS = {"segmentation": 1, "classification": 1, "detection": 2, "tensors": 2}

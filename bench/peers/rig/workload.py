@@ -13,14 +13,14 @@ import numpy as np
 
 from bench.load.playback import PlaybackSettings, encoded_frames, model_inputs
 from bench.peers.rig.function import MASK
-from cloud.engines.engine import Images
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
+from shared.inference.engine import Images
+from shared.inference.placement import Placement
 from shared.messages.frame import FrameMessage
+from shared.models.model import Model
+from shared.models.repository import Repository
 from shared.tasks.task import task_named
 
 CODECS = ("jpeg", "raw")

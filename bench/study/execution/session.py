@@ -18,9 +18,9 @@ from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
 from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.plan.variants import ModelVariants
 from bench.study.results.accuracy import MASK_SINK
-from cloud.models.repository import Repository
 from shared.broker.broker import Broker
 from shared.messages.model_card import ModelCard
+from shared.models.repository import Repository
 from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionW
 from bench.link.link import PROFILES, LinkSpec
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
-from cloud.engines.placement import Precision
 from cloud.engines.table import ENGINES, formats
 from shared.config import Section
+from shared.inference.placement import Precision
 
 T = TypeVar("T")
 

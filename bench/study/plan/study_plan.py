@@ -11,10 +11,10 @@ from bench.load.gateway_deployment import MQTT
 from bench.study.plan.axes import AXES, NAME, Axes, Combination
 from bench.study.plan.cell import StudyCell, cell_name
 from bench.study.plan.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
-from cloud.models.repository import Repository
 from modelling.recipes import RECIPES
 from shared.config import ConfigError, Section, read_yaml
 from shared.errors import suggestion
+from shared.models.repository import Repository
 
 OF_THE_BAG = "bag"  # The resolution of the cells if a bag is given.
 MAX_CELLS = 10_000  # A study with more cells would never finish; the file is probably wrong.

@@ -10,13 +10,13 @@ from shutil import copytree, rmtree
 
 from bench.study.plan.axes import OWN_FORMAT
 from bench.study.plan.cell import WorkerSetup
-from cloud.engines.placement import Precision
 from cloud.engines.table import ENGINES
-from cloud.models.manifest import Manifest
-from cloud.models.repository import Repository, default_root
 from modelling.conversion.targets import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
+from shared.inference.placement import Precision
+from shared.models.manifest import Manifest
+from shared.models.repository import Repository, default_root
 
 _QUANTISED = (Precision.INT8, Precision.FP16)
 _QUANTISED_FORMAT = "openvino"  # Output format of `skylane model quantize`.

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from bench.study.plan.study_plan import StudyPlan
-from cloud.models.repository import Repository
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import EvaluationError, labelled_camera
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message
+from shared.models.repository import Repository
 from shared.terminal_table import Table
 
 MASK_SINK = "bag"  # The vehicles' sink: masks at the size and with the stamps of their frames.

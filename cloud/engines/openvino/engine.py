@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.devices import choose_device
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import DeviceError, EngineError, InferenceError
 from cloud.engines.openvino.graph import error_summary, model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core
-from cloud.engines.placement import Placement, Precision
-from cloud.models.manifest import Manifest
+from shared.inference.devices import choose_device
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.placement import Placement, Precision
+from shared.models.manifest import Manifest
 
 # OpenVINO's names of the precisions.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
@@ -60,7 +60,7 @@ class OpenVinoEngine:
         self._heads = tuple(manifest.heads)
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         parts, start = [], 0
         while start < len(batch):
             size = max(size for size in self._requests if size <= len(batch) - start)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.errors import EngineError
 from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
-from cloud.engines.pre_postprocess import preprocessor_for
-from cloud.engines.tensor_binding import check_other_inputs, find_tensor
-from cloud.models.manifest import Manifest
+from shared.inference.errors import EngineError
+from shared.inference.pre_postprocess import preprocessor_for
+from shared.inference.tensor_binding import check_other_inputs, find_tensor
+from shared.models.manifest import Manifest
 
 IMAGES = "images"  # The one input of an end-to-end model, uint8 N×H×W×3; its outputs are named after the heads.
 IR_NAME = "model.xml"  # The graph in a folder of format `openvino`; model.bin next to it contains the weights.

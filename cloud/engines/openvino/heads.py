@@ -1,6 +1,6 @@
 """Preprocessing and postprocessing as OpenVINO operations, for model files that do not contain these steps.
 
-The steps equal those of `cloud.engines.pre_postprocess`, which also checks the shapes here.
+The steps equal those of `shared.inference.pre_postprocess`, which also checks the shapes here.
 """
 
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.runtime import ops
-from cloud.engines.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
-from cloud.models.manifest import Manifest, OutputKind, OutputSection
+from shared.inference.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
+from shared.models.manifest import Manifest, OutputKind, OutputSection
 
 
 def shape_of(output: Any) -> Shape | None:

@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.pre_postprocess import first_line
 from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.protobuf import method_types
 from shared.errors import SkylaneError
+from shared.inference.pre_postprocess import first_line
 from shared.messages.tensors import MAX_BYTES
 from shared.network import env_names
 

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud.engines.devices import choose_device
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
-from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import Array, file_precision
 from cloud.engines.remote.channel import RemoteChannel, RemoteError
-from cloud.engines.tensor_binding import TensorBinding, TensorInfo
-from cloud.models.manifest import Manifest
+from shared.inference.devices import choose_device
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
+from shared.inference.placement import Placement
+from shared.inference.pre_postprocess import Array, file_precision
+from shared.inference.tensor_binding import TensorBinding, TensorInfo
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
+from shared.models.manifest import Manifest
 from shared.sanitize import printable
 
 MAX_NAME = 256  # Characters of a tensor's name or a version.
@@ -115,7 +115,7 @@ class RemoteEngine:
         return self._metadata.sha256
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`.
+        """See `shared.inference.engine.Engine.infer`.
 
         Raises:
             ModelUnavailableError: the server is unreachable, too slow, or serves another model by now. The next call

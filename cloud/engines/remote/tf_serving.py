@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloud.engines.pre_postprocess import Array
 from cloud.engines.remote.channel import RemoteError, parsed
 from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, ServerReply, arrays_by_name
-from cloud.engines.tensor_binding import TensorInfo
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_proto
 from shared.errors import suggestion
+from shared.inference.pre_postprocess import Array
+from shared.inference.tensor_binding import TensorInfo
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _SIGNATURES = "signature_def"

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloud.engines.pre_postprocess import Array
 from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, ServerReply, arrays_by_name
-from cloud.engines.tensor_binding import TensorInfo
 from shared.encoding.open_inference_tensors import datatype_of, dtype_name, from_contents, from_raw, to_raw
 from shared.encoding.protobuf import message_class
+from shared.inference.pre_postprocess import Array
+from shared.inference.tensor_binding import TensorInfo
 
 _SERVICE = "inference.GRPCInferenceService"
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.graph_rewriting import with_free_batch
 from cloud.engines.tensorflow.graph_session import GraphSession, input_preprocessor
 from cloud.engines.tensorflow.graphdef import FrozenModel, read_frozen_graph
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
 from cloud.engines.tensorflow.runtime import choose_device
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
-from cloud.models.agreement import AgreementError, agreement
-from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import warmup_images
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.models.agreement import AgreementError, agreement
+from shared.models.manifest import Manifest
+from shared.models.warmup_images import warmup_images
 
 READERS: dict[str, Callable[[Path, Manifest], FrozenModel]] = {
     "frozen_graph": read_frozen_graph,

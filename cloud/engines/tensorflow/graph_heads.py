@@ -1,16 +1,16 @@
 """Preprocessing and postprocessing as TensorFlow operations.
 
-The steps equal those of `cloud.engines.pre_postprocess`, which also checks the shapes here.
+The steps equal those of `shared.inference.pre_postprocess`, which also checks the shapes here.
 """
 
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
-from cloud.engines.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import Manifest, OutputKind, OutputSection
+from shared.inference.errors import EngineError
+from shared.inference.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
 from shared.messages.tensors import DTYPES
+from shared.models.manifest import Manifest, OutputKind, OutputSection
 
 
 def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:

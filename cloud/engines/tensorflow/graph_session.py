@@ -6,11 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import Preprocessor, preprocessor_for
-from cloud.engines.tensor_binding import check_other_inputs
 from cloud.engines.tensorflow.graph_heads import postprocess_ops, preprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
 from cloud.engines.tensorflow.graphdef import FrozenModel, node_of, prune, reachable, refuse_unsafe, require
@@ -22,7 +17,12 @@ from cloud.engines.tensorflow.runtime import (
     session_config,
     tf,
 )
-from cloud.models.manifest import Manifest, OutputKind
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.inference.pre_postprocess import Preprocessor, preprocessor_for
+from shared.inference.tensor_binding import check_other_inputs
+from shared.models.manifest import Manifest, OutputKind
 
 _PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
 
@@ -92,7 +92,7 @@ class GraphSession:
         self._heads = tuple(whole.heads)
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         try:
             fetched = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:

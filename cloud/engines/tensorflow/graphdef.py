@@ -7,10 +7,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import Manifest
 from shared.errors import suggestion
+from shared.inference.errors import EngineError
+from shared.models.manifest import Manifest
 
 # Operations that access files or call Python; a network needs none of them.
 _UNSAFE_OPERATIONS = {

@@ -7,12 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, frozen_model
 from cloud.engines.tensorflow.keras_limits import check_size
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import Manifest
+from shared.inference.errors import EngineError
+from shared.models.manifest import Manifest
 
 
 def read_keras(path: Path) -> Any:

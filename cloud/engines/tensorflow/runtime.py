@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines import devices
-from cloud.engines.errors import DeviceError
-from cloud.engines.placement import Placement, Precision
+from shared.inference import devices
+from shared.inference.errors import DeviceError
+from shared.inference.placement import Placement, Precision
 from shared.runtime.machine import usable_cores
 
 _NOISE = re.compile(rb"WARNING: All log messages before absl|[IW]\d{4} ")

@@ -4,12 +4,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, check_count, frozen_model
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.manifest import Manifest
 from shared.errors import suggestion
+from shared.inference.errors import EngineError
+from shared.models.manifest import Manifest
 
 saved_model_pb2: Any = import_module("tensorflow.core.protobuf.saved_model_pb2")  # Any: no type hints.
 

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.models.model import OutputType
 from shared.encoding.compression import Buffer
 from shared.messages.model_card import ModelCard
+from shared.models.model import OutputType
 from shared.tasks.task import task_named
 
 INPUT = "input"

@@ -13,9 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from modelling.building import build
 from modelling.frameworks import keras
 from modelling.recipes import RECIPES, Output, Recipe
@@ -29,6 +27,8 @@ from modelling.training.trainer import LearningRateSchedule, Loss, Trainer, Trai
 from modelling.training.weights import Weights, assign, fold, unfold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
+from shared.inference.placement import Placement
+from shared.models.repository import Repository
 
 DONOR = "road-small"  # The model whose weights initialise the networks.
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.models.model import Model
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.detection_scores import matchers_by_size, metrics_by_size, with_low_threshold
@@ -15,6 +14,7 @@ from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.training.scenes.weather_batches import halved
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.geometry import Resize, plan
+from shared.models.model import Model
 from shared.tasks.detection import objects
 
 

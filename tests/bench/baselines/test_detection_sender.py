@@ -5,7 +5,7 @@ import pytest
 from bench.baselines.detection_sender import DetectionSender
 from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.models.repository import Repository
 from tests.support.gateway import open_gateway
 
 

@@ -14,8 +14,8 @@ from bench.harness.child import BenchError
 from bench.harness.environment import BenchRun, free_port
 from bench.load.playback import PlaybackSettings
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from shared.broker.broker import Broker
+from shared.models.repository import Repository
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from bench.peers.rig.environments import environment
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.starter import PeerEndpoint, Starter
 from bench.peers.rig.workload import Job
-from cloud.models.repository import default_root
 from rosbag_tools.drive.recording import DrivePlan, record
+from shared.models.repository import default_root
 
 PLAN = PeerPlan(Path("bag"), Path("models"), codec="raw", rounds=2, frames=2)
 PEER = "litserve"

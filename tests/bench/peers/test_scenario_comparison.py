@@ -15,8 +15,8 @@ from bench.peers.calls import Taken
 from bench.peers.cli import peers
 from bench.peers.plan import ALL, NAMES, OURS, SCENARIOS, PeerPlan
 from bench.peers.scenario_comparison import measure, run_figures, summarise, tables, ways
-from cloud.models.repository import default_root
 from rosbag_tools.drive.recording import DrivePlan, record
+from shared.models.repository import default_root
 
 PLAN = PeerPlan(Path("bag"), Path("models"), wanted_scenarios=("cold_start", "same_image"), rounds=3, frames=4)
 

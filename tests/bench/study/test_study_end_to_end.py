@@ -19,9 +19,9 @@ import yaml
 from bench.harness.environment import sample_bag
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from modelling.evaluation.segmentation import evaluate_segmentation
 from shared.hashing import tree_sha256
+from shared.models.repository import Repository
 
 ROOT = Path(__file__).parents[3]
 _HEIGHT, _WIDTH, _CLASSES = 32, 48, 4

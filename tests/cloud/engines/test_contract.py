@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.engine import Outputs
-from cloud.engines.errors import DeviceError, EngineError, InferenceError
-from cloud.engines.placement import Placement
 from cloud.engines.table import ENGINES
-from cloud.models.agreement import agreement
 from cloud.models.loader import ModelLoader
-from cloud.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
-from cloud.models.repository import Repository
 from modelling.conversion.conversion import convert
 from shared import registry
 from shared.errors import MissingExtraError
 from shared.hashing import tree_sha256
+from shared.inference.engine import Outputs
+from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.models.agreement import agreement
+from shared.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
+from shared.models.repository import Repository
 from tests.support import model_servers, tiny_models, tiny_torch_models
 from tests.support.model_servers import Server
 

@@ -13,9 +13,9 @@ import pytest
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.grpc.server import SERVICES
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import model
+from tests.support.workshop import Workshop
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
 TOKEN = "0123456789abcdef"

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Outputs
-from cloud.engines.errors import InferenceError
-from cloud.engines.placement import Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
-from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from shared.inference.engine import Outputs
+from shared.inference.errors import InferenceError
+from shared.inference.placement import Placement, Precision
+from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 

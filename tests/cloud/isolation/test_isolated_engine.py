@@ -13,15 +13,16 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement, Precision
-from cloud.engines.table import ENGINES, EngineEntry
+from cloud.engines.table import ENGINES
 from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from cloud.models.loader import ModelLoader
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement, Precision
+from shared.inference.table import EngineEntry
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
-from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
+from tests.support.workshop import Workshop
 
 WAIT_S = 60.0
 
@@ -163,8 +164,9 @@ PARENT = textwrap.dedent("""
     import os, signal, sys
     from pathlib import Path
     import numpy as np
-    from cloud.engines.placement import Placement
-    from cloud.engines.table import ENGINES, EngineEntry
+    from shared.inference.placement import Placement
+    from cloud.engines.table import ENGINES
+from shared.inference.table import EngineEntry
     from cloud.isolation.engine import IsolatedEngine
     from tests.cloud.isolation import nasty
 

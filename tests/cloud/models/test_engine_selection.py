@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cloud.engines.placement import Placement, Precision
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
 from cloud.models.engine_selection import EngineChoice, select_engine
 from shared.errors import SkylaneError
+from shared.inference.placement import Placement, Precision
 
 
 @pytest.fixture(autouse=True)

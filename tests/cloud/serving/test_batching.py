@@ -1,5 +1,5 @@
-from cloud.engines.errors import InferenceError, ModelUnavailableError
 from shared import clock
+from shared.inference.errors import InferenceError, ModelUnavailableError
 from shared.messages.frame import Status
 from shared.stages import Stage
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from cloud.models.model import Model
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
@@ -31,6 +30,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
+from shared.models.model import Model
 from shared.stages import Stage, Stamp
 
 WAIT_S = 60.0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud.engines.errors import InferenceError
 from cloud.gateway.settings import GatewaySettings
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
@@ -17,6 +16,7 @@ from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.broker.certificate_authority import CertificateAuthority
+from shared.inference.errors import InferenceError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem

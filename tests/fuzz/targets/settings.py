@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from bench.study.plan.study_plan import StudyPlan
 from cloud.config import CloudConfig
-from cloud.models.manifest import Manifest
 from edge.config import EdgeConfig
 from shared.config import Section, read_yaml
 from shared.errors import SkylaneError
 from shared.imaging.labels import MAX_LABELS, read_labels
+from shared.models.manifest import Manifest
 
 MAX_BYTES = 1 << 13
 _ROOT = Path(__file__).resolve().parents[3]

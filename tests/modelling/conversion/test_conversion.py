@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cloud.engines.placement import Precision
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
 from modelling.conversion.conversion import ConvertedModel, convert
 from modelling.conversion.targets import ConversionError
 from modelling.model_cli import model as command
+from shared.inference.placement import Precision
+from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.models.model import Model
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
@@ -21,6 +20,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import UnknownNameError
+from shared.models.model import Model
 from tests.support.stub_models import CAR, HEIGHT, WIDTH, classifier, detector, tensor_model
 
 PEDESTRIAN = Box("person", 80, 20, 14, 40)

@@ -7,16 +7,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs
-from cloud.engines.placement import Precision
-from cloud.models.model import Model
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation, prepared
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
+from shared.inference.engine import Outputs
+from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
+from shared.models.model import Model
 
 _NAMES = ("dark", "light", "none")
 _HEIGHT, _WIDTH = 8, 12

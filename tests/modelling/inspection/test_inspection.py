@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.graphdef import MAX_OPERATIONS, dependent
 from cloud.engines.tensorflow.runtime import tf
 from cloud.engines.tensorflow.saved_model import saved_model_pb2
 from cloud.models.loader import ModelLoader
-from cloud.models.manifest import OutputKind
-from cloud.models.repository import Repository
 from modelling.inspection import graph_analysis
 from modelling.inspection.inspection import Inspection, InspectionError, inspect, numbered_labels, write
 from shared.imaging.labels import Labels
+from shared.inference.errors import EngineError
+from shared.models.manifest import OutputKind
+from shared.models.repository import Repository
 
 _WEIGHTS = np.random.default_rng(3).normal(size=(3, 3, 3, 4)).astype(np.float32)
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from cloud.models.manifest import Manifest
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
+from shared.models.manifest import Manifest
 
 HEIGHT, WIDTH = 40, 60
 LABELS = ("car", "person", "bicycle")

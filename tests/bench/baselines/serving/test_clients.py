@@ -8,7 +8,7 @@ from bench.baselines.serving.clients import CLIENTS, GrpcClient, conversion_ms, 
 from bench.baselines.serving.vehicle import ServingVehicle
 from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise
 from tests.support.gateway import open_gateway
 

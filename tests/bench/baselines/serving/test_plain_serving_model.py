@@ -8,7 +8,7 @@ from bench.baselines.mqtt.images import Timer
 from bench.baselines.serving.clients import SCORES, GrpcClient
 from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.models.repository import Repository
 from tests.support import tiny_models
 from tests.support.gateway import open_gateway
 

@@ -7,7 +7,6 @@ import pytest
 from bench.load.playback import PlaybackSettings
 from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
-from cloud.models.repository import default_root
 from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 from shared.errors import SkylaneError
@@ -16,6 +15,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.opencv import cv2
+from shared.models.repository import default_root
 
 MODEL, CLASSIFIER = "road-small", "road-weather"
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
-from cloud.models.warmup_images import warmup_images
+from shared.inference.placement import Placement
+from shared.models.repository import Repository
+from shared.models.warmup_images import warmup_images
 
 MODELS = Path("models")
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.variants import ModelMissingError, ModelVariant, ModelVariants
-from cloud.models.repository import MODELS_VARIABLE, Repository
 from modelling.quantization.quantize_cli import quantize
+from shared.models.repository import MODELS_VARIABLE, Repository
 
 MODELS = Path(__file__).parents[4] / "models"
 

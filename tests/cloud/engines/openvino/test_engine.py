@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.errors import DeviceError, EngineError
 from cloud.engines.openvino.graph import optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core, ops, ov
-from cloud.engines.placement import Placement, Precision
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.inference.errors import DeviceError, EngineError
+from shared.inference.placement import Placement, Precision
+from shared.models.repository import Repository
 
 Pictures = npt.NDArray[np.uint8]
 HEIGHT, WIDTH, CLASSES = 8, 12, 5
@@ -206,9 +206,9 @@ def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process()
     script = """if True:
         import faulthandler, gc, os, signal, threading
         from pathlib import Path
-        from cloud.engines.placement import Placement
+        from shared.inference.placement import Placement
         from cloud.models.opening import open_model
-        from cloud.models.repository import Repository
+        from shared.models.repository import Repository
 
         faulthandler.enable()
         models = [open_model(Repository(Path("models")).find("road-small"), "openvino", Placement(device="cpu"))]

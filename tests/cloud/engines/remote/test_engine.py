@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository, RepositoryError
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
+from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
+from shared.models.model import Model
+from shared.models.repository import Repository, RepositoryError
 from tests.support import model_servers, tiny_models
 from tests.support.model_servers import MODEL, SERVERS, Server, grpc, when_available
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
 from cloud.engines.remote.tf_serving import TfServingEngine
 from cloud.engines.remote.triton import TritonEngine
-from cloud.models.manifest import Manifest
 from shared.encoding.bounded_protobuf import MAX_LIST_BYTES
 from shared.encoding.protobuf import message_class
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
 from shared.messages.tensors import MAX_BYTES
+from shared.models.manifest import Manifest
 
 grpc: Any = import_module("grpc")
 

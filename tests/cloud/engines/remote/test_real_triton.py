@@ -14,10 +14,10 @@ from bench.harness.environment import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
-from cloud.engines.errors import EngineError, InferenceError, ModelUnavailableError
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
-from cloud.models.repository import Repository
+from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
+from shared.models.model import Model
+from shared.models.repository import Repository
 from tests.support.model_servers import when_available
 from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH, noise
 

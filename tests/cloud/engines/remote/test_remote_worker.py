@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from cloud.models.loader import ModelLoader
-from cloud.models.manifest import REMOTE_FORMATS
-from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
+from shared.models.manifest import REMOTE_FORMATS
+from shared.models.repository import Repository
 from tests.support import model_servers, tiny_models
 from tests.support.gateway import open_gateway
 from tests.support.tiny_model import frame

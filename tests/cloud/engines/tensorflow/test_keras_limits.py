@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.errors import EngineError
 from cloud.engines.tensorflow.keras_model import read_keras
+from shared.inference.errors import EngineError
 
 keras: Any = import_module("keras")
 h5py: Any = import_module("h5py")

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import (
     CallOrigin,
@@ -28,6 +27,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
+from shared.inference.engine import Outputs
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway

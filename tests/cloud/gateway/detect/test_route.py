@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 import pytest
 
-from cloud.engines.engine import Outputs
 from cloud.gateway.settings import GatewaySettings
-from cloud.models.manifest import OutputKind, OutputSection
-from cloud.models.model import Model
+from shared.inference.engine import Outputs
+from shared.models.manifest import OutputKind, OutputSection
+from shared.models.model import Model
 from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.http_calls import PIXELS, detect, png
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
+from shared.inference.placement import Placement
 from shared.messages.frame import pack_frame
-from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
+from tests.support.workshop import Workshop
 
 triton: Any = import_module("tritonclient.grpc")
 service: Any = import_module("tritonclient.grpc.service_pb2")

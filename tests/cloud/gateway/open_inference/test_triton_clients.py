@@ -10,18 +10,18 @@ import numpy as np
 import psutil
 import pytest
 
-from cloud.engines.placement import Placement
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.loader import ModelLoader
-from cloud.models.model import Model
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
+from shared.inference.placement import Placement
+from shared.models.model import Model
 from shared.network.endpoint import is_loopback
-from tests.cloud.conftest import Workshop
 from tests.support import tiny_model
 from tests.support.gateway import Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH
+from tests.support.workshop import Workshop
 
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
 

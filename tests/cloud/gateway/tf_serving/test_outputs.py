@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs
 from cloud.engines.tensorflow.runtime import tf
+from shared.inference.engine import Outputs
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, tensor_model
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.models.repository import default_root
 from modelling.building import shipped_weights
 from modelling.recipes import Output, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
@@ -17,6 +16,7 @@ from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, unfold
 from rosbag_tools.drive.scene import WEATHERS
+from shared.models.repository import default_root
 
 
 @pytest.fixture(scope="module")

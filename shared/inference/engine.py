@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.placement import Precision
+from shared.inference.placement import Precision
 
 Images = npt.NDArray[np.uint8]  # N×H×W×3, in the channel order of the model.
 ClassIds = npt.NDArray[np.uint8]  # N×H×W.
@@ -16,7 +16,7 @@ Outputs = Mapping[str, npt.NDArray[Any]]  # Arrays in host memory by the manifes
 class Engine(Protocol):
     """A model's file, opened on a device.
 
-    An engine is built as `Engine(path, manifest, placement)`, with a `cloud.models.manifest.Manifest`; the constructor
+    An engine is built as `Engine(path, manifest, placement)`, with a `shared.models.manifest.Manifest`; the constructor
     raises EngineError or DeviceError. One thread at a time uses an engine, unless it has a true attribute
     `is_reentrant`; the optional attribute `instances` is then the best number of concurrent batches.
     """

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.devices import choose_device
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import Array, file_precision, first_line
-from cloud.engines.tensor_binding import TensorBinding, TensorInfo
-from cloud.models.manifest import Manifest, OutputKind
+from shared.inference.devices import choose_device
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.inference.pre_postprocess import Array, file_precision, first_line
+from shared.inference.tensor_binding import TensorBinding, TensorInfo
+from shared.models.manifest import Manifest, OutputKind
 
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: the package has no type hints.
 
@@ -45,7 +45,7 @@ class TfliteEngine:
         self._allocate(self.batch_size or 1)
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         try:
             if len(batch) != self._allocated:
                 self._allocate(len(batch))

@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.models.agreement import AgreementError, agreement, largest_difference
-from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import warmup_images
+from shared.models.agreement import AgreementError, agreement, largest_difference
+from shared.models.manifest import Manifest
+from shared.models.warmup_images import warmup_images
 
 
 def _manifest(task: str, outputs: dict[str, Any] | None = None, kind: str = "class_ids") -> Manifest:

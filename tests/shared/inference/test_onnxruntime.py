@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.engines.errors import EngineError
-from cloud.engines.placement import Placement, Precision
 from cloud.models.loader import ModelLoader
-from cloud.models.repository import Repository
+from shared.inference.errors import EngineError
+from shared.inference.placement import Placement, Precision
+from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 
 pytest.importorskip("onnxruntime")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import EngineError
-from cloud.engines.pre_postprocess import Array, check_output, postprocess, preprocessor_for
-from cloud.models.manifest import Manifest
 from shared.errors import suggestion
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import EngineError
+from shared.inference.pre_postprocess import Array, check_output, postprocess, preprocessor_for
 from shared.messages.tensors import MAX_BYTES
+from shared.models.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud.engines.table import AUTO, engine_for, formats
-from cloud.models.manifest import MANIFEST_NAME, Manifest
 from shared.config import ConfigError, read_yaml
 from shared.encoding.field_types import VERSION_NAME
-from shared.errors import SkylaneError, UnknownNameError, suggestion
+from shared.errors import SkylaneError, UnknownNameError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels, read_labels
 from shared.messages.model_card import ModelCard, labels_of
+from shared.models.manifest import MANIFEST_NAME, Manifest
 from shared.package_data import shipped, user_models
 from shared.tasks.task import task_named
 
@@ -194,14 +193,6 @@ class Repository:
             manifest = manifest.model_copy(update={"version": folder.name})
         if manifest.name is not None and manifest.name != name:
             raise ConfigError(path, f"is {manifest.name!r}, but the folder is {name!r}: rename one", "name")
-        if manifest.format not in formats():
-            problem = f"unknown format {manifest.format!r}{suggestion(manifest.format, formats())}"
-            raise ConfigError(path, problem, "format")
-        if manifest.engine != AUTO:
-            try:
-                engine_for(manifest.format, manifest.engine)
-            except SkylaneError as error:
-                raise ConfigError(path, str(error), "engine") from error
         return StoredModel(name, folder, root, manifest)
 
     def source(self, stored: StoredModel) -> StoredModel | None:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from cloud.engines.engine import Outputs
-from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
+from shared.inference.engine import Outputs
+from shared.models.manifest import Manifest
 from shared.tasks.task import task_named
 from shared.tasks.tensors import differences
 

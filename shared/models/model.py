@@ -8,13 +8,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from cloud.engines.engine import ClassIds, Engine, Images, Outputs
-from cloud.engines.placement import Precision
-from cloud.models.agreement import agreement
-from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
+from shared.inference.engine import ClassIds, Engine, Images, Outputs
+from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
+from shared.models.agreement import agreement
+from shared.models.manifest import Manifest
+from shared.models.warmup_images import warmup_images
 from shared.runtime import malloc
 
 NOT_DETERMINISTIC = "the same image gave two different results: dropout or noise is active and cannot be switched off"
@@ -131,7 +131,7 @@ class Model:
         return self.infer(images)["mask"]
 
     def infer(self, images: Images) -> Outputs:
-        """Returns the outputs of the model by name, see `cloud.engines.engine.Engine.infer`.
+        """Returns the outputs of the model by name, see `shared.inference.engine.Engine.infer`.
 
         Args:
             images: uint8 N×H×W×3 in the layout of the card. N is not limited: larger arrays run in several batches.

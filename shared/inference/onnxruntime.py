@@ -4,13 +4,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.devices import choose_device
-from cloud.engines.engine import Images, Outputs
-from cloud.engines.errors import DeviceError, EngineError, InferenceError
-from cloud.engines.placement import Placement
-from cloud.engines.pre_postprocess import file_precision, first_line
-from cloud.engines.tensor_binding import TensorBinding, TensorInfo
-from cloud.models.manifest import Manifest
+from shared.inference.devices import choose_device
+from shared.inference.engine import Images, Outputs
+from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.placement import Placement
+from shared.inference.pre_postprocess import file_precision, first_line
+from shared.inference.tensor_binding import TensorBinding, TensorInfo
+from shared.models.manifest import Manifest
 
 ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
 
@@ -58,7 +58,7 @@ class OnnxRuntimeEngine:
         self._outputs = [tensor.name for tensor in self._binding.heads.values()]
 
     def infer(self, batch: Images) -> Outputs:
-        """See `cloud.engines.engine.Engine.infer`."""
+        """See `shared.inference.engine.Engine.infer`."""
         try:
             arrays = self._session.run(self._outputs, self._binding.inputs(batch))
         except Exception as error:  # ONNX Runtime's errors have no common base class.

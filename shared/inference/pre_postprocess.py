@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.engines.engine import Images
-from cloud.engines.errors import EngineError, InferenceError
-from cloud.engines.placement import Placement, Precision
-from cloud.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
+from shared.inference.engine import Images
+from shared.inference.errors import EngineError, InferenceError
+from shared.inference.placement import Placement, Precision
+from shared.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]

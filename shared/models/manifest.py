@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cloud.engines.placement import Precision
 from shared.config import Section
 from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
+from shared.inference.placement import Precision
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError

@@ -6,13 +6,13 @@ import pytest
 
 from cloud.engines.tensorflow.engine import TensorFlowEngine
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models.model import ImagesError, OutputError
-from cloud.models.repository import Repository, RepositoryError, default_root
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
+from shared.models.model import ImagesError, OutputError
+from shared.models.repository import Repository, RepositoryError, default_root
 
 
 def _graph(workshop: Any) -> Any:
@@ -64,7 +64,7 @@ def test_a_manifest_is_read_again_only_if_it_was_changed(workshop: Any, monkeypa
         read.append(path)
         return read_yaml(path, *more)
 
-    monkeypatch.setattr("cloud.models.repository.read_yaml", counted)
+    monkeypatch.setattr("shared.models.repository.read_yaml", counted)
     repository = Repository(workshop.root)
     assert [repository.find("m").card().version for _ in range(3)] == ["3"] * 3
     assert len(read) == 1
@@ -126,7 +126,6 @@ def test_an_unsupported_tensor_is_an_error_at_load(workshop: Any, answer: Any, p
     [
         ({"input": {"hieght": 3}}, r"m/model\.yaml: input\.hieght: unknown key: did you mean height\?"),
         ({"fromat": "frozen_graph"}, "fromat: unknown key: did you mean format"),
-        ({"format": "frozen_grap"}, "format: unknown format 'frozen_grap': did you mean frozen_graph"),
         ({"name": "n"}, "name: is 'n', but the folder is 'm'"),
         ({"sha256": "abc"}, "sha256: "),
         ({"file": "../model.pb"}, "file: .*inside the model's folder"),
@@ -154,6 +153,13 @@ def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], 
     with pytest.raises(ConfigError, match=problem) as caught:
         workshop.repository.find("m")
     assert "\n" not in str(caught.value)
+
+
+def test_a_format_without_an_engine_names_the_key(workshop: Any) -> None:
+    """The repository knows no engines: the error comes when the model is opened."""
+    workshop.add("m", b"", format="frozen_grap")
+    with pytest.raises(ConfigError, match=r"model\.yaml: format: no format 'frozen_grap': did you mean frozen_graph"):
+        workshop.open("m")
 
 
 def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from cloud.engines.errors import DeviceError
+from shared.inference.errors import DeviceError
 
 _NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
 

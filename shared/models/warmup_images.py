@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import Images
 from shared.imaging.opencv import cv2
+from shared.inference.engine import Images
 
-_STREETS = Path(__file__).resolve().parents[1] / "streets"
+_STREETS = Path(__file__).resolve().parent / "streets"
 _SHIFT = 40  # Columns by which the frames are moved each time they are repeated.
 
 

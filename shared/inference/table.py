@@ -1,0 +1,45 @@
+"""The table of the engines that a vehicle can use; `cloud.engines.table` has those of a worker."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shared.errors import SkylaneError, UnknownNameError
+
+
+class EngineEntry(NamedTuple):
+    """The import path of an engine ("module:attribute"), the pip extra of its library, and the formats it reads."""
+
+    path: str
+    extra: str
+    formats: tuple[str, ...]
+
+
+# Paths instead of classes, so that this module imports no framework.
+LOCAL_ENGINES = {
+    "onnxruntime": EngineEntry("shared.inference.onnxruntime:OnnxRuntimeEngine", "onnx", ("onnx",)),
+    "tflite": EngineEntry("shared.inference.tflite:TfliteEngine", "tflite", ("tflite",)),
+}
+
+
+def formats_of(engines: Mapping[str, EngineEntry]) -> tuple[str, ...]:
+    """Returns the formats of model files that the engines read, and the protocols of remote servers."""
+    return tuple(dict.fromkeys(form for entry in engines.values() for form in entry.formats))
+
+
+def choose_engine(engines: Mapping[str, EngineEntry], form: str, engine: str | None) -> str:
+    """Returns the requested one of `engines`, by default the first that reads the format.
+
+    Raises:
+        UnknownNameError: no engine reads the format, or the engine does not exist.
+        SkylaneError: the engine does not read the format; the message lists engines that do.
+    """
+    readers = tuple(name for name, entry in engines.items() if form in entry.formats)
+    if not readers:
+        raise UnknownNameError("format", form, formats_of(engines))
+    if engine is None:
+        return readers[0]
+    if engine not in engines:
+        raise UnknownNameError("engine", engine, engines)
+    if engine not in readers:
+        raise SkylaneError(f"engine {engine!r} does not read {form}: use {', '.join(readers)}, or convert the model")
+    return engine

@@ -1,0 +1,5 @@
+"""The fixture with tiny real TensorFlow models."""
+
+from tests.support.workshop import workshop
+
+__all__ = ["workshop"]
