@@ -1,5 +1,5 @@
-"""The fixture with tiny real TensorFlow models."""
+"""Fixtures with tiny real TensorFlow models."""
 
-from tests.support.workshop import workshop
+from tests.support.workshop import pictures, workshop
 
-__all__ = ["workshop"]
+__all__ = ["pictures", "workshop"]
