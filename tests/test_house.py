@@ -38,7 +38,15 @@ HEAVY = (
     "yaml",
 )
 # The contract of each kind of plug-in, which a newcomer reads before adding one.
-CONTRACTS = ("edge/sinks/sink.py", "edge/sources/source.py", "edge/transports/transport.py")
+CONTRACTS = (
+    "cloud/frontends/frontend.py",
+    "edge/sinks/sink.py",
+    "edge/sources/source.py",
+    "edge/transports/transport.py",
+    "shared/imaging/codecs/codec.py",
+    "shared/inference/engine.py",
+    "shared/tasks/task.py",
+)
 MODULES = sorted(path for package in ALLOWED_IMPORTS for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES if path.name != "__init__.py"}
