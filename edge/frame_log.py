@@ -1,4 +1,4 @@
-"""Log lines about frames: those without an answer, those sent a second time, and changes of the model."""
+"""Log lines about frames: those without a result, those sent a second time, and changes of the model."""
 
 from edge.reliability.reply_validation import ReplyOrigin
 from shared.logs import RateLimitedLogger, get_logger
@@ -16,8 +16,8 @@ class VehicleFrameLog:
         self._model: tuple[str, str] | None = None  # Version and hash of the latest answer.
 
     def ended(self, frame_id: FrameId, outcome: Outcome, reason: str, worker: str) -> None:
-        """Logs a frame that ended without an answer in time."""
-        if outcome is Outcome.ANSWERED:
+        """Logs a frame that ended without a result in time."""
+        if outcome.has_result:
             return
         # The vehicle has few reasons to drop a frame; a worker could send a new reason with every frame.
         kind = reason.partition(":")[0] if outcome is Outcome.DROPPED else ""

@@ -10,6 +10,13 @@ from shared.logs import get_logger
 from shared.runlog.latency_log import Outcome
 
 SUMMARY_S = 60.0
+_SHOWN = {
+    Outcome.ANSWERED: "answered",
+    Outcome.REUSED: "reused",
+    Outcome.ANSWERED_LOCALLY: "local",
+    Outcome.DROPPED: "dropped",
+}
+_ALWAYS_SHOWN = (Outcome.ANSWERED, Outcome.DROPPED)
 
 _LOG = get_logger("edge")
 
@@ -58,12 +65,12 @@ class PeriodicSummary:
 
 def _show(progress: Progress, task: TaskID, started_s: float, counts: RunCounts) -> None:
     """Shows counts as a progress bar."""
-    answered = counts.outcomes.get(Outcome.ANSWERED, 0)
-    rate_hz = answered / max(0.1, progress.get_time() - started_s)
+    rate_hz = counts.with_result / max(0.1, progress.get_time() - started_s)
     median = f" · p50 {counts.median_ms:.0f} ms" if counts.median_ms is not None else ""
+    ended = {outcome: counts.outcomes.get(outcome, 0) for outcome in _SHOWN}
+    shown = [f"{ended[each]} {name}" for each, name in _SHOWN.items() if ended[each] or each in _ALWAYS_SHOWN]
     progress.update(
         task,
         completed=counts.closed,
-        description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {answered} answered · "
-        f"{counts.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
+        description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {' · '.join(shown)}{median}",
     )

@@ -12,9 +12,9 @@ from shared.errors import SkylaneError
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import Outcome, read_rows
-from shared.runlog.latency_table import outcome_table, stage_table, summarise
+from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
 
-NOTHING_ANSWERED = 3  # Exit code of a run without errors in which no frame was answered in time.
+NOTHING_ANSWERED = 3  # Exit code of a run without errors in which no frame got a result in time.
 
 _LOG = get_logger("edge")
 _SHOWN_DIGITS = 12  # Length of a model's hash in a line.
@@ -64,11 +64,14 @@ def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list
     try:
         rows = list(read_rows(folder))
         summaries = summarise(rows)
+        vehicle_results = list(vehicle_result_tables(rows))
     except SkylaneError as error:
         console.print(str(error), markup=False)
         return []
     if summaries:
         console.print(stage_table(summaries))
+    for table in vehicle_results:
+        console.print(table)
     console.print(outcome_table(rows))
     for line in remarks:
         console.print(line, markup=False, highlight=False)
@@ -90,9 +93,9 @@ def exit_code(
     """Reports faults on standard error, in the format of the log lines, and returns the exit code of the run."""
     code = 1 if faults else 0
     problems = [str(fault) for fault in faults]
-    if rows and not faults and not any(row["outcome"] == Outcome.ANSWERED for row in rows):
+    if rows and not faults and not any(Outcome(row["outcome"]).has_result for row in rows):
         code = NOTHING_ANSWERED
-        problems = [f"none of the {len(rows)} frames was answered in time: see the table of outcomes"]
+        problems = [f"none of the {len(rows)} frames got a result in time: see the table of outcomes"]
     for problem in problems:
         if log_format == LogFormat.JSON:
             _LOG.error("run failed", reason=problem)

@@ -22,6 +22,8 @@ class Stage(StrEnum):
     TAKEN = "taken"  # The vehicle starts to process it; frames older than the newest due one are skipped.
     DEMOSAICED = "demosaiced"
     PREPROCESSED = "preprocessed"  # Resized to the model's input.
+    GATED = "gated"  # Compared with the frame whose result may be reused; only with a difference detector.
+    INFERRED_LOCALLY = "inferred_locally"  # The vehicle's own model has run; only with a local model.
     ENCODED = "encoded"
     SENT = "sent"  # Stamped just before packing, so that packing, broker and link count as crossing.
     RECEIVED = "received"  # Stamped by the worker's network thread.
@@ -41,11 +43,14 @@ EDGE_STAGES = (
     Stage.TAKEN,
     Stage.DEMOSAICED,
     Stage.PREPROCESSED,
+    Stage.GATED,
+    Stage.INFERRED_LOCALLY,
     Stage.ENCODED,
     Stage.SENT,
     Stage.RETURNED,
     Stage.MASK_DECODED,
 )
+OPTIONAL_STAGES = (Stage.GATED, Stage.INFERRED_LOCALLY)  # Frames pass them only if the run uses them.
 CLOUD_STAGES = (
     Stage.RECEIVED,
     Stage.DEQUEUED,

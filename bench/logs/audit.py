@@ -10,9 +10,17 @@ import numpy as np
 from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.resource_log import load_resources
+from bench.logs.result_checks import check_results
 from bench.logs.text_table import read_table
 from bench.logs.timing_checks import check_timing
-from shared.runlog.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
+from shared.runlog.latency_log import (
+    CSV_NAME,
+    JOURNAL_NAME,
+    LogError,
+    Outcome,
+    journal_columns,
+    read_header,
+)
 from shared.runlog.run_manifest import MANIFEST_NAME
 
 _FINISHED_STATES = ("complete", "repaired")
@@ -47,12 +55,12 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
     """
     rows = read_log(folder)
     _, resource_problems = load_resources(folder)
-    timing = check_timing(rows, folder / CSV_NAME)
+    cells = check_timing(rows, folder / CSV_NAME) | check_results(rows, folder / CSV_NAME)
     count = len(rows.table)
     return (
         *(ConsistencyCheck(name, rows.checked[name], problems) for name, problems in rows.problems.items()),
-        *(ConsistencyCheck(name, count, problems) for name, problems in timing.items()),
-        ConsistencyCheck("unanswered frames have a reason", count, _check_reasons(rows, folder)),
+        *(ConsistencyCheck(name, count, problems) for name, problems in cells.items()),
+        ConsistencyCheck("frames without a result have a reason", count, _check_reasons(rows, folder)),
         ConsistencyCheck("every sequence number has a row", count, _check_sequences(rows, folder)),
         ConsistencyCheck("outcomes sum to the frames read", count, _check_counts(rows, folder)),
         ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),
@@ -63,11 +71,12 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
 
 def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     problems = ProblemCollector(folder / CSV_NAME)
-    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", [Outcome.ANSWERED])
+    with_result = [outcome for outcome in Outcome if outcome.has_result]
+    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", with_result)
     problems.add_rows(
         "rows without a reason",
         rows.table.lines[missing],
-        lambda _: "is empty, but the frame was not answered",
+        lambda _: "is empty, but the frame got no result",
         "reason",
     )
     return problems.collected()
@@ -104,7 +113,8 @@ def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     counted = counted if isinstance(counted, dict) else {}
     for outcome in Outcome:
         count = int(rows.table.one_of("outcome", [outcome]).sum())
-        if counted.get(outcome.value) != count:
+        is_later_outcome = outcome.value not in counted and not count  # Earlier versions had fewer outcomes.
+        if counted.get(outcome.value) != count and not is_later_outcome:
             problems.add_file(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
     return problems.collected()
 
@@ -114,7 +124,7 @@ def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     path = folder / JOURNAL_NAME
     problems = ProblemCollector(path)
     try:
-        journal = read_table(path, problems, COLUMNS)
+        journal = read_table(path, problems, journal_columns(read_header(folder)))
     except LogError as error:
         problems.add_file(str(error).removeprefix(f"{path} "))
         return problems.collected()

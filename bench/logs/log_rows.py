@@ -12,7 +12,16 @@ import pandas as pd
 
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
-from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXT_COLUMNS, LogError, Outcome
+from shared.runlog.latency_log import (
+    ADDED_COLUMNS,
+    COLUMNS,
+    CSV_NAME,
+    DECIMAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    TEXT_COLUMNS,
+    LogError,
+    Outcome,
+)
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
@@ -38,7 +47,7 @@ class LogRows:
     """The rows of one run, one per frame.
 
     `numbers` has every column of `shared.runlog.latency_log` that is not text, with milliseconds converted to
-    nanoseconds. `checked` and `problems` are keyed by the name of the check.
+    nanoseconds, and `DECIMAL_COLUMNS` to millionths. Columns that a log of an earlier version lacks are empty. `checked` and `problems` are keyed by the name of the check.
     """
 
     table: TextTable
@@ -65,10 +74,10 @@ def read_log(folder: Path) -> LogRows:
     path = folder / CSV_NAME
     collectors = {name: ProblemCollector(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
     table = read_table(path, collectors[LINES])
-    missing = [name for name in COLUMNS if name not in table.names]
+    missing = [name for name in REQUIRED_COLUMNS if name not in table.names]
     if missing:
         raise LogError(_schema_error(path, missing, table.names))
-    table = _identifiable_rows(table, collectors[LINES])
+    table = _identifiable_rows(table.with_columns(ADDED_COLUMNS), collectors[LINES])
     manifest, manifest_problems = _read_manifest(folder, table)
     table = _first_row_per_frame(_rows_of_one_run(table, manifest, collectors[LINES]), collectors[FRAMES])
     numbers = {name: _numbers(table, name, collectors[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
@@ -82,7 +91,7 @@ def read_log(folder: Path) -> LogRows:
 def _schema_error(path: Path, missing: Sequence[str], names: Sequence[str]) -> str:
     shown = [f"{name}{_nearest(name, names)}" for name in missing[:_SHOWN_MISSING]]
     more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
-    what = "this is not a latency log" if len(missing) == len(COLUMNS) else "the log has another version"
+    what = "this is not a latency log" if len(missing) == len(REQUIRED_COLUMNS) else "the log has another version"
     return f"{path}, row 1: {what}: it has no column {', '.join(shown)}{more}"
 
 
@@ -179,6 +188,8 @@ def _first_row_per_frame(table: TextTable, problems: ProblemCollector) -> TextTa
 def _numbers(table: TextTable, name: str, problems: ProblemCollector) -> IntegerColumn:
     if name.endswith("_ms"):
         numbers, what = table.millionths(name, signed=name in _SIGNED_MS), "is not a number of milliseconds"
+    elif name in DECIMAL_COLUMNS:
+        numbers, what = table.millionths(name), "is not a number with six decimals"
     else:
         numbers, what = table.integers(name, signed=name.endswith("_ns")), "is not an integer"
     rows = np.flatnonzero(numbers.invalid)
@@ -196,8 +207,8 @@ def _is_time(name: str) -> bool:
 
 
 def _report_incomplete_rows(table: TextTable, numbers: Mapping[str, IntegerColumn], problems: ProblemCollector) -> None:
-    """Reports empty time cells of answered rows, once per row."""
-    names = [name for name in numbers if _is_time(name) and name not in _CLOCK_COLUMNS]
+    """Reports empty time cells of rows answered by a worker, once per row; not every frame passes the added stages."""
+    names = [name for name in numbers if _is_time(name) and name not in (*_CLOCK_COLUMNS, *ADDED_COLUMNS)]
     answered = table.one_of("outcome", [Outcome.ANSWERED])
     empty = np.column_stack([answered & table.empty(name) for name in names])
     for column, name in enumerate(names):

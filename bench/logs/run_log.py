@@ -12,6 +12,7 @@ from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem
 from bench.logs.resource_log import load_resources
 from bench.logs.text_table import IntegerColumn
+from shared.runlog.latency_log import DECIMAL_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class RunLog:
 
     `frames` has one row per frame, in the order in which the frames ended, and all columns of
     `shared.runlog.latency_log`: text as `str` (empty if not set), integers as `Int64` with `<NA>` (timestamps stay
-    exact), milliseconds as `float64` with NaN. Columns of later versions are kept as text. `resources` has the columns
-    of `shared.resources.sampler`.
+    exact), milliseconds and `DECIMAL_COLUMNS` as `float64` with NaN. Columns of later versions are kept as text; those
+    that an earlier version lacks are empty. `resources` has the columns of `shared.resources.sampler`.
     """
 
     folder: Path
@@ -76,7 +77,7 @@ def _frames(rows: LogRows) -> pd.DataFrame:
 
 
 def _series(name: str, numbers: IntegerColumn) -> pd.Series:
-    """Converts a column for pandas: milliseconds to float64, others to Int64."""
-    if name.endswith("_ms"):
+    """Converts a column for pandas: milliseconds and decimals to float64, others to Int64."""
+    if name.endswith("_ms") or name in DECIMAL_COLUMNS:
         return pd.Series(np.where(numbers.known, numbers.data / 1e6, np.nan))
     return pd.Series(pd.arrays.IntegerArray(numbers.data, ~numbers.known))

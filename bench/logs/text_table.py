@@ -51,6 +51,14 @@ class TextTable:
             return self
         return TextTable(self.names, self.lines[keep], self.text.filter(pa.array(keep)))
 
+    def with_columns(self, names: Sequence[str]) -> "TextTable":
+        """Returns the table with an empty column for each name that it lacks."""
+        added = tuple(name for name in names if name not in self.names)
+        text = self.text
+        for name in added:
+            text = text.append_column(name, pa.array([""] * len(self), pa.string()))
+        return TextTable((*self.names, *added), self.lines, text)
+
     def cell(self, name: str, row: int) -> str:
         """Returns one field by the index of its row."""
         return str(self.text[name][row].as_py())

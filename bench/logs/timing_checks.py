@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.logs.log_rows import LogRows
 from bench.logs.problems import SHOWN_PER_KIND, Problem, ProblemCollector
+from bench.logs.result_checks import results_of_vehicle
 from bench.logs.text_table import Bools, IntegerColumn, Ints
 from shared.runlog.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
@@ -77,13 +78,16 @@ class _TimingChecks:
     def sums(self) -> tuple[Problem, ...]:
         """Checks total and cloud time against timestamps and stages, and the crossing against the time away minus the cloud time."""
         problems = ProblemCollector(self._path)
-        for name, stages in (("total_ms", EDGE_STAGES), ("cloud_ms", CLOUD_STAGES)):
-            span = self._span(stages[0], stages[-1])
+        cloud = self._span(Stage.RECEIVED, Stage.REPLIED)
+        for name, stages, span in (
+            ("total_ms", EDGE_STAGES, self._until_result()),
+            ("cloud_ms", CLOUD_STAGES, cloud),
+        ):
             self._compare(problems, name, span, "its first and last timestamps are {} ms apart")
             parts = [self._column(f"{stage}_ms") for stage in stages[1:]]
             summed = _Expected(_sum(parts), self._column(name).known & span.known)
             self._compare(problems, name, summed, "its stages sum to {} ms", only=summed.known)
-        away, cloud = self._span(Stage.SENT, Stage.RETURNED), self._span(Stage.RECEIVED, Stage.REPLIED)
+        away = self._span(Stage.SENT, Stage.RETURNED)
         crossing = _Expected(away.data - cloud.data, away.known & cloud.known)
         self._compare(problems, "crossing_ms", crossing, "time away minus time in the cloud is {} ms")
         return problems.collected()
@@ -143,6 +147,14 @@ class _TimingChecks:
     def _span(self, first: Stage, last: Stage) -> _Expected:
         begin, end = self._timestamps(first), self._timestamps(last)
         return _Expected(end.data - begin.data, begin.known & end.known)
+
+    def _until_result(self) -> _Expected:
+        """Returns the time from due to the result, which a worker sent or the vehicle got without sending the frame."""
+        due, decoded = self._timestamps(Stage.DUE), self._timestamps(Stage.MASK_DECODED)
+        stamps = [self._timestamps(stage) for stage in EDGE_STAGES]
+        last_ns = np.max([np.where(stamp.known, stamp.data, 0) for stamp in stamps], axis=0)
+        end_ns = np.where(decoded.known, decoded.data, last_ns)
+        return _Expected(end_ns - due.data, due.known & (decoded.known | results_of_vehicle(self._rows)))
 
     def _compare(
         self,

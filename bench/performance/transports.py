@@ -20,13 +20,13 @@ from bench.load.bus_echo import open_echo
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
 from bench.load.playback import PlaybackSettings, frame_parts
 from bench.load.worker_process import engine_flags
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from shared.terminal_table import Table
 
 _GRPC = "grpc"
 _MAX_MQTT_RATIO = 1.5  # Target with JPEG: overhead of MQTT divided by that of Skylane's gRPC.
 _CROSSING = "crossing"
-_VEHICLE_STAGES = [stage for stage in EDGE_STAGES if stage not in (Stage.DUE, Stage.RETURNED)]
+_VEHICLE_STAGES = [stage for stage in EDGE_STAGES if stage not in (Stage.DUE, Stage.RETURNED, *OPTIONAL_STAGES)]
 _CLOUD_STAGES = [stage for stage in CLOUD_STAGES if stage not in (Stage.RECEIVED, Stage.INFERRED)]
 
 

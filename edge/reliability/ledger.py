@@ -44,6 +44,9 @@ class FrameRecord:
     refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
     image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
     geometry: Geometry | None = None
+    gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
+    reused_sequence: int | None = None  # The frame whose result this frame got.
+    local_confidence: float | None = None  # Of the local model; None if it did not run.
 
     def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:
         """Returns the stamps of an attempt; empty if there was no such attempt."""
@@ -62,15 +65,20 @@ class RunCounts:
     in_flight: int
     outcomes: Mapping[Outcome, int]
     ignored_answers: Mapping[str, int]  # Rejected replies by reason; reasons of rejected echoes start with `echo_`.
-    median_ms: float | None  # Recent answered frames, from due to mask decoded.
+    median_ms: float | None  # Recent frames with a result, from due to that result.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Retried frames that were answered by the second attempt.
-    origins: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # Answered frames, in time or late.
+    origins: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # Frames answered by workers, in time or late.
 
     @property
     def closed(self) -> int:
         """Number of frames that have a row."""
         return sum(self.outcomes.values())
+
+    @property
+    def with_result(self) -> int:
+        """Number of frames that got a result in time, whatever its origin."""
+        return sum(count for outcome, count in self.outcomes.items() if outcome.has_result)
 
 
 class Ledger:
@@ -131,6 +139,16 @@ class Ledger:
     def drop(self, record: FrameRecord, reason: str) -> None:
         """Closes a frame that was never sent."""
         self._write(record, Outcome.DROPPED, reason)
+
+    def reuse(self, record: FrameRecord, reused_sequence: int) -> Outcome:
+        """Closes a frame that gets the result of an earlier frame; its last stage is the time of that result."""
+        record.reused_sequence = reused_sequence
+        return self._close_at_vehicle(record, Outcome.REUSED, ValidatedReply())
+
+    def answer_locally(self, record: FrameRecord, engine: str, model_version: str) -> Outcome:
+        """Closes a frame that the local model answered; its last stage is the time of that result."""
+        reply = ValidatedReply(origin=ReplyOrigin(engine=engine, model_version=model_version))
+        return self._close_at_vehicle(record, Outcome.ANSWERED_LOCALLY, reply)
 
     def open(self, record: FrameRecord) -> None:
         """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
@@ -211,8 +229,7 @@ class Ledger:
         elif record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
             outcome, reason = Outcome.EXPIRED, reason or "answered after the deadline"
         if outcome is Outcome.ANSWERED:
-            with self._lock:
-                self._recent_ms.append((record.times[Stage.MASK_DECODED] - record.times[Stage.DUE]) / 1e6)
+            self._add_latency(record, record.times[Stage.MASK_DECODED])
         sent_ns, returned_ns = record.times[Stage.SENT], record.times[Stage.RETURNED]
         reply = ValidatedReply.of(message, bytes_down, returned_ns - sent_ns)
         if message.status is Status.ANSWERED:
@@ -267,6 +284,19 @@ class Ledger:
                 retry_won=self._retry_won,
                 origins=dict(self._origins),
             )
+
+    def _close_at_vehicle(self, record: FrameRecord, outcome: Outcome, reply: ValidatedReply) -> Outcome:
+        reason, result_ns = "", max(record.times.values())
+        if record.deadline.is_expired(result_ns):
+            outcome, reason = Outcome.EXPIRED, f"{outcome.replace('_', ' ')} after the deadline"
+        else:
+            self._add_latency(record, result_ns)
+        self._write(record, outcome, reason, reply)
+        return outcome
+
+    def _add_latency(self, record: FrameRecord, result_ns: int) -> None:
+        with self._lock:
+            self._recent_ms.append((result_ns - record.times[Stage.DUE]) / 1e6)
 
     def _why_ignored(self, message: ResultMessage, record: FrameRecord | None) -> str:
         if record:
@@ -329,6 +359,9 @@ class Ledger:
             edge_times=record.times,
             cloud_times=reply.cloud_times,
             clock=self._offset(reply, record.times),
+            gate_distance=record.gate_distance,
+            reused_sequence=record.reused_sequence,
+            local_confidence=record.local_confidence,
         )
 
     def _offset(self, reply: ValidatedReply, edge: Mapping[Stage, int]) -> clock.Offset | None:

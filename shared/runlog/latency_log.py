@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +18,7 @@ from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
 from shared.runlog.lost_rows import LostRows
 from shared.sanitize import printable
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage, durations_ns
 
 CSV_NAME = "latency.csv"
 JOURNAL_NAME = "latency.journal"
@@ -31,14 +31,21 @@ class LogError(SkylaneError):
 class Outcome(StrEnum):
     """The outcome of a frame; every frame read has exactly one."""
 
-    ANSWERED = "answered"
+    ANSWERED = "answered"  # By a worker.
+    REUSED = "reused"  # Similar to an earlier frame, whose result it got.
+    ANSWERED_LOCALLY = "answered_locally"  # By the vehicle's own model.
     DROPPED = "dropped"  # Discarded by the vehicle before it was sent.
-    EXPIRED = "expired"  # Answered after its deadline, or reported as late by the worker.
+    EXPIRED = "expired"  # Its result came after its deadline, or the worker reported it as late.
     OVERLOADED = "overloaded"
     REJECTED = "rejected"
     FAILED = "failed"
     LOST = "lost"  # No reply by the deadline and its grace time.
     ABORTED = "aborted"  # In flight when the vehicle node died.
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the frame got a result in time, whatever its origin."""
+        return self in (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
 
 
 _OUTCOMES = frozenset(Outcome)
@@ -71,6 +78,15 @@ class LatencyRow:
     edge_times: Mapping[Stage, int] = field(default_factory=dict)
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
     clock: Offset | None = None
+    gate_distance: float | None = None  # Of the compared frames; None if the frame was not compared.
+    reused_sequence: int | None = None  # The frame whose result this frame got.
+    local_confidence: float | None = None  # Of the local model, 0 to 1, also if the frame was then sent.
+
+    @property
+    def has_result_of_vehicle(self) -> bool:
+        """Whether the vehicle got the result, in time or late, without sending the frame."""
+        was_sent = Stage.SENT in self.edge_times
+        return not was_sent and (self.outcome.has_result or self.outcome is Outcome.EXPIRED)
 
 
 _VALUE_COLUMNS = (
@@ -84,24 +100,33 @@ _NUMBER_COLUMNS = tuple(name for name in _VALUE_COLUMNS if name not in TEXT_COLU
 _MAX_TEXT = 200
 _WORKER_TEXTS = ("reason", "model_version", "engine", "worker_session")  # Set by a worker, so not trusted.
 _FORMULA_STARTS = tuple("=+-@＝＋－＠")  # A spreadsheet would evaluate such a text.
-_TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
-_DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
-_DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
+_STAGES = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in OPTIONAL_STAGES)
+_TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*_STAGES, *OPTIONAL_STAGES)}
+_DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*_STAGES, *OPTIONAL_STAGES)}
+_DURATIONS = tuple(stage for stage in _STAGES if stage not in (Stage.DUE, Stage.RECEIVED))
 _SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
 _ONE_WAY = ("uplink", "downlink")
-COLUMNS = (
+DECIMAL_COLUMNS = ("gate_distance", "local_confidence")  # Numbers with six decimals.
+ADDED_COLUMNS = (  # Missing in logs of earlier versions; at the end, so that the other columns keep their positions.
+    "gate_distance", "reused_sequence", "local_confidence",
+    *(_TIME_COLUMNS[stage] for stage in OPTIONAL_STAGES),
+    *(_DURATION_COLUMNS[stage] for stage in OPTIONAL_STAGES),
+)  # fmt: skip
+REQUIRED_COLUMNS = (
     *_VALUE_COLUMNS,
-    *_TIME_COLUMNS.values(),
+    *(_TIME_COLUMNS[stage] for stage in _STAGES),
     *(_DURATION_COLUMNS[stage] for stage in _DURATIONS),
     *(f"{name}_ms" for name in _SUMS),
     *(f"{name}_resolved" for name in _ONE_WAY),
 )
+COLUMNS = (*REQUIRED_COLUMNS, *ADDED_COLUMNS)
 
 
 def csv_fields(row: LatencyRow) -> dict[str, str]:
     """Returns a row as CSV text by column. Missing measurements are empty, never zero.
 
-    - `total_ms` = mask_decoded - due, the sum of the edge's durations; `returned_ms` among them is the time away.
+    - `total_ms` = mask_decoded - due, the sum of the edge's durations; `returned_ms` among them is the time away. For a
+      frame whose result is reused or the local model's, it is the time from due to that result.
     - `cloud_ms` = replied - received, the sum of the worker's durations.
     - `crossing_ms` = `returned_ms` - `cloud_ms`, which needs no common clock.
     - `uplink_ms` and `downlink_ms` split `crossing_ms` by `clock_offset_ms` (the worker's clock minus the edge's). Each
@@ -109,13 +134,7 @@ def csv_fields(row: LatencyRow) -> dict[str, str]:
     - For a frame that was sent twice, `sent` is the time of the attempt that was answered. `sent_ms` then includes
       `retry_wait_ms`, the time from the first attempt to that one; all later columns describe that attempt.
     """
-    fields = {name: str(getattr(row, name)) for name in _NUMBER_COLUMNS}
-    for name in TEXT_COLUMNS:
-        # Without line breaks: a row that a kill cut short is recognised by its missing line end.
-        text = " ".join(printable(getattr(row, name)).split())
-        if name in _WORKER_TEXTS and text.startswith(_FORMULA_STARTS):
-            text = f"'{text}"
-        fields[name] = text[:_MAX_TEXT]
+    fields = _values(row)
     for times in (row.edge_times, row.cloud_times):
         for stage, at_ns in times.items():
             fields[_TIME_COLUMNS[stage]] = str(at_ns)
@@ -130,6 +149,23 @@ def csv_fields(row: LatencyRow) -> dict[str, str]:
     return fields
 
 
+def _values(row: LatencyRow) -> dict[str, str]:
+    """Returns the fields of a row that are not times."""
+    fields = {name: str(getattr(row, name)) for name in _NUMBER_COLUMNS}
+    for name in TEXT_COLUMNS:
+        # Without line breaks: a row that a kill cut short is recognised by its missing line end.
+        text = " ".join(printable(getattr(row, name)).split())
+        if name in _WORKER_TEXTS and text.startswith(_FORMULA_STARTS):
+            text = f"'{text}"
+        fields[name] = text[:_MAX_TEXT]
+    if row.reused_sequence is not None:
+        fields["reused_sequence"] = str(row.reused_sequence)
+    for name in DECIMAL_COLUMNS:
+        if (value := getattr(row, name)) is not None:
+            fields[name] = f"{value:.6f}"
+    return fields
+
+
 def milliseconds(value_ns: int) -> str:
     """Returns nanoseconds as milliseconds with six decimals, which keeps sums of columns exact."""
     sign, value_ns = ("-", -value_ns) if value_ns < 0 else ("", value_ns)
@@ -139,8 +175,8 @@ def milliseconds(value_ns: int) -> str:
 def _sums_ns(row: LatencyRow) -> dict[str, int]:
     edge, cloud = row.edge_times, row.cloud_times
     sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns}
-    if Stage.DUE in edge and Stage.MASK_DECODED in edge:
-        sums["total"] = edge[Stage.MASK_DECODED] - edge[Stage.DUE]
+    if Stage.DUE in edge and (Stage.MASK_DECODED in edge or row.has_result_of_vehicle):
+        sums["total"] = edge.get(Stage.MASK_DECODED, max(edge.values())) - edge[Stage.DUE]
     if Stage.RECEIVED in cloud and Stage.REPLIED in cloud:
         sums["cloud"] = cloud[Stage.REPLIED] - cloud[Stage.RECEIVED]
         if Stage.SENT in edge and Stage.RETURNED in edge:
@@ -251,9 +287,9 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def csv_line(fields: Mapping[str, str]) -> str:
+def csv_line(fields: Mapping[str, str], columns: Sequence[str] = COLUMNS) -> str:
     """Returns a row as one line of CSV."""
-    values = [fields.get(column, "") for column in COLUMNS]
+    values = [fields.get(column, "") for column in columns]
     line = ",".join(values) + "\n"
     if line.count(",") == len(values) - 1 and not _NEEDS_QUOTES(line, 0, len(line) - 1):
         return line
@@ -263,20 +299,46 @@ def csv_line(fields: Mapping[str, str]) -> str:
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, str]]:
-    """Yields the rows of a run as text by column; missing measurements are empty.
+    """Yields the rows of a run as text by column; missing measurements are empty, and so are `ADDED_COLUMNS` if missing.
 
     Raises:
         LogError: there is no log, or it is not a latency log.
     """
-    yield from read_lines(folder / CSV_NAME, header=None)
+    yield from _read_lines(folder / CSV_NAME, header=None)
 
 
-def read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
-    """Yields the rows of a file by column. `header` names the columns of a file without a header line.
+def read_journal(folder: Path) -> Iterator[dict[str, str]]:
+    """Yields the lines of a run's journal like `read_rows`.
 
     Raises:
-        LogError: the file is not a latency log.
+        LogError: there is no journal or log, or it is not one.
     """
+    yield from _read_lines(folder / JOURNAL_NAME, header=journal_columns(read_header(folder)))
+
+
+def read_header(folder: Path) -> tuple[str, ...]:
+    """Returns the columns that the first line of a run's log names.
+
+    Raises:
+        LogError: there is no log, or its first line cannot be read.
+    """
+    path = folder / CSV_NAME
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return tuple(next(csv.reader(file), ()))
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}") from error
+    except csv.Error as error:
+        raise LogError(f"{path}, line 1, cannot be read: {error}") from error
+
+
+def journal_columns(header: Collection[str]) -> tuple[str, ...]:
+    """Returns the columns of the journal, which has no header line, of a run whose log has the columns `header`."""
+    return tuple(name for name in COLUMNS if name not in ADDED_COLUMNS or name in header)
+
+
+def _read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+    """Yields the rows of a file by column. `header` names the columns of a file without a header line."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -284,12 +346,14 @@ def read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str,
     # Text after the last line end is part of a row, from a killed process.
     reader = csv.DictReader(text.split("\n")[:-1], fieldnames=header)
     try:
-        if not set(COLUMNS) <= set(reader.fieldnames or ()):
+        names = frozenset(reader.fieldnames or ())
+        if not names.issuperset(REQUIRED_COLUMNS):
             raise LogError(f"{path} is not a latency log: its first line does not name the expected columns")
+        absent = dict.fromkeys((name for name in ADDED_COLUMNS if name not in names), "")
         for fields in reader:
             if None in fields or None in fields.values() or fields["outcome"] not in _OUTCOMES:
                 raise LogError(f"{path}, line {reader.line_num}, is not a row of a latency log")
-            yield fields
+            yield fields | absent
     except csv.Error as error:
         raise LogError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
 

@@ -1,8 +1,9 @@
 """Tables for the terminal: the time of each stage, and the outcomes of the frames of a run."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +11,12 @@ from rich.text import Text
 
 from shared.runlog.latency_log import LogError, Outcome
 from shared.runlog.percentiles import NOTE, has_percentile, percentiles, shown
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from shared.terminal_table import Table
 
 _OUTBOUND = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
-PARTS = (
-    *_OUTBOUND,
-    "crossing",
-    *CLOUD_STAGES[1:],
-    Stage.MASK_DECODED,
-)  # Their durations add up to the total of a frame.
+_ALL_PARTS = (*_OUTBOUND, "crossing", *CLOUD_STAGES[1:], Stage.MASK_DECODED)
+PARTS = tuple(part for part in _ALL_PARTS if part not in OPTIONAL_STAGES)  # Every frame answered by a worker has them.
 WHERE = (
     dict.fromkeys(EDGE_STAGES, "edge")
     | dict.fromkeys(CLOUD_STAGES, "cloud")
@@ -27,13 +24,21 @@ WHERE = (
 )
 
 
+def parts_of(optional: Collection[str]) -> tuple[str, ...]:
+    """Returns the parts whose durations add up to the total of a frame answered by a worker, in order.
+
+    `optional`: the stages of `OPTIONAL_STAGES` that frames of the run passed.
+    """
+    return tuple(part for part in _ALL_PARTS if part not in OPTIONAL_STAGES or part in optional)
+
+
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """Statistics of one stage. `share` is its part of the total time of all answered frames, 0 to 1."""
+    """Statistics of one stage. `share` is its part of the total time of all frames answered by a worker, 0 to 1."""
 
     name: str
     where: str
-    count: int
+    count: int  # Frames that passed the stage.
     p50_ms: float
     p95_ms: float
     p99_ms: float  # NaN if the sample is too small (see shared.runlog.percentiles).
@@ -41,27 +46,38 @@ class StageSummary:
 
 
 def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
-    """Summarises the answered frames of a log by stage, with `total` last; empty without answered frames.
+    """Summarises the frames answered by a worker by stage, with `total` last; empty without such frames.
 
-    `rows` come from `latency_log.read_rows`; a row without all stage durations is skipped. Percentiles are linearly
-    interpolated.
+    `rows` come from `latency_log.read_rows`; a row without the duration of a stage that is not optional is skipped.
+    Optional stages that no frame passed are left out. Percentiles are linearly interpolated.
 
     Raises:
         LogError: a duration is not a number.
     """
-    names = tuple(str(name) for name in (*PARTS, "total"))
-    columns = [[row[f"{name}_ms"] for name in names] for row in rows if row["outcome"] == Outcome.ANSWERED]
+    required = [f"{name}_ms" for name in (*PARTS, "total")]
+    complete = [row for row in rows if row["outcome"] == Outcome.ANSWERED and all(row[name] for name in required)]
+    passed = [stage for stage in OPTIONAL_STAGES if any(row[f"{stage}_ms"] for row in complete)]
+    names = tuple(str(name) for name in (*parts_of(passed), "total"))
+    return summarise_durations(_durations(complete, names), names)
+
+
+def _durations(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Returns durations in milliseconds, shape (rows, names); NaN where a cell is empty."""
+    texts = [[row[f"{name}_ms"] for name in names] for row in rows]
     try:
-        answered = np.array([durations for durations in columns if all(durations)], np.float64)
+        durations = np.array([[float(text) if text else np.nan for text in line] for line in texts], np.float64)
     except ValueError as error:
         raise LogError(f"the log holds a duration that is not a number: {error}") from error
-    if not np.isfinite(answered).all():
+    if np.count_nonzero(np.isfinite(durations)) < sum(map(bool, chain.from_iterable(texts))):
         raise LogError("the log holds a duration that is not a finite number")
-    return summarise_durations(answered, names)
+    return durations
 
 
 def summarise_durations(answered: npt.NDArray[np.float64], names: Sequence[str]) -> list[StageSummary]:
-    """Summarises an array of shape (frames, len(names)) of durations in milliseconds; the last name is `total`."""
+    """Summarises an array of shape (frames, len(names)) of durations in milliseconds; the last name is `total`.
+
+    A duration is NaN if the frame did not pass that stage.
+    """
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
     if not total_ms:
         return []
@@ -69,6 +85,7 @@ def summarise_durations(answered: npt.NDArray[np.float64], names: Sequence[str])
 
 
 def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> StageSummary:
+    values_ms = values_ms[~np.isnan(values_ms)]
     p50, p95, p99 = percentiles(values_ms, (50, 95, 99))
     return StageSummary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
 
@@ -88,12 +105,36 @@ def stage_table(summaries: Sequence[StageSummary]) -> Table:
         if summary.name == "total":
             table.add_section()
         percentile_texts = map(shown, (summary.p50_ms, summary.p95_ms, summary.p99_ms))
-        table.add_row(summary.name, summary.where, *percentile_texts, f"{summary.share:.1%}")
+        name = summary.name if summary.count == count else f"{summary.name} ({summary.count} frames)"
+        table.add_row(name, summary.where, *percentile_texts, f"{summary.share:.1%}")
     return table
 
 
+def vehicle_result_tables(rows: Sequence[Mapping[str, str]]) -> Iterator[Table]:
+    """Yields a table of the total times of frames whose result is reused or the local model's, if there are any.
+
+    Raises:
+        LogError: a duration is not a number.
+    """
+    by_outcome = {
+        outcome: _durations([row for row in rows if row["outcome"] == outcome and row["total_ms"]], ["total"])[:, 0]
+        for outcome in (Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
+        if any(row["outcome"] == outcome and row["total_ms"] for row in rows)
+    }
+    if not by_outcome:
+        return
+    is_small = not all(has_percentile(99, len(totals_ms)) for totals_ms in by_outcome.values())
+    table = Table(title="Total time of frames that were not sent, milliseconds", caption=NOTE if is_small else "")
+    table.add_column("result")
+    for heading in ("frames", "p50", "p95", "p99"):
+        table.add_column(heading, justify="right")
+    for outcome, totals_ms in by_outcome.items():
+        table.add_row(outcome.value, str(len(totals_ms)), *map(shown, percentiles(totals_ms, (50, 95, 99))))
+    yield table
+
+
 def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Returns the number of frames by outcome, with the reasons of those that were not answered."""
+    """Returns the number of frames by outcome, with the reasons of those without a result."""
     table = Table(title=f"{len(rows)} frames read")
     table.add_column("outcome")
     table.add_column("frames", justify="right")

@@ -1,8 +1,8 @@
 """A preallocated file that records which rows a full disk lost, and the outcome of their frames.
 
 The file is allocated when the run begins and overwritten in place, which works on a full disk. It has a line of text
-and then one character per frame, starting at a given sequence number: a dot, or the first letter of the outcome whose
-row was lost. On copy-on-write file systems (Btrfs, ZFS) overwriting may fail as well.
+and then one character per frame, starting at a given sequence number: a dot, or the letter of the outcome whose row was
+lost. On copy-on-write file systems (Btrfs, ZFS) overwriting may fail as well.
 """
 
 import os
@@ -12,6 +12,17 @@ from pathlib import Path
 
 LOST_NAME = "latency.lost"
 CAPACITY = 1 << 14  # Frames that have a character in the file; later ones are only counted.
+LETTERS = {  # By outcome. `aborted` is missing, as only `repair` writes rows with that outcome.
+    "answered": "a",
+    "reused": "u",
+    "answered_locally": "y",
+    "dropped": "d",
+    "expired": "e",
+    "overloaded": "o",
+    "rejected": "r",
+    "failed": "f",
+    "lost": "l",
+}
 _NOT_LOST = b"."
 _FRAMES_BEFORE = 1 << 10  # Space for frames before the first lost one, as frames end in any order.
 _HEADER = "from {:012d} beyond {:012d}\n"
@@ -47,7 +58,7 @@ class LostRows:
                 os.pwrite(self._file, self._header(), 0)
             position = sequence - self._first
             if 0 <= position < CAPACITY:
-                os.pwrite(self._file, outcome[0].encode(), _HEADER_BYTES + position)
+                os.pwrite(self._file, LETTERS[outcome].encode(), _HEADER_BYTES + position)
             else:
                 self._uncovered += 1
                 os.pwrite(self._file, self._header(), 0)
@@ -67,7 +78,7 @@ class LostRows:
 
 
 def read_lost(folder: Path) -> Mapping[int, str]:
-    """Returns the first letter of the outcome of each lost row, by sequence number; empty if there is no file."""
+    """Returns the letter of the outcome of each lost row (see `LETTERS`), by sequence number; empty if there is no file."""
     try:
         text = (folder / LOST_NAME).read_bytes()
         first = int(text[len("from ") : len("from ") + 12])

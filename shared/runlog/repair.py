@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from shared.runlog.latency_log import (
-    COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
     LogError,
     Outcome,
     csv_line,
     outcomes,
-    read_lines,
+    read_header,
+    read_journal,
     read_rows,
 )
-from shared.runlog.lost_rows import CAPACITY, count_uncovered, read_lost
+from shared.runlog.lost_rows import CAPACITY, LETTERS, count_uncovered, read_lost
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
 
-_BY_LETTER = {outcome.value[0]: outcome for outcome in Outcome if outcome is not Outcome.ABORTED}
+_BY_LETTER = {letter: outcome for outcome, letter in LETTERS.items()}
 _MAX_UNSENT = 1 << 17  # Twice the frames that a vehicle node lets wait; a larger gap is damage.
 
 
@@ -57,11 +57,11 @@ def repair(folder: Path) -> int:
         _check_was_killed(folder)
         closed = {_frame(row): row for row in read_rows(folder)}
         # A frame that was sent twice has two lines; the later one is more complete.
-        opened = {_frame(row): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
+        opened = {_frame(row): row for row in read_journal(folder)}
         known = _lost(folder, opened | closed) | opened | closed
         missing = [row for frame, row in known.items() if frame not in closed] + _unsent(known)
         reasons = _Reasons(folder)
-        _append_rows(folder / CSV_NAME, [row | {"reason": reasons.of(row)} for row in missing])
+        _append_rows(folder, [row | {"reason": reasons.of(row)} for row in missing])
         if (folder / MANIFEST_NAME).exists():  # A run killed early has none.
             _close_manifest(folder)
     return len(missing)
@@ -152,14 +152,15 @@ def _locked(journal: Path) -> Iterator[None]:
         raise LogError(f"{journal} cannot be read: {error.strerror}: give the folder of a run") from error
 
 
-def _append_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+def _append_rows(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    path, columns = folder / CSV_NAME, read_header(folder)  # A run of an earlier version has fewer columns.
     try:
         text = path.read_bytes()
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
             file.seek(0, os.SEEK_END)
             for row in rows:
-                file.write(csv_line(row).encode())
+                file.write(csv_line(row, columns).encode())
     except OSError as error:
         raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
 

@@ -23,6 +23,8 @@ def test_frames_that_end_in_the_same_way_are_one_line(log_lines: Lines) -> None:
         log.ended(_frame(sequence), Outcome.DROPPED, "window", "")
         log.ended(_frame(sequence), Outcome.DROPPED, f"too_large: {sequence} bytes", "")
         log.ended(_frame(sequence), Outcome.ANSWERED, "", "w")
+        log.ended(_frame(sequence), Outcome.REUSED, "", "")
+        log.ended(_frame(sequence), Outcome.ANSWERED_LOCALLY, "", "")
     rejected, window, too_large = log_lines()
     assert rejected["event"] == "frame rejected"
     assert (rejected["worker"], rejected["reason"], rejected["frame_id"]) == ("w", "no model 0", "car/left/s1/0")

@@ -58,6 +58,19 @@ def test_log_lines_appear_above_the_bar_on_a_terminal(monkeypatch: pytest.Monkey
     assert "1 in flight" in terminal.getvalue()
 
 
+def test_the_bar_shows_results_of_every_origin() -> None:
+    """The rate counts them all; a run without a gate or local model shows no counts for them."""
+    outcomes = {Outcome.ANSWERED: 2, Outcome.REUSED: 5, Outcome.ANSWERED_LOCALLY: 1, Outcome.EXPIRED: 1}
+    terminal = StringIO()
+
+    class GatedNode(Node):
+        def counts(self) -> RunCounts:
+            return RunCounts(9, 0, outcomes, {}, 12.34)
+
+    run_with_progress(cast(EdgeNode, GatedNode()), 9, Console(file=terminal, force_terminal=True, width=160))
+    assert "2 answered · 5 reused · 1 local · 0 dropped" in terminal.getvalue()
+
+
 def test_a_run_without_a_terminal_logs_a_summary_per_period(log_lines: Callable[[], list[dict[str, Any]]]) -> None:
     """The counts are those since the previous line, so that an operator sees the rate."""
     run_with_progress(cast(EdgeNode, Node()), None, Console(file=StringIO()), summary_s=0.0)

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from edge.reliability.ledger import RunCounts
 from edge.reliability.reply_validation import ReplyOrigin
-from edge.run_summary import origin_lines, retry_lines, unused_lines
+from edge.run_summary import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
+from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD
 
 COUNTS = RunCounts(3, 0, {}, {}, None)
@@ -25,6 +28,18 @@ def test_an_address_without_frames_is_a_warning() -> None:
     assert list(unused_lines({"cloud-2:8001": "it cannot be reached"})) == [
         "WARNING: cloud-2:8001 got no frame: it cannot be reached"
     ]
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome.has_result])
+def test_a_run_with_one_result_of_any_origin_succeeded(outcome: Outcome) -> None:
+    """A fixed camera at night may need no worker for hours."""
+    assert exit_code([{"outcome": "dropped"}, {"outcome": outcome}], []) == 0
+
+
+def test_a_run_without_a_result_has_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script must notice that nothing was answered in time."""
+    assert exit_code([{"outcome": "dropped"}, {"outcome": "expired"}], []) == NOTHING_ANSWERED
+    assert "none of the 2 frames got a result in time" in capsys.readouterr().err
 
 
 def test_each_worker_has_a_line() -> None:

@@ -150,4 +150,4 @@ def test_a_run_without_an_answer_in_time_has_its_own_exit_code(
     with worker(mosquitto_url, model):
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == NOTHING_ANSWERED, done.stderr
-    assert "none of the 5 frames was answered in time" in done.stderr
+    assert "none of the 5 frames got a result in time" in done.stderr

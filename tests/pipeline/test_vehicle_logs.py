@@ -161,7 +161,7 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     assert dropped[0].items() >= {"level": "warning", "reason": "deadline", "camera": "pictures-20"}.items()
     assert dropped[0]["frame_id"].startswith("car-1/pictures-20/")
     assert vehicle.lines[-1].items() >= {"message": "run failed", "level": "error"}.items()
-    assert "none of the 20 frames was answered in time" in vehicle.lines[-1]["reason"]
+    assert "none of the 20 frames got a result in time" in vehicle.lines[-1]["reason"]
 
 
 def test_a_start_without_a_worker_leaves_no_folder(mosquitto_broker: Broker, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from shared.runlog.latency_log import COLUMNS, CSV_NAME
 from shared.runlog.run_manifest import MANIFEST_NAME
 
+SCHEMA_3_RUN = Path(__file__).parents[1] / "data" / "run_schema_3"  # Recorded before frames could be reused.
+
 
 def lines(folder: Path, name: str = CSV_NAME) -> list[str]:
     """Returns the lines of a file without line ends; the first is the header."""

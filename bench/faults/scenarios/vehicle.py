@@ -11,7 +11,7 @@ from bench.faults.rig.small_disk import small_disk
 from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, can_be_stepped
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.frame_accounting import FrameAccounts
-from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
+from shared.runlog.latency_log import Outcome, read_journal, read_rows
 from shared.runlog.run_manifest import read_manifest
 
 _PICTURES = 600
@@ -132,7 +132,7 @@ def stepped_clock(rig: Rig) -> Finding:
 
 def open_frames(run: Path) -> int:
     """Counts the frames of a run that were sent and have no row."""
-    sent = {row["sequence"] for row in read_lines(run / JOURNAL_NAME, header=COLUMNS)}
+    sent = {row["sequence"] for row in read_journal(run)}
     return len(sent - {row["sequence"] for row in read_rows(run)})
 
 

@@ -41,6 +41,8 @@ STAGES: Final = {
 TOTAL_COLOUR: Final = "#222222"
 OUTCOME_COLOURS: Final = {
     "answered": "#2f7d6b",
+    "reused": "#7fc4ae",
+    "answered_locally": "#b7d7a8",
     "dropped": "#c2549d",
     "expired": "#8c6bb1",
     "overloaded": "#d9a1c7",

@@ -33,7 +33,7 @@ def test_a_real_run_passes_every_check(consistent_run: Path) -> None:
     outcomes = {row["outcome"] for row in run_damage.rows(consistent_run)}
     assert {ANSWERED, DROPPED} <= outcomes
     checked = {check.name: check.checked for check in run_checks(consistent_run)}
-    assert len(checked) == 18
+    assert len(checked) == 20
     assert all(checked.values())
     assert checked["durations are the differences of timestamps"] == 40
 
@@ -65,7 +65,7 @@ CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {
         ANSWERED, "t_returned_ns", later(-10**12), "ns before the previous timestamp: the row's times are skipped",
     ),
     "text in a number column": (ANSWERED, "total_ms", "fast", "'fast' is not a number of milliseconds"),
-    "a dropped frame without a reason": (DROPPED, "reason", "", "is empty, but the frame was not answered"),
+    "a dropped frame without a reason": (DROPPED, "reason", "", "is empty, but the frame got no result"),
 }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def test_resource_samples_are_read(consistent_run: Path) -> None:
 def test_the_manifest_contains_everything_needed_to_repeat_the_run(consistent_run: Path) -> None:
     """Source, model, settings, seed, host and commit are recorded."""
     manifest = load_run(consistent_run).manifest
-    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 3, "complete")
+    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 4, "complete")
     assert manifest["started_ns"] < manifest["ended_ns"]
     assert {"vehicle", "source", "model", "configuration", "seed", "host", "commit", "sampling"} <= manifest.keys()
     assert manifest["configuration"]["arrival_rate_hz"] == 200

@@ -45,6 +45,13 @@ class Book:
         self.ledger.open(record)
         return record
 
+    def gated(self, *, distance: float | None = 1.5) -> FrameRecord:
+        """Returns a frame that was taken 1 ms and compared 2 ms after it was due."""
+        record = self.ledger.begin(make_frame(), 1000)
+        record.times |= {Stage.TAKEN: 1_001_000, Stage.GATED: 2_001_000}
+        record.gate_distance = distance
+        return record
+
     def drop(self) -> None:
         """Drops a frame before it is sent."""
         self.ledger.drop(self.ledger.begin(make_frame(), 1000), "window")
@@ -273,6 +280,69 @@ def test_only_sent_frames_release_the_window(book: Book) -> None:
     assert [(row["outcome"], row["reason"], row["attempts"]) for row in book.rows()] == [
         ("dropped", "window", "0"), ("dropped", "no_worker", "1"),
     ]  # fmt: skip
+
+
+def test_a_reused_frame_names_the_frame_whose_result_it_got(book: Book) -> None:
+    """It was not sent: it has no worker, and it does not release the window."""
+    _finish(book.ledger, record := book.sent(), make_answer(record))
+    assert book.ledger.reuse(book.gated(), record.id.sequence) is Outcome.REUSED
+    row = book.rows()[1]
+    expected = {
+        "sequence": "1", "outcome": "reused", "reason": "", "reused_sequence": "0", "gate_distance": "1.500000",
+        "gated_ms": "1.000000", "total_ms": "2.000000", "attempts": "0", "worker": "", "engine": "", "t_sent_ns": "",
+    }  # fmt: skip
+    assert {key: row[key] for key in expected} == expected
+    assert book.closed == 1
+    counts = book.ledger.counts()
+    assert (counts.read, counts.closed, counts.with_result, counts.median_ms) == (2, 2, 2, (5.006 + 2.0) / 2)
+    assert sum(counts.origins.values()) == 1  # Only those answered by workers.
+
+
+def test_a_frame_answered_locally_has_the_local_models_engine_and_version(book: Book) -> None:
+    """A gate may have compared the frame before."""
+    record = book.gated()
+    record.times[Stage.INFERRED_LOCALLY] = 9_001_000
+    record.local_confidence = 0.875
+    assert book.ledger.answer_locally(record, "tflite", "3") is Outcome.ANSWERED_LOCALLY
+    (row,) = book.rows()
+    expected = {
+        "outcome": "answered_locally", "local_confidence": "0.875000", "gate_distance": "1.500000", "engine": "tflite",
+        "model_version": "3", "worker": "", "reused_sequence": "", "inferred_locally_ms": "7.000000", "total_ms": "9.000000",
+    }  # fmt: skip
+    assert {key: row[key] for key in expected} == expected
+    assert book.closed == 0
+
+
+def test_a_result_of_the_vehicle_after_the_deadline_is_expired(books: Callable[..., Book]) -> None:
+    """A deadline means the same whatever the origin of the result."""
+    book = books(deadline_ms=1.9)
+    assert book.ledger.reuse(book.gated(), 0) is Outcome.EXPIRED
+    assert book.ledger.answer_locally(book.gated(), "tflite", "3") is Outcome.EXPIRED
+    assert [(row["outcome"], row["reason"], row["total_ms"]) for row in book.rows()] == [
+        ("expired", "reused after the deadline", "2.000000"),
+        ("expired", "answered locally after the deadline", "2.000000"),
+    ]
+    assert book.ledger.counts().with_result == 0
+    assert book.ledger.counts().median_ms is None
+
+
+def test_a_compared_frame_that_is_sent_keeps_its_distance_after_a_crash(book: Book, tmp_path: Path) -> None:
+    """The journal has the columns of the log."""
+    record = mark_sent(book.gated(distance=40.25))
+    book.ledger.open(record)
+    crashed = shutil.copytree(book.folder, tmp_path / "crashed")
+    assert repair(crashed) == 1
+    (row,) = read_rows(crashed)
+    assert (row["outcome"], row["gate_distance"]) == ("aborted", "40.250000")
+
+
+def test_a_reused_frame_that_a_crash_lost_is_a_gap_in_the_sequence(book: Book, tmp_path: Path) -> None:
+    """It is in no journal, because it was not sent."""
+    book.gated()
+    book.sent()
+    crashed = shutil.copytree(book.folder, tmp_path / "crashed")
+    assert repair(crashed) == 2
+    assert {row["outcome"] for row in read_rows(crashed)} == {"aborted"}
 
 
 def test_an_unreadable_frame_gets_a_row(book: Book) -> None:

@@ -2,6 +2,7 @@ import csv
 import errno
 import io
 import os
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from shared.clock import Offset
 from shared.runlog.latency_log import (
+    ADDED_COLUMNS,
     COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
+    REQUIRED_COLUMNS,
     LatencyRow,
     LogError,
     LogWriter,
@@ -22,12 +25,15 @@ from shared.runlog.latency_log import (
     csv_line,
     milliseconds,
     outcomes,
+    read_header,
+    read_journal,
     read_rows,
 )
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.full_disk import disk_of
+from tests.support.run_damage import SCHEMA_3_RUN
 
 ROW = LatencyRow(
     vehicle="car",
@@ -63,19 +69,53 @@ def test_a_line_equals_the_output_of_the_csv_module(values: list[str]) -> None:
 @given(st.data())
 def test_the_durations_of_a_row_add_up_to_its_totals(data: st.DataObject) -> None:
     """No time is missing or counted twice."""
-    edge = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
+    passed = data.draw(st.lists(st.sampled_from(OPTIONAL_STAGES), unique=True))
+    stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES or stage in passed]
+    edge = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=len(stages), max_size=len(stages))))
     cloud = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
     row = LatencyRow(
         "car", "/left", "s1", 0, Outcome.ANSWERED,
-        edge_times=dict(zip(EDGE_STAGES, edge, strict=True)),
+        edge_times=dict(zip(stages, edge, strict=True)),
         cloud_times=dict(zip(CLOUD_STAGES, cloud, strict=True)),
         clock=Offset(data.draw(st.integers(-(10**9), 10**9)), 5),
     )  # fmt: skip
     fields = {key: Decimal(value) for key, value in csv_fields(row).items() if key.endswith("_ms")}
-    assert sum(fields[f"{stage}_ms"] for stage in EDGE_STAGES[1:]) == fields["total_ms"]
+    assert sum(fields[f"{stage}_ms"] for stage in stages[1:]) == fields["total_ms"]
     assert sum(fields[f"{stage}_ms"] for stage in CLOUD_STAGES[1:]) == fields["cloud_ms"]
     assert fields["returned_ms"] == fields["cloud_ms"] + fields["crossing_ms"]
     assert fields["uplink_ms"] + fields["downlink_ms"] == fields["crossing_ms"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REUSED, Outcome.ANSWERED_LOCALLY, Outcome.EXPIRED])
+def test_a_result_of_the_vehicle_has_a_total_until_its_last_stage(outcome: Outcome) -> None:
+    """Its frame was never sent, so `mask_decoded` does not exist; an expired one shows how late it was."""
+    times = {Stage.DUE: 5, Stage.TAKEN: 1_000_005, Stage.PREPROCESSED: 2_000_005, Stage.GATED: 2_500_005}
+    fields = csv_fields(replace(_row(7, outcome), edge_times=times))
+    assert (fields["total_ms"], fields["gated_ms"], fields["t_gated_ns"]) == ("2.500000", "0.500000", "2500005")
+    dropped = csv_fields(replace(_row(7, Outcome.DROPPED, "window"), edge_times=times))
+    assert "total_ms" not in dropped
+    late = csv_fields(replace(_row(7, Outcome.EXPIRED), edge_times=times | {Stage.SENT: 3_000_000}))
+    assert "total_ms" not in late  # A worker reported it as late and its reply was lost.
+
+
+def test_measurements_of_gate_and_local_model_are_at_the_end(tmp_path: Path) -> None:
+    """Programs that read by position still find the columns of earlier versions."""
+    with LogWriter(tmp_path) as log:
+        log.close(_row(0))
+        log.close(replace(_row(1, Outcome.REUSED), gate_distance=12.5, reused_sequence=0, local_confidence=1.0))
+    first, second = read_rows(tmp_path)
+    assert COLUMNS[-len(ADDED_COLUMNS) :] == ADDED_COLUMNS
+    assert {first[name] for name in ADDED_COLUMNS} == {""}
+    assert [second[name] for name in ADDED_COLUMNS[:3]] == ["12.500000", "0", "1.000000"]
+
+
+def test_a_log_of_an_earlier_version_is_read() -> None:
+    """Runs of an earlier version stay readable: the columns that they lack are empty."""
+    assert read_header(SCHEMA_3_RUN) == REQUIRED_COLUMNS
+    rows = list(read_rows(SCHEMA_3_RUN))
+    assert outcomes(rows) == {Outcome.ANSWERED: 14}
+    assert {row[name] for row in rows for name in ADDED_COLUMNS} == {""}
+    assert {row["outcome"] for row in read_journal(SCHEMA_3_RUN)} == {"aborted"}
 
 
 def test_missing_measurements_are_empty(tmp_path: Path) -> None:
@@ -259,7 +299,7 @@ def test_unknown_columns_are_ignored(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         log.close(ROW)
     header, row = (tmp_path / CSV_NAME).read_text().splitlines()
-    (tmp_path / CSV_NAME).write_text(f"{header},reused\n{row},yes\n")
+    (tmp_path / CSV_NAME).write_text(f"{header},weather\n{row},rain\n")
     assert outcomes(read_rows(tmp_path)) == {Outcome.ANSWERED: 1}
 
 

@@ -1,19 +1,28 @@
 import math
+from collections.abc import Collection
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, csv_fields, read_rows
-from shared.runlog.latency_table import PARTS, outcome_table, stage_table, summarise
+from shared.runlog.latency_log import COLUMNS, LatencyRow, LogError, LogWriter, Outcome, csv_fields, read_rows
+from shared.runlog.latency_table import (
+    PARTS,
+    outcome_table,
+    parts_of,
+    stage_table,
+    summarise,
+    vehicle_result_tables,
+)
 from shared.runlog.percentiles import NOTE
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 
 
-def _answered(sequence: int, step_ns: int) -> LatencyRow:
+def _answered(sequence: int, step_ns: int, optional: Collection[Stage] = ()) -> LatencyRow:
     """A frame that took `step_ns` in each edge stage, except for 20 steps away, of which 14 at the worker."""
-    edge = {stage: position * step_ns for position, stage in enumerate(EDGE_STAGES)}
+    stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES or stage in optional]
+    edge = {stage: position * step_ns for position, stage in enumerate(stages)}
     for stage in (Stage.RETURNED, Stage.MASK_DECODED):
         edge[stage] += 19 * step_ns
     cloud = {stage: 2 * position * step_ns for position, stage in enumerate(CLOUD_STAGES)}
@@ -34,6 +43,43 @@ def test_the_shares_of_the_stages_add_up_to_one(tmp_path: Path) -> None:
     assert summaries["total"].p95_ms == pytest.approx(26 * 4.8)
     assert math.isnan(summaries["total"].p99_ms)
     assert summaries["total"].count == 5
+
+
+def test_a_stage_that_some_frames_passed_is_summarised_over_those(tmp_path: Path) -> None:
+    """A frame that skipped the local model spent no time there: its absence must not lower the percentiles."""
+    with LogWriter(tmp_path) as log:
+        log.close(_answered(0, 1_000_000))
+        log.close(_answered(1, 1_000_000, {Stage.GATED}))
+        log.close(_answered(2, 1_000_000, {Stage.GATED, Stage.INFERRED_LOCALLY}))
+    summaries = summarise(read_rows(tmp_path))
+    assert [summary.name for summary in summaries] == [*parts_of(OPTIONAL_STAGES), "total"]
+    by_name = {summary.name: summary for summary in summaries}
+    assert (by_name["gated"].count, by_name["inferred_locally"].count, by_name["total"].count) == (2, 1, 3)
+    assert by_name["gated"].p50_ms == pytest.approx(1.0)
+    assert sum(summary.share for summary in summaries[:-1]) == pytest.approx(1.0)
+    out = StringIO()
+    Console(file=out, width=80).print(stage_table(summaries))
+    assert "inferred_locally (1 frames)" in out.getvalue()
+
+
+def test_results_of_the_vehicle_have_their_own_table(tmp_path: Path) -> None:
+    """They take a fraction of the time of a worker's answer and would hide it in one distribution."""
+    times = {Stage.DUE: 0, Stage.TAKEN: 1_000_000, Stage.GATED: 2_000_000}
+    with LogWriter(tmp_path) as log:
+        log.close(_answered(0, 1_000_000))
+        log.close(LatencyRow("car", "/left", "s1", 1, Outcome.REUSED, edge_times=times, reused_sequence=0))
+        local = times | {Stage.INFERRED_LOCALLY: 7_000_000}
+        log.close(LatencyRow("car", "/left", "s1", 2, Outcome.ANSWERED_LOCALLY, edge_times=local))
+    rows = list(read_rows(tmp_path))
+    assert summarise(rows)[-1].count == 1
+    (table,) = vehicle_result_tables(rows)
+    out = StringIO()
+    Console(file=out, width=80).print(table)
+    lines = [[cell.strip() for cell in line.split("│")[1:3]] for line in out.getvalue().splitlines() if "│" in line]
+    assert lines == [["reused", "1"], ["answered_locally", "1"]]
+    assert "2.0" in out.getvalue()
+    assert "7.0" in out.getvalue()
+    assert not list(vehicle_result_tables(rows[:1]))
 
 
 def test_p99_is_shown_from_100_frames(tmp_path: Path) -> None:
@@ -61,7 +107,7 @@ def test_frames_without_all_stages_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-inf"])
 def test_an_invalid_duration_is_reported(duration: str) -> None:
     """The file may have been edited by hand."""
-    row = dict.fromkeys(csv_fields(_answered(0, 1000)), "1") | csv_fields(_answered(0, 1000)) | {"total_ms": duration}
+    row = dict.fromkeys(COLUMNS, "") | csv_fields(_answered(0, 1000)) | {"total_ms": duration}
     with pytest.raises(LogError, match=r"is not a (finite )?number"):
         summarise([row])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.runlog.latency_log import COLUMNS, LatencyRow, LogWriter, Outcome, read_rows
-from shared.runlog.lost_rows import CAPACITY, LOST_NAME, LostRows, count_uncovered, read_lost
+from shared.runlog.lost_rows import CAPACITY, LETTERS, LOST_NAME, LostRows, count_uncovered, read_lost
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.full_disk import disk_of
@@ -54,6 +54,27 @@ def test_repair_adds_the_outcomes_of_lost_rows(small_disk: Path) -> None:
     manifest = read_manifest(folder)
     assert (manifest["state"], manifest["frames_read"]) == ("repaired", count + 1)
     assert repair(folder) == 0
+
+
+def test_every_outcome_of_a_run_has_its_own_letter() -> None:
+    """A shared letter would make `repair` name the wrong outcome; a missing one would end the run."""
+    assert LETTERS.keys() == set(Outcome) - {Outcome.ABORTED}
+    assert len(set(LETTERS.values())) == len(LETTERS)
+    assert all(len(letter) == 1 and letter.isalpha() for letter in LETTERS.values())
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REUSED, Outcome.ANSWERED_LOCALLY, Outcome.REJECTED])
+def test_repair_names_the_outcome_of_a_row_lost_before_it_was_sent(tmp_path: Path, outcome: Outcome) -> None:
+    """A reused or local frame has no line in the journal, so the file of lost rows alone knows it."""
+    with LogWriter(tmp_path) as log:
+        write_manifest(tmp_path, {"state": "running", "vehicle": "car", "session": "s1"})
+        log.close(_row(0, Outcome.ANSWERED))
+        with disk_of((tmp_path / "latency.csv").stat().st_size + 20):
+            log.close(_row(1, outcome))
+        log.close(_row(2, Outcome.ANSWERED))
+    assert repair(tmp_path) == 1
+    reasons = {row["sequence"]: row["reason"] for row in read_rows(tmp_path)}
+    assert reasons == {"0": "", "1": f"row_lost: {outcome}", "2": ""}
 
 
 def test_the_file_is_removed_if_no_row_was_lost(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair, repair_all
 from shared.runlog.run_manifest import read_manifest, write_manifest
+from tests.support import run_damage
+from tests.support.run_damage import SCHEMA_3_RUN
 
 
 def _killed(folder: Path, state: str = "running") -> None:
@@ -65,6 +68,19 @@ def test_frames_missing_in_the_sequence_are_added(tmp_path: Path) -> None:
     }
     assert {rows[at]["frame_index"] for at in "12"} == {""}  # Unknown is not zero.
     assert repair(folder) == 0
+
+
+def test_a_killed_run_of_an_earlier_version_is_repaired_with_its_columns(tmp_path: Path) -> None:
+    """Rows with more fields than the header would make the whole log unreadable."""
+    folder = tmp_path / "killed"
+    shutil.copytree(SCHEMA_3_RUN, folder)
+    header, *rows = run_damage.lines(folder)
+    run_damage.write(folder, [header, *rows[:-2]])
+    run_damage.change_manifest(folder, state="running")
+    assert repair(folder) == 2
+    assert run_damage.lines(folder)[0] == header
+    assert {len(line.split(",")) for line in run_damage.lines(folder)} == {len(header.split(","))}
+    assert [row["outcome"] for row in read_rows(folder)] == ["answered"] * 12 + ["aborted"] * 2
 
 
 def test_the_camera_of_a_missing_frame_is_not_guessed(tmp_path: Path) -> None:

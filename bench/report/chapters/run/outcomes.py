@@ -14,9 +14,11 @@ from bench.report.output.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
 
 _MEANINGS = {
-    Outcome.ANSWERED: "got a result in time",
+    Outcome.ANSWERED: "got a worker's result in time",
+    Outcome.REUSED: "was similar to an earlier frame and got its result",
+    Outcome.ANSWERED_LOCALLY: "was answered by the vehicle's own model",
     Outcome.DROPPED: "was dropped at the vehicle",
-    Outcome.EXPIRED: "was answered after its deadline",
+    Outcome.EXPIRED: "got its result after its deadline",
     Outcome.OVERLOADED: "reached a worker whose queue was full",
     Outcome.REJECTED: "was rejected by the worker",
     Outcome.FAILED: "failed in the model, or got an invalid result",
