@@ -12,7 +12,7 @@ from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Classification, ResultError, array_of, check_scored
-from shared.tasks.task import Head
+from shared.tasks.model_outputs import Confidence, Head, calibrated_softmax, log_probabilities
 
 
 class ClassificationTask:
@@ -64,3 +64,9 @@ class ClassificationTask:
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares the most probable class of each image."""
         return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
+
+    def confidence(self, outputs: Mapping[str, Any], _manifest: Any, temperature: float) -> Confidence:
+        """Returns the probability of the second of two labels; of more labels, the highest probability."""
+        probabilities = calibrated_softmax(log_probabilities(outputs["scores"]), temperature)
+        two_labels = len(probabilities) == 2  # noqa: PLR2004
+        return Confidence(probabilities[1:] if two_labels else probabilities.max(keepdims=True), two_sided=two_labels)

@@ -16,8 +16,9 @@ from shared.imaging.opencv import cv2
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import MAX_DETECTIONS, Detections, ResultError, array_of, check_scored
-from shared.tasks.task import Head
+from shared.tasks.model_outputs import Confidence, Head, calibrated_sigmoid, log_odds
 
+LOWEST_SCORE = 0.01  # Boxes with a lower score are background without doubt.
 _BOX_VALUES = 4  # x1, y1, x2, y2.
 _MAX_CANDIDATES = 4096  # Limits the time of suppression, which is quadratic.
 _OVERHANG = 2.0  # Distance of a box edge from the input, relative to its larger side; prevents overflows.
@@ -98,6 +99,14 @@ class DetectionTask:
                     overlaps[one, :] = overlaps[:, other] = 0.0
                     matched += 2
         return matched / total if total else 1.0
+
+    def confidence(self, outputs: Mapping[str, Any], manifest: Any, temperature: float) -> Confidence:
+        """Returns the score of every box that non-maximum suppression leaves, also of those below the score threshold."""
+        height, width = manifest.input.height, manifest.input.width
+        section = manifest.detection.model_copy(update={"score_threshold": LOWEST_SCORE})
+        lowered = manifest.model_copy(update={"detection": section})
+        found = objects(outputs, plan(Resize.STRETCH, height, width, height, width), lowered)
+        return Confidence(calibrated_sigmoid(log_odds(found.scores), temperature), two_sided=True)
 
 
 def objects(outputs: Mapping[str, Any], geometry: Geometry, manifest: Any) -> Detections:

@@ -14,8 +14,10 @@ from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
 from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
 from shared.messages.results import ResultError
-from shared.tasks.task import Head
+from shared.tasks.model_outputs import Confidence, ConfidenceError, Head, calibrated_softmax
 
+CONFIDENCE_HEAD = "confidence"  # The optional output with scores before softmax, h×w×C, possibly coarser than the mask.
+SURE_PIXEL = 0.8  # Probability of a pixel's class from which the pixel counts as certain.
 _UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask of the frame's size.
 
 
@@ -67,3 +69,13 @@ class SegmentationTask:
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares the class of each pixel."""
         return float(np.mean(reference["mask"] == given["mask"]))
+
+    def confidence(self, outputs: Mapping[str, Any], _manifest: Any, temperature: float) -> Confidence:
+        """Returns the share of pixels whose class has a probability of at least SURE_PIXEL."""
+        if CONFIDENCE_HEAD not in outputs:
+            raise ConfidenceError(
+                f"the model has no output {CONFIDENCE_HEAD}, so its masks have no confidence: name the tensor of scores "
+                f"before softmax in model.yaml, or choose a model that has it"
+            )
+        highest = calibrated_softmax(outputs[CONFIDENCE_HEAD], temperature).max(axis=-1)
+        return Confidence(np.array([np.mean(highest >= SURE_PIXEL)], np.float32), two_sided=False)

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from shared.registry import Entry, load
+from shared.tasks.model_outputs import Confidence, Head
 
 TASKS = {  # The keys are the names in messages and manifests.
     "segmentation": Entry("shared.tasks.segmentation:SegmentationTask", "edge"),
@@ -13,14 +14,6 @@ TASKS = {  # The keys are the names in messages and manifests.
     "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
 }
 DEFAULT_TASK = next(iter(TASKS))  # The task of a manifest without this key.
-
-
-class Head(NamedTuple):
-    """An output of a model, as an engine returns it."""
-
-    kinds: tuple[str, ...]  # The kinds of tensors that an engine converts to it; see a manifest's OutputKind.
-    dtype: str
-    shape: tuple[int | str, ...]  # Without the batch; "height" and "width" of the input, "labels", or -1 for any size.
 
 
 class Task(Protocol):
@@ -52,6 +45,9 @@ class Task(Protocol):
 
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], manifest: Any) -> float:
         """Returns the share of equal labels in the outputs of two engines for the same N images, 0 to 1."""
+
+    def confidence(self, outputs: Mapping[str, Any], manifest: Any, temperature: float) -> Confidence:
+        """Returns the confidence in the answer to one frame; raises a SkylaneError if the outputs do not contain it."""
 
 
 @cache

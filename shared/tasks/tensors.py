@@ -13,7 +13,7 @@ from shared.imaging.labels import MAX_LABELS
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Tensors
-from shared.tasks.task import Head
+from shared.tasks.model_outputs import Confidence, ConfidenceError, Head
 
 _TOLERANCE = 1e-3  # Difference of two equal numbers, relative to the largest one of the tensor.
 
@@ -56,6 +56,10 @@ class TensorsTask:
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
         """Compares each number, within a tolerance; the worst tensor counts."""
         return min(_number_agreement(reference[name], given[name]) for name in reference)
+
+    def confidence(self, _outputs: Mapping[str, Any], _manifest: Any, _temperature: float) -> Confidence:
+        """Raises an error, because the meaning of the tensors is unknown."""
+        raise ConfidenceError("raw tensors have no confidence: a cascade needs a model of another task")
 
 
 def differences(reference: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
