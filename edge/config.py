@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import FilePath, model_validator
+from pydantic import DirectoryPath, FilePath, model_validator
 
 from edge.pacing.arrivals import Arrivals
 from edge.sinks.table import SINKS
@@ -21,6 +21,10 @@ from shared.messages.topics import validate_name
 from shared.network.broker_options import DAY_S, NodeSection
 from shared.network.endpoint import Endpoint
 from shared.network.env_names import WORKER
+from shared.reuse.cascade import threshold_problem
+from shared.reuse.gate import METHODS
+
+_LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate.
 
 
 def _worker_address(text: str) -> str:
@@ -112,6 +116,46 @@ class EdgeConfig(NodeSection):
         le=DAY_S * 1e3,
     )
 
+    gate: Annotated[str, OneOf("gate", METHODS)] | None = setting(
+        None,
+        "Reuse the result of an earlier frame that looks nearly the same; compared by the mean squared difference of grey "
+        "levels, or by the percentage of pixels that changed.",
+        shown="off",
+    )
+    gate_threshold: float | Literal["auto"] = setting(
+        "auto", "Largest distance of two frames with the same result; auto: from the tuning file.", metavar="X|auto"
+    )
+    reuse_frames: int | None = setting(
+        None, "Longest reuse of a result, in frames of its camera.", shown="as tuned, else 100", ge=1
+    )
+    reuse_ms: float | None = setting(
+        None, "Longest reuse of a result, in ms.", shown="as tuned, else 10000", gt=0, le=DAY_S * 1e3
+    )
+    local_model: Annotated[str, parsed_by(partial(validate_name, "model"))] | None = setting(
+        None,
+        "Model that runs on the vehicle (ONNX or TensorFlow Lite). It answers frames that would be dropped because no worker "
+        "is alive or too many frames are unanswered.",
+        metavar="NAME",
+        shown="none",
+    )
+    models: DirectoryPath | None = setting(
+        None, "Model repository of the local model.", shown="SKYLANE_MODELS, or the user's"
+    )
+    cascade: bool = setting(False, "Ask the local model first, and send only the frames that it is not sure of.")
+    c_low: float | None = setting(
+        None, "The local model is sure of a score up to this.", "--c-low", shown="as tuned", ge=0, le=1
+    )
+    c_high: float | None = setting(
+        None, "The local model is sure of a score from this on.", "--c-high", shown="as tuned", ge=0, le=1
+    )
+    local_timeout_ms: float = setting(
+        1000.0, "Time limit of the local model, in ms; it is switched off when it exceeds it.", gt=0, le=DAY_S * 1e3
+    )
+    local_threads: int = setting(1, "Threads of the local model's engine.", ge=1, le=256)
+    tuning: FilePath | None = setting(
+        None, "Tuned thresholds, a file of `skylane model tune-gate`.", shown="the one shipped for the model"
+    )
+
     codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = setting("jpeg", "Encoding of frames.")
     quality: int = setting(85, "JPEG quality.", ge=1, le=100)
     resize: Resize | None = setting(
@@ -179,6 +223,38 @@ class EdgeConfig(NodeSection):
         if self.burst > 1 and not self.closed_loop:
             raise ValueError("`burst`: only a closed loop sends bursts: add `closed_loop`")
         return self
+
+    @model_validator(mode="after")
+    def _gate_is_consistent(self) -> Self:
+        if self.gate is None:
+            self._refuse_without("gate", "only a gate compares frames", "gate_threshold", "reuse_frames", "reuse_ms")
+        elif self.gate_threshold != "auto" and not 0 <= self.gate_threshold <= _LARGEST_DISTANCES[self.gate]:
+            raise ValueError(
+                f"`gate_threshold`: {self.gate_threshold:g} is no distance by {self.gate}: give 0 to "
+                f"{_LARGEST_DISTANCES[self.gate]}, or auto"
+            )
+        if self.gate is None and self.local_model is None:
+            self._refuse_without("gate` or `local_model", "nothing uses it", "tuning")
+        return self
+
+    @model_validator(mode="after")
+    def _local_model_is_consistent(self) -> Self:
+        if self.local_model is None:
+            keys = ("cascade", "models", "local_timeout_ms", "local_threads")
+            self._refuse_without("local_model", "there is no model on the vehicle", *keys)
+        if not self.cascade:
+            self._refuse_without("cascade", "only a cascade has thresholds", "c_low", "c_high")
+        if self.c_low is not None and self.c_high is not None:
+            problem = threshold_problem(self.c_low, self.c_high)
+            if problem is not None:
+                raise ValueError(f"`c_low`: {problem}")
+        return self
+
+    def _refuse_without(self, missing: str, problem: str, *keys: str) -> None:
+        """Raises a ValueError for the first of `keys` that is set, as it has no effect without the key `missing`."""
+        for key in keys:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"`{key}`: {problem}: add `{missing}`, or leave it out")
 
     @property
     def want(self) -> RequestOptions:

@@ -9,13 +9,15 @@ from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline
-from edge.receiver import Receiver
+from edge.receiver import OnResult, Receiver
 from edge.reliability.ledger import Ledger, RunCounts
 from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
+from edge.reuse.opening import Reuse
+from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Sink
@@ -41,6 +43,7 @@ class RunSettings:
     session: str
     card: ModelCard
     is_live: bool = False  # Whether the source is a camera.
+    reuse: Reuse | None = None  # What answers frames that need not be sent.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -94,10 +97,16 @@ class EdgeNode:
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
-        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
         self._feed = SinkFeed(sinks, card)
+        keep: OnResult | None = None
+        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
+        if settings.reuse is not None:
+            parts = (self._queue, window, sender, self._ledger, card, config)
+            waits_for_room = config.closed_loop and not settings.is_live
+            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed.put, waits_for_room)
+            keep = reusing.keep
         self._health = HealthFile(config.health_file)
-        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task)
+        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task, keep)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:

@@ -10,7 +10,7 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
-from shared.imaging.frames import Frame, Layout
+from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
@@ -57,21 +57,46 @@ class Pipeline:
 def prepare(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
     """Demosaics, resizes and encodes a frame for a model; stores the time of each stage and the image in `record`.
 
-    Demosaicing does not depend on which node resizes, so the model's input is the same in both cases.
-
     Raises:
         SkylaneError: the frame cannot be demosaiced or encoded as configured.
+    """
+    resize(frame, record, card, config)
+    return encode(record, card, config)
+
+
+def resize(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> Pixels:
+    """Demosaics and resizes a frame; stores the image to send and its geometry in `record`.
+
+    Demosaicing does not depend on which node resizes, so the model's input is the same in both cases.
+
+    Returns:
+        The demosaiced image, in the colour order of the model and in the size that `geometry.apply` accepts.
+
+    Raises:
+        SkylaneError: the frame cannot be demosaiced as configured.
     """
     height, width = frame.pixels.shape[:2]
     plan = geometry.plan(config.resize or card.resize, height, width, card.height, card.width)
     method = _demosaic_method(config.demosaic, frame.layout, plan)
     colour = to_colour(frame.pixels, frame.layout, card.layout, method)
     record.times[Stage.DEMOSAICED] = clock.now_ns()
-    image = colour if config.resize_at == "cloud" else geometry.apply(colour, plan)
+    record.image = colour if config.resize_at == "cloud" else geometry.apply(colour, plan)
+    record.geometry = plan
     record.times[Stage.PREPROCESSED] = clock.now_ns()
+    return colour
+
+
+def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
+    """Encodes the image of a frame that was resized.
+
+    Raises:
+        SkylaneError: the image cannot be encoded as configured.
+    """
+    image, plan = record.image, record.geometry
+    assert image is not None
+    assert plan is not None
     data = image_codecs.encode(image, card.layout, config.codec, config.quality)
     record.times[Stage.ENCODED] = clock.now_ns()
-    record.image, record.geometry = image, plan
     return FrameMessage(
         id=record.id,
         attempt=record.attempts + 1,

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.reliability.ledger import FrameRecord, Ledger
+from edge.sinks.sink import ModelResult
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 from shared.tasks.task import task_named
 
-OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
+OnResult = Callable[[FrameRecord, ModelResult], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Receiver:
     on_result: OnResult  # Called with every answered frame.
     stop: threading.Event
     task: str  # Task of the model; results of other tasks are failures.
+    keep: OnResult | None = None  # Called with every result in time, before its frame ends and makes room for others.
 
     def run(self) -> None:
         """Receives until stopped; the body of a thread."""
@@ -56,9 +57,16 @@ class Receiver:
         record.times[Stage.RETURNED] = reply.returned_ns
         result, fault = decode_result(message, record, self.task)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
+        answer = None if result is None else ModelResult(result, message.model_version, message.engine)
+        if (
+            self.keep is not None
+            and answer is not None
+            and not record.deadline.is_expired(record.times[Stage.MASK_DECODED])
+        ):
+            self.keep(record, answer)
         outcome = self.ledger.finish(record, message, reply.size, fault)
-        if result is not None and outcome is Outcome.ANSWERED:
-            self.on_result(record, message, result)
+        if answer is not None and outcome is Outcome.ANSWERED:
+            self.on_result(record, answer)
 
 
 def decode_result(message: ResultMessage, record: FrameRecord, task: str) -> tuple[Any, str]:

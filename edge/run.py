@@ -14,6 +14,8 @@ from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.progress import run_with_progress
+from edge.reuse.opening import open_reuse
+from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.feed import check_sinks
 from edge.sinks.sink import Sink
@@ -74,6 +76,7 @@ def run(
         transport = stack.enter_context(closing(open_transport(config, session, events=events)))
         card = _wait_for_card(transport, config, events)
         config = _with_sinks(config, card)
+        reuse = stack.enter_context(open_reuse(config, card))
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
@@ -82,12 +85,11 @@ def run(
         sampler = stack.enter_context(
             ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
         )
-        manifest = run_record.started(config, session, source.provenance, card)
+        manifest = run_record.started(config, session, source.provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
-        sinks = open_sinks(config, folder, card)
-        settings = RunSettings(config, session, card, is_live(source_name))
-        node = EdgeNode(source, transport, log, sinks, settings, events=events)
+        settings = RunSettings(config, session, card, is_live(source_name), reuse)
+        node = EdgeNode(source, transport, log, open_sinks(config, folder, card), settings, events=events)
         on_ready()
         begin()
         _LOG.info(
@@ -112,10 +114,15 @@ def run(
         manifest["source"] = source.provenance  # It may be more complete after reading.
         manifest["sampling"] = sampler.account()
         try:
-            write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost))
+            write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost, reuse))
         except LogError as error:
             faults.append(error)
-        remarks = [*retry_lines(counts), *origin_lines(counts, card), *unused_lines(transport.unused())]
+        remarks = [
+            *retry_lines(counts),
+            *origin_lines(counts, card),
+            *unused_lines(transport.unused()),
+            *reuse_lines(reuse, counts, is_open_loop=settings.is_live or not config.closed_loop),
+        ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
     for line in sampler.report_lines():

@@ -5,6 +5,8 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.reliability.ledger import RunCounts
+from edge.reuse.opening import Reuse
+from edge.reuse.reporting import reuse_record
 from shared import clock
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import Outcome
@@ -14,7 +16,9 @@ from shared.runtime.machine import commit, machine
 _SECRETS = {"tls_key"}
 
 
-def started(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
+def started(
+    config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard, reuse: Reuse | None = None
+) -> dict[str, Any]:
     """Returns the manifest at the start of a run."""
     return {
         "kind": "run",
@@ -26,13 +30,14 @@ def started(config: EdgeConfig, session: str, source: Mapping[str, Any], card: M
         "source": dict(source),
         "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
+        "reuse": reuse_record(reuse),
         "seed": config.seed,
         "host": machine(),
         "commit": commit(),
     }
 
 
-def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int) -> dict[str, Any]:
+def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int, reuse: Reuse | None = None) -> dict[str, Any]:
     """Returns the manifest at the end of a run; the outcomes sum to the frames read."""
     return {
         **manifest,
@@ -43,5 +48,6 @@ def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int) -> dic
         "ignored_answers": dict(counts.ignored_answers),
         "retries": {"retried": counts.retried, "won": counts.retry_won},
         "answered_by": [{**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.origins.items())],
+        "reuse": reuse_record(reuse),
         "rows_lost": rows_lost,
     }

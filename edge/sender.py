@@ -30,13 +30,18 @@ class InFlightWindow:
         """Whether the run was stopped."""
         return self._stop.is_set()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more frame may be sent."""
+        return self.in_flight < self._size
+
     def wait_for_room(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """Waits until the window has room or `unless` returns True; returns False when stopped."""
         while not self._stop.is_set():
             if unless():
                 return True
             with self._condition:
-                if self._condition.wait_for(lambda: self.in_flight < self._size, timeout=_POLL_S):
+                if self._condition.wait_for(lambda: self.has_room, timeout=_POLL_S):
                     return not self._stop.is_set()
         return False
 

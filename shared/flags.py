@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,19 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(converted):
             self.fail(f"{converted} is not a finite number", param, ctx)
         return converted
+
+
+class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
+    """A finite number, or one of some words, such as "auto"."""
+
+    name = "number"
+
+    def __init__(self, words: Collection[str]) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ParamType."""
+        return value if value in self._words else FiniteRange().convert(value, param, ctx)
 
 
 def topic_name(kind: str) -> ValidatedText:
@@ -210,7 +223,8 @@ def _flag_type(section: type[BaseModel], key: str) -> "click.ParamType[Any] | No
         if isinstance(part, type) and issubclass(part, StrEnum):
             return click.Choice([*map(str, part)])
         if part in (int, float):
-            return number(section, key)
+            words = [word for other in parts if get_origin(other) is Literal for word in get_args(other)]
+            return NumberOrWord(words) if words else number(section, key)
         if isinstance(part, PathType):
             return EXISTING_FILE if part.path_type == "file" else EXISTING_FOLDER
     return click.Path(path_type=Path) if Path in parts else None

@@ -5,6 +5,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_log import VehicleFrameLog
@@ -44,6 +45,7 @@ class FrameRecord:
     refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
     image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
     geometry: Geometry | None = None
+    comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
     gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
     reused_sequence: int | None = None  # The frame whose result this frame got.
     local_confidence: float | None = None  # Of the local model; None if it did not run.

@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 from edge.reliability.ledger import FrameRecord
-from edge.sinks.sink import FrameResult, Sink, SinkError
+from edge.sinks.sink import FrameResult, ModelResult, Origin, Sink, SinkError
 from edge.sinks.table import SINKS
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import apply
 from shared.imaging.opencv import cv2
-from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import BoundedQueue, lower_priority
 from shared.tasks.task import TASKS, task_named
@@ -52,8 +51,8 @@ class SinkFeed:
             _BACKLOG if task_named(card.task).heads else _RAW_BACKLOG
         )
 
-    def put(self, record: FrameRecord, message: ResultMessage, result: Any) -> None:
-        """Queues an answered frame; waits if the sinks are far behind, so that no result is lost."""
+    def put(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        """Queues a frame with its result; waits if the sinks are far behind, so that no result is lost."""
         if not self._sinks or record.image is None or record.geometry is None:
             return
         image: Any = record.image
@@ -69,10 +68,12 @@ class SinkFeed:
                 stamp_ns=record.frame_stamp_ns,
                 source_ns=record.source_ns,
                 image=image,
-                result=result,
+                result=answer.result,
                 geometry=record.geometry,
-                model_version=message.model_version,
-                engine=message.engine,
+                model_version=answer.model_version,
+                engine=answer.engine,
+                origin=origin,
+                reused_sequence=record.reused_sequence,
             )
         )
 

@@ -14,10 +14,10 @@ RESULTS_NAME = "results.jsonl"
 
 
 class JsonLinesSink:
-    """Writes `results.jsonl`, one line as soon as a frame is frame.
+    """Writes `results.jsonl`, one line as soon as a frame has its result.
 
-    Every line has camera, index, sequence (as in the latency log), stamp_ns, task, model, version and engine, and the
-    result:
+    Every line has camera, index, sequence (as in the latency log), stamp_ns, task, model, version, engine and origin
+    (worker, reused or local; reused_sequence names the frame whose result is reused), and the result:
 
     - segmentation: `classes`, the share of the mask's pixels by class;
     - classification: `classes` with name, id and score, the best first;
@@ -54,6 +54,8 @@ class JsonLinesSink:
             "model": self._card.name,
             "version": frame.model_version,
             "engine": frame.engine,
+            "origin": frame.origin,
+            **({} if frame.reused_sequence is None else {"reused_sequence": frame.reused_sequence}),
             **self._task.json_fields(frame.result, frame.geometry, self._card.labels),
         }
         line = (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

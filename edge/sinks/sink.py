@@ -1,7 +1,8 @@
 """The contract of a sink, which writes results. The table is in `table.py`."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
 
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
@@ -12,9 +13,25 @@ class SinkError(SkylaneError):
     """A sink does not support the model's task, or cannot write."""
 
 
+class Origin(StrEnum):
+    """Where the result of a frame comes from."""
+
+    WORKER = "worker"
+    REUSED = "reused"  # The result of an earlier frame.
+    LOCAL = "local"  # The vehicle's own model.
+
+
+class ModelResult(NamedTuple):
+    """A result as the task of the model decodes it, and the model that computed it."""
+
+    result: Any
+    model_version: str
+    engine: str  # Engine and precision, such as "openvino bf16".
+
+
 @dataclass(frozen=True, slots=True)
 class FrameResult:
-    """An answered frame: the model's input as RGB H×W×3 uint8, and the result."""
+    """A frame with a result: the model's input as RGB H×W×3 uint8, and the result."""
 
     camera: str
     sequence: int
@@ -26,6 +43,8 @@ class FrameResult:
     geometry: Geometry
     model_version: str = ""
     engine: str = ""
+    origin: Origin = Origin.WORKER
+    reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
 
 
 class Sink(Protocol):

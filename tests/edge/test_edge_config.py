@@ -85,7 +85,16 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
         skylane.main(["edge", "play", "--help"])
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Options:", "Source:", "Connection:", "Timing:", "Encoding:", "Results:", "Advanced:"]
+    assert headings == [
+        "Options:",
+        "Source:",
+        "Connection:",
+        "Timing:",
+        "Frames that are not sent:",
+        "Encoding:",
+        "Results:",
+        "Advanced:",
+    ]
     ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
     options = [line for line in ungrouped if line.startswith("  -")]
     assert len(options) == 2

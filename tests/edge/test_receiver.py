@@ -36,7 +36,7 @@ class Station(Vehicle):
     def __init__(self, bus: MemoryBus, folder: Path) -> None:
         super().__init__(bus, folder, CARD)
         self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
-        self.receiver = self.serve(lambda record, _, mask: self.masks.append((record, mask)))
+        self.receiver = self.serve(lambda record, answer: self.masks.append((record, answer.result)))
 
     def serve(self, on_result: Callable[..., None], task: str = "segmentation") -> Receiver:
         """Returns a receiver that passes its results to `on_result`."""

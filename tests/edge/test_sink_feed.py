@@ -7,19 +7,16 @@ import numpy as np
 
 from edge.reliability.ledger import FrameRecord
 from edge.sinks.feed import SinkFeed
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, ModelResult
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
-from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 from tests.edge.samples import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
-ANSWER = ResultMessage(
-    FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
-)
+ANSWER = ModelResult(MASK, "3", "tensorflow fp32")
 
 
 class Recorder:
@@ -56,7 +53,7 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in sequences:
-        feed.put(_record(sequence), ANSWER, MASK)
+        feed.put(_record(sequence), ANSWER)
     feed.end()
     thread.join(WAIT_S)
     assert not thread.is_alive()
@@ -92,7 +89,7 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in (2, 0, 1):
-        feed.put(_record(sequence), ANSWER, MASK)
+        feed.put(_record(sequence), ANSWER)
         assert written[sequence].wait(WAIT_S)
     feed.end()
     thread.join(WAIT_S)
@@ -104,10 +101,10 @@ def test_the_queue_of_results_is_bounded() -> None:
     feed = SinkFeed([Recorder(in_order=False)], CARD)
     more = threading.Event()
     for sequence in range(64):
-        feed.put(_record(sequence), ANSWER, MASK)
+        feed.put(_record(sequence), ANSWER)
 
     def put_more() -> None:
-        feed.put(_record(64), ANSWER, MASK)
+        feed.put(_record(64), ANSWER)
         more.set()
 
     waiting = threading.Thread(target=put_more)
@@ -133,7 +130,7 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
     sink = Hanging(in_order=False)
     feed = SinkFeed([sink], CARD)
     for sequence in range(5):
-        feed.put(_record(sequence), ANSWER, MASK)
+        feed.put(_record(sequence), ANSWER)
     feed.end()
     thread = threading.Thread(target=feed.run)
     thread.start()
@@ -180,7 +177,7 @@ def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
 
 def _put_many(feed: SinkFeed) -> None:
     for sequence in range(200):
-        feed.put(_record(sequence), ANSWER, MASK)
+        feed.put(_record(sequence), ANSWER)
     feed.end()
 
 
@@ -188,7 +185,7 @@ def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
     put: Callable[..., None] = SinkFeed([], CARD).put
     for sequence in range(200):
-        put(_record(sequence), ANSWER, MASK)
+        put(_record(sequence), ANSWER)
 
 
 def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
@@ -203,7 +200,7 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(record, ANSWER, MASK)
+    feed.put(record, ANSWER)
     feed.end()
     feed.run()
     np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))

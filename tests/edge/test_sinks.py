@@ -121,6 +121,7 @@ def test_a_line_contains_the_whole_result(tmp_path: Path, task: str, fields: dic
         "model": "tiny",
         "version": "3",
         "engine": "openvino bf16",
+        "origin": "worker",
         **fields,
     }
     assert second["sequence"] == 2

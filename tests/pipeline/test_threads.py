@@ -11,7 +11,8 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from shared.models.model import Model
-from tests.pipeline.rig import pictures, play, worker
+from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, pictures, play, worker
+from tests.support.local_models import write_segmentation
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 PLACEHOLDERS = {"N": r"\d+", "MODEL": ".+", "VERSION": ".+", "ADDRESS": ".+", "…": ".+"}
@@ -62,6 +63,7 @@ def any_matches(documented_names: Sequence[str], name: str) -> bool:
 def test_the_documented_threads_are_those_that_run(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """A thread without a row would be unknown to readers and to the limits in docs/guides/sizing.md."""
     source = pictures(tmp_path, FRAMES)
+    write_segmentation(tmp_path, "local", HEIGHT, WIDTH, CLASSES)
     with (
         watching() as in_worker,
         worker(mosquitto_url, model, gateway=GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")) as node,
@@ -76,6 +78,8 @@ def test_the_documented_threads_are_those_that_run(mosquitto_url: str, model: Mo
                     source, mosquitto_url, out, transport=transport, worker_addresses=addresses, closed_loop=True
                 )
                 assert code == 0, printed
+            code, printed = play(source, mosquitto_url, tmp_path / "car-local", local_model="local", models=tmp_path)
+            assert code == 0, printed
         while_serving = {*in_worker}  # Before the libraries' threads of the shutdown.
     of_vehicle, of_worker = documented()
     alone = while_serving - in_vehicle - {worker_name, "watcher"}

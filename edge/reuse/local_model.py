@@ -1,0 +1,90 @@
+"""The local model: runs in a thread of its own with a time limit, so that a model that hangs cannot stop the vehicle."""
+
+import queue
+from collections import Counter, deque
+from statistics import median
+
+import numpy as np
+
+from shared import clock
+from shared.inference.engine import Images, Outputs
+from shared.logs import get_logger
+from shared.models.model import Model
+from shared.runtime.threads import ThreadGroup
+
+RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.
+_MAX_RAISES_IN_A_ROW = 3
+_JOIN_TIMEOUT_S = 10.0
+
+_LOG = get_logger("edge")
+
+
+class LocalModel:
+    """Infers one image at a time. One thread calls it; the model itself runs in the thread `local model`.
+
+    A model that exceeds the time limit once, or raises three times in a row, is switched off for the rest of the run.
+    """
+
+    def __init__(self, model: Model, timeout_s: float) -> None:
+        """Starts the thread. `model` is warm already, and is closed by `close`."""
+        self.model = model
+        self.failures: Counter[str] = Counter()
+        self.off_reason = ""  # Why the model was switched off; empty while it is in use.
+        self._timeout_s = timeout_s
+        self._images: queue.SimpleQueue[Images | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Outputs | Exception] = queue.SimpleQueue()
+        self._took_ms: deque[float] = deque(maxlen=1000)
+        self._raises_in_a_row = 0
+        self._threads = ThreadGroup(lambda: None)
+        self._threads.start("local model", self._run)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the model is in use."""
+        return not self.off_reason
+
+    @property
+    def median_ms(self) -> float | None:
+        """The median time of recent inferences; None if there were none."""
+        return median(self._took_ms) if self._took_ms else None
+
+    def infer(self, image: Images) -> Outputs | None:
+        """Returns the model's outputs for an image of its input's size, without the batch; None if it fails."""
+        start_ns = clock.now_ns()
+        self._images.put(image)
+        try:
+            answer = self._answers.get(timeout=self._timeout_s)
+        except queue.Empty:
+            self.failures[TIMED_OUT] += 1
+            self._switch_off(f"it did not answer within {self._timeout_s * 1e3:g} ms")
+            return None
+        if isinstance(answer, Exception):
+            self.failures[RAISED] += 1
+            self._raises_in_a_row += 1
+            if self._raises_in_a_row == _MAX_RAISES_IN_A_ROW:
+                self._switch_off(f"it failed {_MAX_RAISES_IN_A_ROW} times in a row: {answer}")
+            return None
+        self._raises_in_a_row = 0
+        self._took_ms.append((clock.now_ns() - start_ns) / 1e6)
+        return answer
+
+    def close(self) -> None:
+        """Ends the thread and closes the model. A model that hangs is left to the end of the process."""
+        if self.failures[TIMED_OUT]:
+            return
+        self._images.put(None)
+        self._threads.join(_JOIN_TIMEOUT_S)
+        self.model.close()
+
+    def _switch_off(self, reason: str) -> None:
+        self.off_reason = reason
+        _LOG.warning("local model switched off", model=self.model.card.name, reason=reason)
+
+    def _run(self) -> None:
+        while (image := self._images.get()) is not None:
+            try:
+                outputs = self.model.infer(np.ascontiguousarray(image)[np.newaxis])
+                answer: Outputs | Exception = {name: values[0] for name, values in outputs.items()}
+            except Exception as error:  # noqa: BLE001 (any failure of a model is counted, and the frame goes to a worker)
+                answer = error
+            self._answers.put(answer)

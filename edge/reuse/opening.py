@@ -1,0 +1,227 @@
+"""Checks and opens what a run is configured to use instead of sending frames, before the first frame."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edge.config import EdgeConfig
+from edge.reuse.local_answers import LocalAnswers
+from edge.reuse.local_model import LocalModel
+from edge.sinks.sink import ModelResult
+from shared.errors import SkylaneError
+from shared.inference.placement import Placement
+from shared.inference.table import LOCAL_ENGINES, formats_of
+from shared.messages.model_card import ModelCard
+from shared.models.manifest import BatchingSection
+from shared.models.opening import open_local
+from shared.models.repository import Repository, StoredModel, default_root
+from shared.reuse.cascade import CascadeThresholds
+from shared.reuse.gate import DifferenceGate, GateSettings
+from shared.reuse.tuning import TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
+from shared.tasks.task import task_named
+
+_REUSE_FRAMES, _REUSE_MS = 100, 10_000.0  # Longest reuse if neither the options nor a tuning file set it.
+_MAX_ASPECT_DIFFERENCE = 0.01
+_TASKS_WITH_PLACES = ("segmentation", "detection")  # Their results depend on the field of view.
+
+
+class LocalModelError(SkylaneError):
+    """The local model cannot answer in place of the reference model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a run uses instead of sending frames, and its numbers for the manifest."""
+
+    gate: DifferenceGate[ModelResult] | None
+    local: LocalAnswers | None
+    settings: dict[str, Any]
+
+    @property
+    def has_cascade(self) -> bool:
+        """Whether the local model answers frames that could be sent."""
+        return self.local is not None and self.local.thresholds is not None
+
+
+@contextmanager
+def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
+    """Yields what the configuration asks for; None if it asks for nothing. The local model is warm.
+
+    `card`: the card of the reference model, which the workers serve.
+
+    Raises:
+        SkylaneError: the local model, a threshold or the tuning file cannot be used for this model.
+    """
+    if config.gate is None and config.local_model is None:
+        yield None
+        return
+    tuning = _Tuned.find(config, card)
+    settings: dict[str, Any] = {} if tuning is None else {"tuning": str(tuning.path)}
+    gate = None
+    if config.gate is not None:
+        chosen = _gate_settings(config, config.gate, card, tuning)
+        gate = DifferenceGate[ModelResult](chosen)
+        settings["gate"] = {
+            "method": chosen.method,
+            "threshold": chosen.threshold,
+            "threshold_from": "options" if config.gate_threshold != "auto" else "tuning",
+            "reuse_frames": chosen.reuse_frames,
+            "reuse_ms": chosen.reuse_ms,
+        }
+    if config.local_model is None:
+        yield Reuse(gate, None, settings)
+        return
+    stored = Repository(config.models or default_root()).find(config.local_model)
+    check_local_model(stored, card)
+    tuned = _tuned_local(config, stored, tuning)
+    thresholds = _thresholds(config, stored, card, tuned) if config.cascade else None
+    local = LocalModel(_opened(stored, config), config.local_timeout_ms / 1e3)
+    try:
+        answers = LocalAnswers(local, card, config.resize, config.want, thresholds, tuned.temperature if tuned else 1.0)
+        opened = local.model.card
+        settings["local"] = {
+            "name": opened.name,
+            "version": opened.version,
+            "sha256": opened.sha256,
+            "engine": answers.engine,
+            "temperature": answers.temperature,
+            "c_low": thresholds.c_low if thresholds else None,
+            "c_high": thresholds.c_high if thresholds else None,
+        }
+        yield Reuse(gate, answers, settings)
+    finally:
+        local.close()
+
+
+def check_local_model(stored: StoredModel, card: ModelCard) -> None:
+    """Checks that a local model can answer in place of the reference model.
+
+    Raises:
+        LocalModelError: its task, labels, aspect ratio or format differ.
+    """
+    name, own = stored.name, stored.card()
+    if own.task != card.task:
+        raise LocalModelError(
+            f"local model {name} answers {own.task}, model {card.name} {card.task}: choose one of the same task with "
+            "--local-model"
+        )
+    if not task_named(card.task).heads:
+        raise LocalModelError(f"local model {name}: raw tensors are only answered by workers: leave --local-model out")
+    if own.labels.names != card.labels.names:
+        raise LocalModelError(
+            f"local model {name} has other labels than model {card.name} ({_first_difference(own, card)}): choose one "
+            "with the same labels in the same order with --local-model"
+        )
+    ratio = own.width / own.height * card.height / card.width
+    if card.task in _TASKS_WITH_PLACES and abs(ratio - 1) > _MAX_ASPECT_DIFFERENCE:
+        raise LocalModelError(
+            f"local model {name} has an input of {own.height}×{own.width}, model {card.name} of "
+            f"{card.height}×{card.width}: they would see different parts of a frame; choose one with the same ratio of "
+            "height and width"
+        )
+    readable = formats_of(LOCAL_ENGINES)
+    if stored.manifest.format not in readable:
+        raise LocalModelError(
+            f"local model {name} is a {stored.manifest.format}, and a vehicle runs {' or '.join(readable)}: convert it "
+            f"with `skylane model convert {name} --to {readable[0]}`"
+        )
+
+
+def _first_difference(own: ModelCard, card: ModelCard) -> str:
+    ours, theirs = own.labels.names, card.labels.names
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return f"label {number} is {one!r} instead of {other!r}"
+    return f"{len(ours)} labels instead of {len(theirs)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuned:
+    """The tuning file in use."""
+
+    path: Path
+    tuning: Tuning
+
+    @classmethod
+    def find(cls, config: EdgeConfig, card: ModelCard) -> "_Tuned | None":
+        """Returns the configured tuning file, else the one that ships for the model if it fits; None without any."""
+        path = config.tuning or shipped_tuning(card.name)
+        if path is None:
+            return None
+        tuning = read_tuning(path)
+        needs_it = config.tuning is not None or _needs_tuning(config)
+        try:
+            tuning.check_reference(card.name, card.sha256, path)
+        except TuningError:
+            if needs_it:
+                raise
+            return None
+        return cls(path, tuning)
+
+
+def _needs_tuning(config: EdgeConfig) -> bool:
+    lacks_threshold = config.gate is not None and config.gate_threshold == "auto"
+    return lacks_threshold or (config.cascade and (config.c_low is None or config.c_high is None))
+
+
+def _gate_settings(config: EdgeConfig, method: str, card: ModelCard, tuned: _Tuned | None) -> GateSettings:
+    if config.gate_threshold == "auto":
+        if tuned is None:
+            raise TuningError(
+                f"--gate {method}: there is no tuned threshold for model {card.name}: give --gate-threshold, or tune one "
+                f"with `skylane model tune-gate BAG --model {card.name}` and give its file with --tuning"
+            )
+        settings = tuned.tuning.gate_settings(method)
+    else:
+        settings = GateSettings(method, config.gate_threshold, _REUSE_FRAMES, _REUSE_MS)
+        if tuned is not None and tuned.tuning.gate is not None:
+            longest = tuned.tuning.gate
+            settings = replace(settings, reuse_frames=longest.reuse_frames, reuse_ms=longest.reuse_ms)
+    if config.reuse_frames is not None:
+        settings = replace(settings, reuse_frames=config.reuse_frames)
+    if config.reuse_ms is not None:
+        settings = replace(settings, reuse_ms=config.reuse_ms)
+    return settings
+
+
+def _tuned_local(config: EdgeConfig, stored: StoredModel, tuned: _Tuned | None) -> TunedLocalSection | None:
+    """Returns the tuned numbers of the local model; None if there are none and none are needed."""
+    if tuned is None:
+        return None
+    try:
+        return tuned.tuning.local_for(stored.name, stored.manifest.sha256, tuned.path)
+    except TuningError:
+        if config.tuning is not None or (config.cascade and None in (config.c_low, config.c_high)):
+            raise
+        return None
+
+
+def _thresholds(
+    config: EdgeConfig, stored: StoredModel, card: ModelCard, tuned: TunedLocalSection | None
+) -> CascadeThresholds:
+    c_low, c_high = config.c_low, config.c_high
+    if tuned is not None:
+        c_low, c_high = tuned.c_low if c_low is None else c_low, tuned.c_high if c_high is None else c_high
+    if c_low is None or c_high is None:
+        raise TuningError(
+            f"--cascade: there are no tuned thresholds for local model {stored.name}: give --c-low and --c-high, or tune "
+            f"them with `skylane model tune-gate BAG --model {card.name} --local-model {stored.name}` and give the file "
+            "with --tuning"
+        )
+    return CascadeThresholds(c_low, c_high)
+
+
+def _opened(stored: StoredModel, config: EdgeConfig) -> Any:
+    """Opens and warms up the local model, for one image at a time."""
+    manifest = stored.manifest.model_copy(update={"batching": BatchingSection(max_size=1)})
+    model = open_local(
+        replace(stored, manifest=manifest), Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
+    )
+    try:
+        model.warm_up()
+    except BaseException:
+        model.close()
+        raise
+    return model

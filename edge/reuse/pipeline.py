@@ -1,0 +1,143 @@
+"""The pipeline of a vehicle with a difference detector or a local model: only frames that need a worker are sent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge.pipeline import Pipeline, encode, resize
+from edge.reliability.ledger import FrameRecord
+from edge.reuse.local_answers import LocalAnswer
+from edge.reuse.opening import Reuse
+from edge.sinks.sink import ModelResult, Origin
+from shared import clock
+from shared.errors import SkylaneError
+from shared.imaging import geometry
+from shared.imaging.frames import Frame, Pixels
+from shared.reuse.gate import Comparison, small_grey
+from shared.stages import Stage
+
+_FALLBACK_REASONS = ("no_worker", "window")  # Reasons to drop a frame that the local model answers instead.
+
+
+@dataclass(frozen=True, slots=True)
+class ReusingPipeline(Pipeline):
+    """Takes due frames, one at a time, and finds each one a result: an earlier frame's, the local model's or a worker's.
+
+    A frame needs room in the window only when it has to be sent.
+    """
+
+    reuse: Reuse
+    put: Callable[[FrameRecord, ModelResult, Origin], None]  # Gets every frame with a result.
+    waits_for_room: bool  # In a closed loop, a frame waits for room in the window; in an open loop it is dropped.
+
+    def run(self) -> None:
+        """Works until the queue is closed and empty, or until stopped; the body of a thread."""
+        while not self.window.is_stopped and (taken := self.queue.take()) is not None:
+            self._process(*taken)
+
+    def keep(self, record: FrameRecord, answer: ModelResult) -> None:
+        """Keeps a result that a model computed for this frame, for later frames of its camera."""
+        if self.reuse.gate is not None:
+            self.reuse.gate.keep(record.comparison, answer)
+
+    def _process(self, record: FrameRecord, frame: Frame) -> None:
+        record.times[Stage.TAKEN] = clock.now_ns()
+        if record.deadline.is_expired():
+            self.ledger.drop(record, "deadline")
+            return
+        try:
+            colour = resize(frame, record, self.card, self.config)
+        except SkylaneError as error:
+            self.ledger.drop(record, f"undecodable: {error}")
+            return
+        if self._is_reused(record, frame):
+            return
+        answer = self._local_answer(record, colour) if self.reuse.has_cascade else None
+        if answer is not None and answer.is_sure:
+            self._answer_locally(record, answer)
+        else:
+            self._send_or_fall_back(record, colour, answer)
+
+    def _is_reused(self, record: FrameRecord, frame: Frame) -> bool:
+        """Compares a frame with an earlier one and presents its result if they are similar."""
+        gate, image, plan = self.reuse.gate, record.image, record.geometry
+        if gate is None:
+            return False
+        assert image is not None
+        assert plan is not None
+        if image.shape[:2] != (plan.target_height, plan.target_width):
+            image = geometry.apply(image, plan)  # The worker resizes this frame.
+        form = (*frame.pixels.shape[:2], frame.layout)
+        small = small_grey(image, self.card.layout)
+        compared = gate.compare(record.camera, form, small, sequence=record.id.sequence, time_ns=record.source_ns)
+        record.comparison, record.gate_distance = compared, compared.distance
+        record.times[Stage.GATED] = clock.now_ns()
+        return self._present_reused(record, compared)
+
+    def _is_reused_after_waiting(self, record: FrameRecord) -> bool:
+        """Compares a frame again after it waited for room: the result of an earlier frame may be present by now."""
+        if self.reuse.gate is None:
+            return False
+        record.comparison = compared = self.reuse.gate.compare_again(record.comparison)
+        record.gate_distance = compared.distance
+        if compared.reused is not None:
+            record.times[Stage.GATED] = clock.now_ns()
+            for later in (Stage.INFERRED_LOCALLY, Stage.ENCODED):  # The gate had the last word.
+                record.times.pop(later, None)
+            record.local_confidence = None
+        return self._present_reused(record, compared)
+
+    def _present_reused(self, record: FrameRecord, compared: Comparison[ModelResult]) -> bool:
+        if compared.reused is None:
+            return False
+        if self.ledger.reuse(record, compared.reused.sequence).has_result:
+            self.put(record, compared.reused.result, Origin.REUSED)
+        return True
+
+    def _local_answer(self, record: FrameRecord, colour: Pixels) -> LocalAnswer | None:
+        local = self.reuse.local
+        return local.answer(record, colour) if local is not None and local.model.is_on else None
+
+    def _answer_locally(self, record: FrameRecord, answer: LocalAnswer) -> None:
+        local = self.reuse.local
+        assert local is not None
+        result = local.result(record, answer)
+        if self.ledger.answer_locally(record, local.engine, local.version).has_result:
+            self.keep(record, result)
+            self.put(record, result, Origin.LOCAL)
+
+    def _send_or_fall_back(self, record: FrameRecord, colour: Pixels, answer: LocalAnswer | None) -> None:
+        """Sends a frame, or has the local model answer it if it cannot be sent."""
+        refusal = self._refusal(record)
+        if refusal is None:
+            try:
+                message = encode(record, self.card, self.config)
+            except SkylaneError as error:
+                self.ledger.drop(record, f"undecodable: {error}")
+                return
+            while refusal is None and not self.window.has_room:  # Only in a closed loop.
+                if not self.window.wait_for_room(unless=self.sender.no_worker_alive):
+                    refusal = "stopped"
+                elif self._is_reused_after_waiting(record):
+                    return
+                else:
+                    refusal = self._refusal(record)
+            if refusal is None:
+                self.sender.send(record, message)
+                return
+        if refusal in _FALLBACK_REASONS:
+            record.times.pop(Stage.ENCODED, None)  # The local model comes before it in the order of the stages.
+            answer = answer or self._local_answer(record, colour)
+            if answer is not None:
+                self._answer_locally(record, answer)
+                return
+        self.ledger.drop(record, refusal)
+
+    def _refusal(self, record: FrameRecord) -> str | None:
+        """Returns the reason why a frame cannot be sent, or None. In a closed loop, a full window is no reason."""
+        local = self.reuse.local
+        if local is not None and local.model.is_on and self.sender.no_worker_alive():
+            return "no_worker"  # At once: the sender would wait for a worker to return.
+        refusal = self.sender.refusal(record)
+        if refusal is None and not self.waits_for_room and not self.window.has_room:
+            return "window"
+        return refusal

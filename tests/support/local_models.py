@@ -1,0 +1,73 @@
+"""Tiny ONNX models for tests of vehicles with a model of their own."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from shared.hashing import tree_sha256
+
+onnx: Any = import_module("onnx")
+import_module("onnx.numpy_helper")
+
+LABELS = ("dark", "bright")
+
+
+def write_brightness(
+    root: Path, name: str, height: int, width: int, *, steepness: float, labels: tuple[str, ...] = LABELS
+) -> None:
+    """Writes a classification; its score of "bright" is sigmoid(steepness · (mean - 0.5)) with the mean in 0..1."""
+    slope = np.array([[-steepness / 2, steepness / 2]], np.float32)
+    constants = {"axes": np.array([1, 2, 3]), "slope": slope, "offset": (-slope[0] / 2).astype(np.float32)}
+    node = onnx.helper.make_node
+    nodes = [
+        node("ReduceMean", ["image", "axes"], ["kept"], keepdims=1),
+        node("Flatten", ["kept"], ["mean"]),
+        node("MatMul", ["mean", "slope"], ["scaled"]),
+        node("Add", ["scaled", "offset"], ["logits"]),
+    ]
+    model = _model(nodes, constants, [height, width, 3], ("logits", [2]))
+    keys = {"task": "classification", "output": {"tensor": "logits", "kind": "logits"}}
+    _write(root / name, model, height, width, {**keys, "labels": _labels(labels)})
+
+
+def write_segmentation(root: Path, name: str, height: int, width: int, classes: int) -> None:
+    """Writes a segmentation whose class of a pixel is the index of the nearest of `classes` grey levels."""
+    levels = np.linspace(0, 1, classes, dtype=np.float32)
+    weights = np.repeat(2 * levels[:, np.newaxis] / 3, 3, axis=1)[:, :, np.newaxis, np.newaxis]
+    nodes = [onnx.helper.make_node("Conv", ["image", "weights", "offset"], ["scores"])]
+    constants = {"weights": weights.astype(np.float32), "offset": -(levels**2)}
+    model = _model(nodes, constants, [3, height, width], ("scores", [classes, height, width]))
+    labels = _labels([f"class-{number}" for number in range(classes)])
+    _write(root / name, model, height, width, {"output": {"tensor": "scores", "kind": "scores"}, "labels": labels})
+
+
+def _model(nodes: list[Any], constants: dict[str, Any], image: list[int], output: tuple[str, list[int]]) -> Any:
+    """Returns a ModelProto with the input `image` and one output; shapes without the batch."""
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info("image", float32, ["batch", *image])]
+    outputs = [helper.make_tensor_value_info(output[0], float32, ["batch", *output[1]])]
+    tensors = [onnx.numpy_helper.from_array(values, key) for key, values in constants.items()]
+    graph = helper.make_graph(nodes, "network", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def _labels(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"name": name, "colour": [number, 0, 0]} for number, name in enumerate(names)]
+
+
+def _write(folder: Path, model: Any, height: int, width: int, keys: dict[str, Any]) -> None:
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    manifest = {
+        "format": "onnx",
+        "file": "model.onnx",
+        "sha256": tree_sha256(folder / "model.onnx"),
+        "input": {"tensor": "image", "dtype": "float32", "height": height, "width": width, "scale": 1 / 255},
+        "warm_up": {"runs": 1},
+        **keys,
+    }
+    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
