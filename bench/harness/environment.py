@@ -38,18 +38,23 @@ def free_ports(count: int) -> list[int]:
 
 
 def sample_bag(
-    frames: int, progress: Callable[[], None] | None = None, *, width: int = _WIDTH, height: int = _HEIGHT
+    frames: int,
+    progress: Callable[[], None] | None = None,
+    *,
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+    seed: int = SEED,
+    static_camera: bool = False,
 ) -> Path:
     """Returns a bag with a synthetic drive under `runs/bags`, which is rendered if it does not exist.
 
-    `progress` is called after every rendered frame.
+    `progress` is called after every rendered frame. `static_camera`: the camera stands at the kerb.
     """
     size = "" if (width, height) == (_WIDTH, _HEIGHT) else f"-{width}x{height}"
-    path = Path("runs") / "bags" / f"drive-{SEED}-{frames}{size}"
+    path = Path("runs") / "bags" / f"{'static' if static_camera else 'drive'}-{seed}-{frames}{size}"
     if not path.exists():
         draft = path.with_name(f"{path.name}.part")
-        record(
-            draft, DrivePlan(seed=SEED, frames=frames, width=width, height=height), overwrite=True, progress=progress
-        )
+        plan = DrivePlan(seed=seed, frames=frames, width=width, height=height, static_camera=static_camera)
+        record(draft, plan, overwrite=True, progress=progress)
         draft.rename(path)
     return path

@@ -1,7 +1,7 @@
 """A worker without a model, to measure everything except inference; runs in threads of this process or in a child.
 
 As a child process it runs until SIGTERM, optionally with a clock that is wrong by a known amount. Its first message contains
-its session and a reading of its clock.
+its session and a reading of its clock. With a model repository, it gives the answers of a stored model in a fixed time.
 """
 
 import signal
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from bench.harness.child import BenchError, Child, reply
 from bench.harness.child import settings as child_settings
+from bench.load.fixed_time import open_fixed_time
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.settings import GatewaySettings
@@ -120,6 +121,8 @@ class NullWorkerSettings:
     certs: Path | None = None  # Folder with its certificate, for a broker that requires one.
     http: str | None = None  # HOST:PORT of the HTTP endpoint; None: no endpoint.
     grpc: str | None = None  # HOST:PORT of the gRPC endpoint; None: no endpoint.
+    models: Path | None = None  # Repository with the model whose answers it gives; None: class ids without a model.
+    answers: tuple[Path, ...] = ()  # Files with the model's answers, see `bench.load.fixed_time`.
 
 
 class NullWorker(AbstractContextManager["NullWorker"]):
@@ -216,9 +219,16 @@ class NullWorkerProcess(Child):
             log=log,
         )
         ready: dict[str, Any] = self.wait()
-        self.worker = settings.worker
+        self.name = settings.worker
+        self._log = log
         self.session: str = ready["session"]
         self.clock = ClockReading(**ready["clock"])
+
+    @property
+    def log_tail(self) -> str:
+        """The last line of the log."""
+        lines = [] if self._log is None else self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[-1] if lines else "it logged nothing"
 
     def drain(self, limit_s: float = _STOP_TIMEOUT_S) -> int:
         """Tells the worker to finish its frames and end, and waits for it; returns the exit code.
@@ -230,7 +240,7 @@ class NullWorkerProcess(Child):
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise BenchError(f"the null worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
+            raise BenchError(f"the null worker {self.name} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
         terminate(self._process, _STOP_TIMEOUT_S)
@@ -238,7 +248,13 @@ class NullWorkerProcess(Child):
 
 
 def null_model(settings: NullWorkerSettings) -> Model:
-    """Returns the model that a null worker serves."""
+    """Returns the model that a null worker serves.
+
+    Raises:
+        SkylaneError: the repository has no such model.
+    """
+    if settings.models is not None:
+        return open_fixed_time(settings.models, settings.model, settings.answers, settings.think_ms)
     labels = read_labels(LABELS)
     manifest = Manifest.model_validate(
         {
@@ -271,8 +287,9 @@ def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0
     """Runs a null worker until SIGTERM or Ctrl-C."""
     clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
-    certs = settings.pop("certs", None)
-    worker = NullWorker(broker, NullWorkerSettings(**settings, certs=certs and Path(certs)))
+    paths = {key: Path(settings.pop(key)) for key in ("certs", "models") if settings.get(key)}
+    answers = tuple(map(Path, settings.pop("answers", ())))
+    worker = NullWorker(broker, NullWorkerSettings(**(settings | paths), answers=answers))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: worker.stop())
     if worker.wait_until_ready():

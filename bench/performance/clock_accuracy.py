@@ -86,7 +86,7 @@ def measure(plan: ClocksPlan, run: BenchRun) -> dict[str, Any]:
         rows = _play(link.url, run.folder / str(number), plan.frames * len(CLOCKS))
         vehicle = ClockReading.take()
         for wrong, worker in zip(CLOCKS, workers, strict=True):
-            own = [row for row in rows if row["worker"] == worker.worker]
+            own = [row for row in rows if row["worker"] == worker.name]
             errors = [clock_errors(row, vehicle, worker.clock) for row in own]
             cases.append({"clock": asdict(wrong), **summarise_case(errors, up_ms, down_ms)})
     counts = link.counts()

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
-from bench.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence, percentile_interval
+from bench.statistics.bootstrap import CONFIDENCE, BlockBootstrap, Floats, measure_dependence, percentile_interval
 from shared.runlog.percentiles import percentiles
 
 MIN_EFFECTIVE_COUNT: Final = 10  # Effective values required on each side of a percentile, or for a mean.
@@ -83,6 +84,16 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> SampleDescription:
         maximum=float(measured.max()) if len(measured) else math.nan,
         std=float(measured.std(ddof=1)) if len(measured) > 1 else math.nan,
     )
+
+
+def mean_of_runs(values: npt.ArrayLike) -> IntervalEstimate:
+    """Returns the mean of independent runs with Student's 95 % interval; a single run has no interval."""
+    runs = np.asarray(values, np.float64).ravel()
+    mean = float(runs.mean())
+    if len(runs) == 1:
+        return IntervalEstimate(mean)
+    reach = float(stdtrit(len(runs) - 1, (1 + CONFIDENCE) / 2) * runs.std(ddof=1) / math.sqrt(len(runs)))
+    return IntervalEstimate(mean, mean - reach, mean + reach)
 
 
 def supports_interval(effective_count: float) -> bool:

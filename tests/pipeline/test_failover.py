@@ -89,7 +89,7 @@ def test_no_frame_is_lost_when_one_of_several_workers_fails(
         assert sum(by["frames"] for by in manifest["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
     twice = [row for rows in found for row in rows if row["attempts"] == "2"]
     assert 0 < won <= retried == len(twice)
-    assert {row["worker"] for row in twice if float(row["retry_wait_ms"])} <= {each.worker for each in processes[1:]}
+    assert {row["worker"] for row in twice if float(row["retry_wait_ms"])} <= {each.name for each in processes[1:]}
 
 
 def test_late_answers_of_a_resumed_worker_are_duplicates(mosquitto_url: str, tmp_path: Path) -> None:

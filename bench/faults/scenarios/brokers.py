@@ -33,7 +33,7 @@ def killed_broker(rig: Rig) -> Finding:
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}") for number in (1, 2)]
     vehicles = [rig.vehicle(broker.url, f"vehicle-{number}", rate_hz=_RATE_HZ, flags=_FLAGS) for number in (1, 2)]
-    nodes = [f"skylane-worker-{worker.worker}" for worker in workers]
+    nodes = [f"skylane-worker-{worker.name}" for worker in workers]
     nodes += [f"skylane-vehicle-{vehicle.name}" for vehicle in vehicles]
     reconnects_s: list[float] = []
     listening_ns = []
@@ -71,7 +71,7 @@ def frozen_broker(rig: Rig) -> Finding:
     worker = rig.worker(broker.url, height=_HEIGHT, width=_WIDTH)
     vehicle = rig.vehicle(broker.url, source=rig.pictures(40, _HEIGHT, _WIDTH), rate_hz=_RATE_HZ, flags=_FLAGS)
     with ProcessLog(rig.folder / "processes.csv", interval_s=0.25) as log:
-        lives = [log.watch("vehicle", vehicle.name, vehicle.pid), log.watch("worker", worker.worker, worker.pid)]
+        lives = [log.watch("vehicle", vehicle.name, vehicle.pid), log.watch("worker", worker.name, worker.pid)]
         rig.wait_for_frames([vehicle], 200, Outcome.ANSWERED)  # The memory use is then stable.
         before_s = time.monotonic()
         freeze(broker.pid)

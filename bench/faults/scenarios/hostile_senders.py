@@ -62,7 +62,7 @@ def broken_messages(rig: Rig) -> Finding:
     rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
     process = psutil.Process(worker.pid)
     before_bytes = process.memory_info().rss
-    answered = _publish(broker.url, worker.worker, seeds[4])
+    answered = _publish(broker.url, worker.name, seeds[4])
     grown_mb = [(process.memory_info().rss - before_bytes) / 1e6, *(result["rss_growth_mb"] for result in results)]
     accounts = rig.end_vehicles()
     delivered = sum(result["delivered"] for result in results)

@@ -39,7 +39,7 @@ def overload(rig: Rig) -> Finding:
         rig.vehicle(broker.url, f"vehicle-{number}", rate_hz=_RATE_HZ, flags=_FLAGS, waits_for_go=True)
     with ProcessLog(rig.folder / "processes.csv") as log:
         log.watch("broker", "broker", broker.pid)
-        log.watch("worker", worker.worker, worker.pid)
+        log.watch("worker", worker.name, worker.pid)
         for vehicle in rig.vehicles:
             log.watch("vehicle", vehicle.name, vehicle.pid)
             vehicle.go()

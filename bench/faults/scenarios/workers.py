@@ -37,7 +37,7 @@ def killed_worker(rig: Rig) -> Finding:
         killed_ns.append(clock.now_ns())
         kill(victim.pid)
         rig.wait_for_frames(rig.vehicles, 30)
-        workers.append(rig.worker(url, victim.worker, think_ms=_THINK_MS))
+        workers.append(rig.worker(url, victim.name, think_ms=_THINK_MS))
     accounts = rig.end_vehicles()
     recovered_ms = recovery_ms(rig.rows(), killed_ns)
     return Finding(
@@ -93,7 +93,7 @@ def drained_worker(rig: Rig) -> Finding:
     drained_ns = clock.now_ns()
     rig.wait_for_frames(rig.vehicles, 30)
     accounts = rig.end_vehicles()
-    by_drained = [row for row in rig.rows() if row["worker"] == workers[0].worker]
+    by_drained = [row for row in rig.rows() if row["worker"] == workers[0].name]
     finished = sum(int(row["t_mask_decoded_ns"] or 0) > asked_ns for row in by_drained)
     return Finding(
         accounts,

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from bench.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence
-from bench.statistics.description import SHARES, IntervalEstimate, describe
+from bench.statistics.description import SHARES, IntervalEstimate, describe, mean_of_runs
 
 _TRIALS = 100
 
@@ -138,3 +138,12 @@ def test_describing_a_hundred_thousand_values_needs_less_than_100_mb() -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 100e6
+
+
+def test_the_mean_of_runs_has_students_interval() -> None:
+    """Five runs are few: the interval is wider than the normal one."""
+    estimate = mean_of_runs([4.0, 5.0, 6.0, 5.0, 5.0])
+    assert estimate.value == 5.0
+    assert estimate.high - estimate.value == pytest.approx(2.776 * math.sqrt(0.5 / 5), rel=1e-3)
+    assert estimate.value - estimate.low == pytest.approx(estimate.high - estimate.value)
+    assert math.isnan(mean_of_runs([1.0]).low)
