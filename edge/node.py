@@ -97,13 +97,13 @@ class EdgeNode:
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
-        self._feed = SinkFeed(sinks, card)
+        self._feed = SinkFeed(sinks, card, self._ledger.pending_results)
         keep: OnResult | None = None
         self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
         if settings.reuse is not None:
             parts = (self._queue, window, sender, self._ledger, card, config)
             waits_for_room = config.closed_loop and not settings.is_live
-            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed.put, waits_for_room)
+            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, waits_for_room)
             keep = reusing.keep
         self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task, keep)

@@ -9,6 +9,7 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_log import VehicleFrameLog
+from edge.reliability.pending_results import PendingResults
 from edge.reliability.reply_validation import ReplyOrigin, ValidatedReply, matches_attempt
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
@@ -112,6 +113,7 @@ class Ledger:
         self._frame_log = VehicleFrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
+        self.pending_results = PendingResults()
         self._in_flight: dict[FrameId, FrameRecord] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
@@ -127,6 +129,7 @@ class Ledger:
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
+            self.pending_results.add(sequence)
         return FrameRecord(
             id=FrameId(self._config.vehicle, camera_name(frame.camera), self._session, sequence),
             camera=frame.camera,
@@ -331,6 +334,8 @@ class Ledger:
             self._log.close(row)
             self._outcomes[outcome] += 1
             self._changed.notify_all()
+        if not outcome.has_result:
+            self.pending_results.remove(record.id.sequence)
         self._frame_log.ended(record.id, outcome, reason, row.worker)
 
     def _row(

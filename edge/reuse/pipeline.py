@@ -1,12 +1,12 @@
 """The pipeline of a vehicle with a difference detector or a local model: only frames that need a worker are sent."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge.pipeline import Pipeline, encode, resize
 from edge.reliability.ledger import FrameRecord
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
+from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import ModelResult, Origin
 from shared import clock
 from shared.errors import SkylaneError
@@ -15,6 +15,7 @@ from shared.imaging.frames import Frame, Pixels
 from shared.reuse.gate import Comparison, small_grey
 from shared.stages import Stage
 
+_POLL_S = 0.2
 _FALLBACK_REASONS = ("no_worker", "window")  # Reasons to drop a frame that the local model answers instead.
 
 
@@ -26,18 +27,27 @@ class ReusingPipeline(Pipeline):
     """
 
     reuse: Reuse
-    put: Callable[[FrameRecord, ModelResult, Origin], None]  # Gets every frame with a result.
+    feed: SinkFeed
     waits_for_room: bool  # In a closed loop, a frame waits for room in the window; in an open loop it is dropped.
 
     def run(self) -> None:
         """Works until the queue is closed and empty, or until stopped; the body of a thread."""
-        while not self.window.is_stopped and (taken := self.queue.take()) is not None:
+        while self._wait_for_sinks() and (taken := self.queue.take()) is not None:
             self._process(*taken)
 
     def keep(self, record: FrameRecord, answer: ModelResult) -> None:
         """Keeps a result that a model computed for this frame, for later frames of its camera."""
         if self.reuse.gate is not None:
             self.reuse.gate.keep(record.comparison, answer)
+
+    def _wait_for_sinks(self) -> bool:
+        """Waits, in a closed loop, while sinks hold many later frames for the result of one; returns False when stopped."""
+        while not self.window.is_stopped:
+            if not (self.waits_for_room and self.feed.needs_order):
+                return True
+            if self.ledger.pending_results.wait_until_within(self.feed.max_held, _POLL_S):
+                return True
+        return False
 
     def _process(self, record: FrameRecord, frame: Frame) -> None:
         record.times[Stage.TAKEN] = clock.now_ns()
@@ -90,7 +100,7 @@ class ReusingPipeline(Pipeline):
         if compared.reused is None:
             return False
         if self.ledger.reuse(record, compared.reused.sequence).has_result:
-            self.put(record, compared.reused.result, Origin.REUSED)
+            self.feed.put(record, compared.reused.result, Origin.REUSED)
         return True
 
     def _local_answer(self, record: FrameRecord, colour: Pixels) -> LocalAnswer | None:
@@ -103,7 +113,7 @@ class ReusingPipeline(Pipeline):
         result = local.result(record, answer)
         if self.ledger.answer_locally(record, local.engine, local.version).has_result:
             self.keep(record, result)
-            self.put(record, result, Origin.LOCAL)
+            self.feed.put(record, result, Origin.LOCAL)
 
     def _send_or_fall_back(self, record: FrameRecord, colour: Pixels, answer: LocalAnswer | None) -> None:
         """Sends a frame, or has the local model answer it if it cannot be sent."""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from edge.reliability.ledger import FrameRecord
+from edge.reliability.pending_results import PendingResults
 from edge.sinks.feed import SinkFeed
-from edge.sinks.sink import FrameResult, ModelResult
+from edge.sinks.sink import FrameResult, ModelResult, Sink
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.topics import FrameId
@@ -49,6 +50,14 @@ def _record(sequence: int) -> FrameRecord:
     return record
 
 
+def _feed(*sinks: Sink, frames: int = 0) -> SinkFeed:
+    """Makes a feed; the results of frames 0 to `frames` - 1 are pending."""
+    pending = PendingResults()
+    for sequence in range(frames):
+        pending.add(sequence)
+    return SinkFeed(sinks, CARD, pending)
+
+
 def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     thread = threading.Thread(target=feed.run)
     thread.start()
@@ -62,7 +71,7 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
 def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
-    _fed(SinkFeed([sink], CARD), [3, 0, 2, 1, 7, 4, 6, 5])
+    _fed(_feed(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
@@ -70,11 +79,38 @@ def test_frames_are_put_in_order() -> None:
 def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
     video, images = Recorder(in_order=True), Recorder(in_order=False)
-    feed = SinkFeed([video, images], CARD)
-    _fed(feed, [*range(1, 40), 0])
-    assert video.got == list(range(1, 40))
-    assert sorted(images.got) == list(range(40))
+    feed = _feed(video, images, frames=100)
+    _fed(feed, [*range(1, 100), 0])
+    assert video.got == list(range(1, 100))
+    assert sorted(images.got) == list(range(100))
     assert feed.too_late == 1
+
+
+def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
+    """A frame that was dropped is not waited for."""
+    written = [threading.Event() for _ in range(4)]
+
+    class Follower(Recorder):
+        def write(self, frame: FrameResult) -> None:
+            super().write(frame)
+            written[frame.sequence].set()
+
+    sink = Follower(in_order=True)
+    pending = PendingResults()
+    for sequence in range(5):
+        pending.add(sequence)
+    feed = SinkFeed([sink], CARD, pending)
+    thread = threading.Thread(target=feed.run)
+    thread.start()
+    feed.put(_record(2), ANSWER)
+    feed.put(_record(1), ANSWER)
+    pending.remove(0)
+    feed.put(_record(3), ANSWER)
+    assert written[2].wait(WAIT_S)
+    assert sink.got == [1, 2]
+    feed.end()
+    thread.join(WAIT_S)
+    assert sink.got == [1, 2, 3]
 
 
 def test_a_sink_without_order_gets_each_frame_at_once() -> None:
@@ -85,7 +121,7 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
         def write(self, frame: FrameResult) -> None:
             written[frame.sequence].set()
 
-    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], CARD)
+    feed = _feed(Follower(in_order=False), Recorder(in_order=True))
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in (2, 0, 1):
@@ -98,7 +134,7 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
 
 def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    feed = SinkFeed([Recorder(in_order=False)], CARD)
+    feed = _feed(Recorder(in_order=False))
     more = threading.Event()
     for sequence in range(64):
         feed.put(_record(sequence), ANSWER)
@@ -128,7 +164,7 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
             super().write(frame)
 
     sink = Hanging(in_order=False)
-    feed = SinkFeed([sink], CARD)
+    feed = _feed(sink)
     for sequence in range(5):
         feed.put(_record(sequence), ANSWER)
     feed.end()
@@ -145,7 +181,7 @@ def test_a_failed_sink_is_removed_and_reported() -> None:
     """The run and the other sinks continue."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
-    feed = SinkFeed([failing, healthy], CARD)
+    feed = _feed(failing, healthy)
     _fed(feed, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
@@ -156,7 +192,7 @@ def test_a_failed_sink_is_removed_and_reported() -> None:
 
 def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     """The thread of the feed ends with the exception, and `put` stops waiting."""
-    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], CARD)
+    feed = _feed(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
     raised: list[type[BaseException]] = []
 
     def run() -> None:
@@ -183,7 +219,7 @@ def _put_many(feed: SinkFeed) -> None:
 
 def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = SinkFeed([], CARD).put
+    put: Callable[..., None] = _feed().put
     for sequence in range(200):
         put(_record(sequence), ANSWER)
 
@@ -196,7 +232,7 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
         def write(self, frame: FrameResult) -> None:
             got.append(frame)
 
-    feed = SinkFeed([Keeper(in_order=True)], CARD)
+    feed = _feed(Keeper(in_order=True))
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
