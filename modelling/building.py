@@ -7,7 +7,13 @@ from typing import Any
 
 from cloud.engines.tensorflow.graphdef import read_graph
 from modelling.export.keras_export import write_keras
-from modelling.export.tensorflow_export import INPUT, TENSORS, frozen_graph, write_saved_model
+from modelling.export.tensorflow_export import (
+    INPUT,
+    TENSORS,
+    frozen_graph,
+    write_saved_model,
+    write_tflite,
+)
 from modelling.frameworks import keras
 from modelling.recipes import Format, Output, Recipe
 from modelling.training.weights import Weights, assign, weights_in
@@ -36,7 +42,12 @@ _KINDS = {
     Output.OBJECTS: (OutputKind.BOXES, OutputKind.PROBABILITIES),
 }
 
-FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model", Format.KERAS: "model.keras"}
+FILES = {
+    Format.FROZEN_GRAPH: "model.pb",
+    Format.SAVED_MODEL: "saved_model",
+    Format.KERAS: "model.keras",
+    Format.TFLITE: "model.tflite",
+}
 
 
 class BuildError(SkylaneError):
@@ -60,12 +71,12 @@ def build(
         recipe: The recipe.
         root: The repository to write to.
         labels: The names and colours of the twelve classes of the drive.
-        weights: Folded weights from a training. Without them, a trained recipe uses its built-in weights and an untrained
-            one random weights.
+        weights: Folded weights from a training. Without them, a trained recipe uses its built-in weights, or a copy of its
+            built-in file, and an untrained one random weights.
         formats: The formats to write; all formats of the recipe by default.
         name: The model's name, if one format is built.
-        source: The repository with the frozen graph that contains the built-in weights; `root` by default.
-        free_batch: Accept any batch size instead of 1. A Keras file always does.
+        source: The repository with the built-in weights; `root` by default.
+        free_batch: Accept any batch size instead of 1. A Keras file always does, and a TensorFlow Lite file never.
 
     Raises:
         BuildError: the built-in weights are missing, the recipe has no such format, or the folder cannot be written.
@@ -74,7 +85,8 @@ def build(
     chosen = formats or recipe.formats
     if Format.KERAS in chosen and recipe.output in _TASKS:
         raise BuildError(f"{recipe.name} is not written as a Keras file: choose frozen_graph or saved_model")
-    network = _with_weights(recipe, source or root, weights)
+    is_copy = weights is None and recipe.trained and not recipe.keeps_weights and tuple(chosen) == recipe.formats
+    network = None if is_copy else _with_weights(recipe, source or root, weights)
     batch = None if free_batch or recipe.largest_batch > 1 else 1
     trained = recipe.trained or weights is not None
     folders = []
@@ -82,7 +94,10 @@ def build(
         folder = root / (name or recipe.folder_name(each))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(network, recipe, each, folder / FILES[each], batch=batch)
+            if is_copy:
+                _copy_built_in(recipe, source or root, folder / FILES[each])
+            else:
+                _write(network, recipe, each, folder / FILES[each], batch=batch)
             manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
             (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
         except OSError as error:
@@ -95,9 +110,15 @@ def shipped_weights(recipe: Recipe, root: Path) -> Weights:
     """Returns the folded weights in the built-in frozen graph of a trained recipe.
 
     Raises:
-        BuildError: the graph is missing, or was not written by Skylane.
+        BuildError: the recipe has no such graph, it is missing, or was not written by Skylane.
     """
-    path = Repository(root).root_of(recipe.name) / recipe.name / FILES[Format.FROZEN_GRAPH]
+    if not recipe.keeps_weights:
+        (form,) = recipe.formats
+        raise BuildError(
+            f"{recipe.name} is shipped as {form} only, which another format is not made from: leave --format out, or train "
+            "again with --train"
+        )
+    path = _built_in(recipe, root)
     try:
         graph = read_graph(path)
     except EngineError as error:
@@ -106,6 +127,18 @@ def shipped_weights(recipe: Recipe, root: Path) -> Weights:
     if not weights:
         raise BuildError(f"{path} was not written by Skylane and holds no named weights; {_REMEDY}")
     return weights
+
+
+def _built_in(recipe: Recipe, root: Path) -> Path:
+    return Repository(root).root_of(recipe.name) / recipe.name / FILES[recipe.formats[0]]
+
+
+def _copy_built_in(recipe: Recipe, root: Path, path: Path) -> None:
+    source = _built_in(recipe, root)
+    if not source.is_file():
+        raise BuildError(f"no built-in file of {recipe.name}: {source} is missing; {_REMEDY}")
+    if source.resolve() != path.resolve():
+        shutil.copyfile(source, path)
 
 
 _REMEDY = "restore the file from the repository's history, or train again with --train"
@@ -129,6 +162,9 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
         return
     if form is Format.KERAS:
         write_keras(network, recipe.output, recipe.height, recipe.width, path)
+        return
+    if form is Format.TFLITE:
+        write_tflite(network, recipe.output, recipe.height, recipe.width, path)
         return
     graph = frozen_graph(network, recipe.output, recipe.height, recipe.width, batch=batch)
     partial = path.with_suffix(".partial")

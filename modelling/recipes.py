@@ -23,6 +23,7 @@ class Format(StrEnum):
     FROZEN_GRAPH = "frozen_graph"
     SAVED_MODEL = "saved_model"
     KERAS = "keras"
+    TFLITE = "tflite"
 
 
 class Output(StrEnum):
@@ -63,6 +64,11 @@ class Recipe:
     largest_batch: int = 1
     score_threshold: float = 0.3
     colours: tuple[Colour, ...] = ()
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the built-in file of a trained model is a frozen graph, from whose weights every format is written."""
+        return Format.FROZEN_GRAPH in self.formats
 
     def network(self, *, folded: bool, **variant: bool) -> Any:
         """Returns a new keras.Model with random weights; `modelling.architectures.blocks` explains `folded`.
@@ -105,6 +111,17 @@ RECIPES = {
             width=968,
             output=Output.CLASS_IDS,
             formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
+            trained=True,
+        ),
+        Recipe(
+            name="road-tiny",
+            architecture="networks:road_tiny",
+            description="The first half of MobileNetV3-small, output stride 16, small LR-ASPP",
+            class_names=CLASSES,
+            height=304,
+            width=484,
+            output=Output.CLASS_IDS,
+            formats=(Format.TFLITE,),
             trained=True,
         ),
         Recipe(

@@ -1,8 +1,10 @@
-"""Segmentation heads: LR-ASPP with skip connections, and DeepLabV3+."""
+"""Segmentation heads: LR-ASPP with skip connections in two sizes, and DeepLabV3+."""
 
 from modelling.architectures.blocks import BlockBuilder, ResizeLike, Tensor
 from modelling.architectures.mobilenet_v3 import Features
 from modelling.frameworks import keras
+
+SCORES = "head.scores"  # The layer with the scores of a LR-ASPP head, before they are enlarged to the image's size.
 
 
 def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
@@ -12,10 +14,20 @@ def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: in
     add finer maps of the trunk. `thinned` is the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
     """
     quarter = quarter_features(blocks, features, width=width, sixteenth=thinned)
-    quarter = _refine(blocks, quarter, "4", channels=24)
-    half = ResizeLike(name="head.to_half")(quarter, features.half)
-    half = _refine(blocks, _add_skip(blocks, half, features.half, "2", channels=24), "2", channels=24)
-    return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
+    half = _half_features(blocks, features, quarter, channels=24)
+    half = _refine(blocks, half, "2", channels=24)
+    return keras.layers.Conv2D(classes, 1, dtype="float32", name=SCORES)(half)
+
+
+def small_lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: int) -> Tensor:
+    """Builds the head of `lr_aspp` for a trunk at output stride 16, with one filter per channel at half the image's size.
+
+    A full convolution there would take as much time as the rest of a small network. Returns scores N×H/2×W/2×classes.
+    """
+    quarter = quarter_features(blocks, features, width=width, sixteenth=True)
+    half = _half_features(blocks, features, quarter, channels=16)
+    half = blocks.depthwise(half, "head.filter2", activation="relu")
+    return keras.layers.Conv2D(classes, 1, dtype="float32", name=SCORES)(half)
 
 
 def quarter_features(blocks: BlockBuilder, features: Features, *, width: int, sixteenth: bool) -> Tensor:
@@ -37,6 +49,13 @@ def quarter_features(blocks: BlockBuilder, features: Features, *, width: int, si
     eighth = _refine(blocks, _add_skip(blocks, context, features.eighth, "8", channels=64), "8", channels=48)
     quarter = ResizeLike(name="head.to_quarter")(eighth, features.quarter)
     return _add_skip(blocks, quarter, features.quarter, "4", channels=48)
+
+
+def _half_features(blocks: BlockBuilder, features: Features, quarter: Tensor, *, channels: int) -> Tensor:
+    """Refines the quarter, enlarges it and adds the trunk's half, N×H/2×W/2×channels."""
+    quarter = _refine(blocks, quarter, "4", channels=channels)
+    half = ResizeLike(name="head.to_half")(quarter, features.half)
+    return _add_skip(blocks, half, features.half, "2", channels=channels)
 
 
 def _add_skip(blocks: BlockBuilder, coarse: Tensor, fine: Tensor, scale: str, *, channels: int) -> Tensor:

@@ -24,6 +24,16 @@ def road_small(classes: int, *, folded: bool, thinned: bool = False) -> Network:
     return _segmentation(image, heads.lr_aspp(blocks, features, classes, width=128, thinned=thinned))
 
 
+def road_tiny(classes: int, *, folded: bool) -> Network:
+    """The first eight blocks of MobileNetV3-small at output stride 16 with a small LR-ASPP: 0.26 million weights.
+
+    Most layers have the names and shapes of those in road-small, whose weights can therefore initialise them.
+    """
+    blocks, image = BlockBuilder(folded), image_input()
+    features = mobilenet_v3.trunk(blocks, image, mobilenet_v3.SMALL[:8], output_stride=16, last=144)
+    return _segmentation(image, heads.small_lr_aspp(blocks, features, classes, width=128))
+
+
 def road_large(classes: int, *, folded: bool, thinned: bool = False) -> Network:
     """MobileNetV3-large at output stride 8, its last stage at half width, with LR-ASPP: 2.2 million weights."""
     blocks, image = BlockBuilder(folded), image_input()

@@ -37,17 +37,22 @@ def write_tflite(graph: ConversionGraph, path: Path, *, half: bool) -> int:
     fixed = replace(graph, batch_size=graph.batch_size or 1)
     with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
         write_saved_model(fixed, Path(folder))
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if half:
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.target_spec.supported_types = [tf.float16]
-        try:
-            content = converter.convert()
-        except Exception as error:  # The converter's errors have no common base class.
-            raise ConversionError("tflite", error) from error
-    path.write_bytes(_with_signature_names(content))
+        path.write_bytes(tflite_model(Path(folder), half=half))
     return fixed.batch_size or 1
+
+
+def tflite_model(folder: Path, *, half: bool) -> bytes:
+    """Converts a SavedModel with one signature; see `write_tflite`."""
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    if half:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.target_spec.supported_types = [tf.float16]
+    try:
+        content = converter.convert()
+    except Exception as error:  # The converter's errors have no common base class.
+        raise ConversionError("tflite", error) from error
+    return _with_signature_names(content)
 
 
 def _with_signature_names(content: bytes) -> bytes:

@@ -1,15 +1,19 @@
-"""Writes a network with its weights as a frozen graph or a SavedModel.
+"""Writes a network with its weights as a frozen graph, a SavedModel or a TensorFlow Lite file.
 
-Both formats contain the same function of the network, so they give the same labels.
+All formats contain the same function of the network. The first two give the same labels; a TensorFlow Lite file has float16
+weights, which change a few of them.
 """
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow.runtime import convert_variables_to_constants
 from modelling.architectures import detector
-from modelling.frameworks import tf
+from modelling.architectures.heads import SCORES
+from modelling.conversion.tensorflow_files import tflite_model
+from modelling.frameworks import keras, tf
 from modelling.recipes import Output
 from modelling.training.weights import SCOPE, variables
 
@@ -20,6 +24,10 @@ TENSORS = {  # The names of the output tensors in the graph, which are also the 
     Output.PROBABILITIES: ("scores",),
     Output.OBJECTS: ("boxes", "scores"),
 }
+
+CONFIDENCE = "scores"  # The second output of a segmentation in a TensorFlow Lite file.
+
+_CONFIDENCE_STEP = 4  # Rows and columns of the network's scores per row and column of that output.
 
 
 def serving_function(network: Any, output: Output, height: int, width: int) -> Callable[[Any], dict[str, Any]]:
@@ -35,10 +43,9 @@ def serving_function(network: Any, output: Output, height: int, width: int) -> C
     def infer(images: Any) -> dict[str, Any]:
         if output is Output.SCORES:
             return {"scores": tf.identity(network(images * 2.0 - 1.0, training=False), name="scores")}
-        result = network(tf.cast(images, tf.float32) * (1 / 127.5) - 1.0, training=False)
+        result = network(_centred(images), training=False)
         if output is Output.CLASS_IDS:
-            best = tf.argmax(result, axis=-1, output_type=tf.int32)
-            return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
+            return {"prediction": _class_ids(result)}
         if output is Output.PROBABILITIES:
             return {"scores": tf.nn.softmax(result, name="scores")}
         logits, shapes = result
@@ -82,11 +89,47 @@ def write_saved_model(
     network: Any, output: Output, height: int, width: int, folder: Path, *, batch: int | None = 1
 ) -> None:
     """Writes a SavedModel of `serving_function` with the signature `serving_default`; a `batch` of None is any size."""
+    infer = serving_function(network, output, height, width)
+    _save(network, infer, _specification(output, height, width, batch), folder)
+
+
+def write_tflite(network: Any, output: Output, height: int, width: int, path: Path) -> None:
+    """Writes a TensorFlow Lite file of `serving_function` for one image, with float16 weights.
+
+    A segmentation gets a second output, CONFIDENCE: the scores float32 N×h×w×classes of one pixel in 64, before softmax.
+    """
+    infer = serving_function(network, output, height, width)
+    if output is Output.CLASS_IDS:
+        infer = _with_confidence(network)
+    with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
+        _save(network, infer, _specification(output, height, width, 1), Path(folder))
+        path.write_bytes(tflite_model(Path(folder), half=True))
+
+
+def _with_confidence(network: Any) -> Callable[[Any], dict[str, Any]]:
+    both = keras.Model(network.input, [network.output, network.get_layer(SCORES).output])
+
+    def infer(images: Any) -> dict[str, Any]:
+        scores, coarse = both(_centred(images), training=False)
+        middle = slice(_CONFIDENCE_STEP // 2 - 1, None, _CONFIDENCE_STEP)
+        return {"prediction": _class_ids(scores), CONFIDENCE: coarse[:, middle, middle]}
+
+    return infer
+
+
+def _save(network: Any, infer: Callable[[Any], dict[str, Any]], specification: Any, folder: Path) -> None:
     module = tf.Module()
     module.weights = [variable.value for variable in network.variables]  # Only variables of the module are saved.
-    function = tf.function(serving_function(network, output, height, width), autograph=False)
-    signature = function.get_concrete_function(_specification(output, height, width, batch))
+    signature = tf.function(infer, autograph=False).get_concrete_function(specification)
     tf.saved_model.save(module, str(folder), signatures={"serving_default": signature})
+
+
+def _centred(images: Any) -> Any:
+    return tf.cast(images, tf.float32) * (1 / 127.5) - 1.0
+
+
+def _class_ids(scores: Any) -> Any:
+    return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8, name="prediction")
 
 
 def _specification(output: Output, height: int, width: int, batch: int | None) -> Any:

@@ -16,7 +16,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 
-HEIGHT, WIDTH = 608, 968  # Half the sensor's resolution.
+SIZES = ((608, 968), (304, 484))  # Height and width: a half and a quarter of the sensor's resolution.
 HELD_OUT_WEATHER = (
     "overcast"  # Held out for segmentation and detection: validation shows the accuracy in unknown light.
 )
@@ -57,9 +57,11 @@ def fixed_camera_views(count: int, *, validation: bool, views_per_drive: int = 8
     return [replace(view, static_camera=True) for view in _views(count, views_per_drive, first_seed, WEATHERS)]
 
 
-def render_frames(views: Sequence[TrainingView], folder: Path, processes: int = 2) -> FrameStore:
-    """Renders the views into a frame store in `folder`, in several processes."""
-    size = (len(views), HEIGHT, WIDTH)
+def render_frames(
+    views: Sequence[TrainingView], folder: Path, processes: int = 2, *, height: int, width: int
+) -> FrameStore:
+    """Renders the views into a frame store in `folder`, in several processes; the size is one of SIZES."""
+    size = (len(views), height, width)
     store = FrameStore.create(folder, pictures=(np.uint8, (*size, 3)), labels=(np.uint8, size))
     render_all(_render, folder, views, processes)
     return store
@@ -86,11 +88,13 @@ def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> t
 
 def _render(folder: Path, index: int, view: TrainingView) -> None:
     rng = generator(view)
-    frame, image = rendered_view(view, HEIGHT, WIDTH, rng)
-    # One of the four labels under each pixel, at random: a fixed choice would shift all edges by half a pixel.
-    row, column = rng.randrange(2), rng.randrange(2)
     store = FrameStore.open(folder)
-    store.pictures[index], store.labels[index] = image, frame.class_ids[row::2, column::2]
+    _, height, width = store.labels.shape
+    frame, image = rendered_view(view, height, width, rng)
+    # One of the labels under each pixel, at random: a fixed choice would shift all edges by half a pixel.
+    step = len(frame.class_ids) // height
+    row, column = rng.randrange(step), rng.randrange(step)
+    store.pictures[index], store.labels[index] = image, frame.class_ids[row::step, column::step]
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
 from modelling.training.scenes import scene_training
 from modelling.training.trainer import TrainingProgress
-from modelling.training.weights import Weights, fold
+from modelling.training.weights import Weights, fold, unfold
 from shared.imaging.labels import Labels
 
 
@@ -30,7 +30,7 @@ def train(
         folder: The folder for frames, checkpoints and `training.json`.
         settings: Values that replace defaults of SegmentationSettings or SceneTrainingSettings.
         on_progress: Called with the finished share of the training (0 to 1) and a line of text.
-        source: The repository with the built-in weights of the donor model, which classifier and detector start from.
+        source: The repository with the built-in weights of the donor, the model whose weights initialise the network.
         labels: The names and colours of the drive's classes.
 
     Raises:
@@ -42,7 +42,15 @@ def train(
         on_progress(progress.done, f"{recipe.name}: step {progress.step}, loss {progress.loss:.3f}{iou}")
 
     if recipe.output in scene_training.DEFAULT_SETTINGS:
-        donor = shipped_weights(RECIPES[scene_training.DONOR], source)
+        donor = unfolded_weights(scene_training.DONOR, source)
         scene_settings = replace(scene_training.DEFAULT_SETTINGS[recipe.output], **settings)
         return scene_training.train(recipe, folder, scene_settings, report, donor=donor, labels=labels)
-    return fold(segmentation.train(recipe, folder, segmentation.SegmentationSettings(**settings), report))
+    chosen = replace(segmentation.default_settings(recipe), **settings)
+    start = None if chosen.donor is None else unfolded_weights(chosen.donor, source)
+    return fold(segmentation.train(recipe, folder, chosen, report, donor=start))
+
+
+def unfolded_weights(name: str, source: Path) -> Weights:
+    """Returns the built-in weights of a trained recipe in the form for training."""
+    donor = RECIPES[name]
+    return unfold(shipped_weights(donor, source), donor.network(folded=False))

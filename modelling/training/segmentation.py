@@ -18,17 +18,16 @@ from modelling.frameworks import keras
 from modelling.recipes import Recipe
 from modelling.training.crops import Batch, CropLoader
 from modelling.training.dataset import (
-    HEIGHT,
     HELD_OUT_WEATHER,
+    SIZES,
     TRAINING_WEATHERS,
-    WIDTH,
     render_frames,
     training_views,
     validation_views,
 )
 from modelling.training.frame_store import FrameStore
 from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress, segmentation_loss, validate
-from modelling.training.weights import Weights, assign, write_weights
+from modelling.training.weights import Weights, assign, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 
@@ -64,11 +63,20 @@ STAGES = (
 )
 
 
+# For a network without dilated convolutions, which has no thinned variant, and that starts from a donor's weights.
+SMALL_STAGES = (
+    TrainingStage(until=0.6, normalise_by_batch=False, thinned=False, halved=0.0, weighted=True, whole=False),
+    TrainingStage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentationSettings:
     """The settings of a training, which determine the weights up to the machine's rounding.
 
     If the machine cannot make all steps within `minutes`, the learning rate falls faster and the training ends by then.
+    `batch` counts crops, and `whole_batch` whole frames. The weights of `donor`, a trained recipe, initialise the layers of
+    equal name and shape.
     """
 
     seed: int = 1
@@ -77,11 +85,34 @@ class SegmentationSettings:
     frames: int = 1400
     validation_frames: int = 40
     batch: int = 4
+    whole_batch: int = 1
     crop_height: int = 288
     crop_width: int = 416
     peak_rate: float = 1.5e-3
     steps_between_validations: int = 800
     stages: tuple[TrainingStage, ...] = STAGES
+    donor: str | None = None
+
+
+_SETTINGS = {
+    "road-tiny": SegmentationSettings(
+        steps=12_000,
+        frames=1400,
+        batch=4,
+        whole_batch=2,
+        crop_height=208,
+        crop_width=320,
+        peak_rate=2e-3,
+        steps_between_validations=500,
+        stages=SMALL_STAGES,
+        donor="road-small",
+    )
+}
+
+
+def default_settings(recipe: Recipe) -> SegmentationSettings:
+    """Returns the settings that a recipe is trained with if no others are given."""
+    return _SETTINGS.get(recipe.name, SegmentationSettings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +124,39 @@ class SegmentationFrames:
 
 
 def train(
-    recipe: Recipe, folder: Path, settings: SegmentationSettings, on_progress: Callable[[TrainingProgress], None]
+    recipe: Recipe,
+    folder: Path,
+    settings: SegmentationSettings,
+    on_progress: Callable[[TrainingProgress], None],
+    *,
+    donor: Weights | None = None,
 ) -> Weights:
     """Renders the frames, trains the recipe's network on them, and returns its best weights, not folded.
 
     Args:
         recipe: The recipe.
-        folder: The folder for the frames (2.4 MB each), `checkpoint.npz` with the best weights so far, and `training.json`
+        folder: The folder for the frames (four bytes per pixel), `checkpoint.npz` with the best weights so far, and `training.json`
             with the settings and the validation results.
         settings: The settings of the training.
         on_progress: Called after every step.
+        donor: Unfolded weights that initialise the layers of equal name and shape.
 
     Raises:
         TrainingError: the recipe's image size or classes are not those of the drive.
     """
-    if (recipe.height, recipe.width, recipe.class_names) != (HEIGHT, WIDTH, CLASSES):
+    if (recipe.height, recipe.width) not in SIZES or recipe.class_names != CLASSES:
+        sizes = " or ".join(f"{height}×{width}" for height, width in SIZES)
         raise TrainingError(
             f"{recipe.name} is {recipe.height}×{recipe.width} with {len(recipe.class_names)} classes and the drive's "
-            f"frames are {HEIGHT}×{WIDTH} with {len(CLASSES)}: train road-small or road-large"
+            f"frames are {sizes} with {len(CLASSES)}: train road-tiny, road-small or road-large"
         )
     views = training_views(settings.frames)
     checks = validation_views(settings.validation_frames, (HELD_OUT_WEATHER, *TRAINING_WEATHERS))
-    validation, training = render_frames(checks, folder / "validation"), render_frames(views, folder / "frames")
-    return train_on(recipe, SegmentationFrames(training, validation), folder, settings, on_progress)
+    validation, training = (
+        render_frames(each, folder / name, height=recipe.height, width=recipe.width)
+        for each, name in ((checks, "validation"), (views, "frames"))
+    )
+    return train_on(recipe, SegmentationFrames(training, validation), folder, settings, on_progress, donor=donor)
 
 
 def train_on(
@@ -124,17 +165,18 @@ def train_on(
     folder: Path,
     settings: SegmentationSettings,
     on_progress: Callable[[TrainingProgress], None],
+    *,
+    donor: Weights | None = None,
 ) -> Weights:
     """Trains on rendered frames; see `train`."""
     keras.utils.set_random_seed(settings.seed)
     validator = _Validator(recipe, frames.validation, folder, settings)
     schedule = LearningRateSchedule(settings.peak_rate)
-    weights: Weights | None = None
+    weights = donor or {}
     step, done = 0, 0.0
     for number, stage in enumerate(settings.stages):
         network = recipe.network(folded=False, thinned=True) if stage.thinned else recipe.network(folded=False)
-        if weights is not None:
-            assign(network, weights, f"the checkpoint for {recipe.name}")
+        assign(network, with_donor_weights(weights_of(network), weights), f"the checkpoint for {recipe.name}")
         class_weights = _CLASS_WEIGHTS if stage.weighted else np.ones_like(_CLASS_WEIGHTS)
         trainer = Trainer(
             network, schedule, segmentation_loss(class_weights), normalise_by_batch=stage.normalise_by_batch
@@ -155,7 +197,7 @@ def _loader(store: FrameStore, settings: SegmentationSettings, stage: TrainingSt
     rows, columns = store.labels.shape[1:]
     return CropLoader(
         store,
-        batch=1 if stage.whole else settings.batch,
+        batch=settings.whole_batch if stage.whole else settings.batch,
         # A thinned network needs even map sizes down to the eighth.
         height=rows // 16 * 16 if stage.whole else settings.crop_height,
         width=columns // 16 * 16 if stage.whole else settings.crop_width,
@@ -200,7 +242,7 @@ class _Validator:
         class_iou: npt.NDArray[np.float64] = confusion.intersection_over_union()
         return {
             "model": self._recipe.name,
-            **{key: value for key, value in asdict(self._settings).items() if value != math.inf},
+            **{key: value for key, value in asdict(self._settings).items() if value not in (math.inf, None)},
             "best_step": step,
             "wall_time_minutes": round(self.minutes),
             "training_weathers": TRAINING_WEATHERS,

@@ -16,7 +16,7 @@ import numpy as np
 from cloud.models.loader import ModelLoader
 from modelling.building import build
 from modelling.frameworks import keras
-from modelling.recipes import RECIPES, Output, Recipe
+from modelling.recipes import Output, Recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.training.scenes.losses import object_loss, weather_loss
 from modelling.training.scenes.object_batches import ObjectLoader
@@ -24,7 +24,7 @@ from modelling.training.scenes.scene_store import SceneStore
 from modelling.training.scenes.validation import validate_model
 from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.trainer import LearningRateSchedule, Loss, Trainer, TrainingProgress
-from modelling.training.weights import Weights, assign, fold, unfold, weights_of, with_donor_weights, write_weights
+from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
@@ -80,7 +80,7 @@ def train(
             settings and the validation results.
         settings: The settings of the training.
         on_progress: Called after every step.
-        donor: The folded weights of DONOR.
+        donor: The weights of DONOR, not folded.
         labels: The names and colours of the drive's classes.
     """
     validation = SceneStore.render(validation_views(settings.validation_frames, WEATHERS), folder / "validation")
@@ -93,8 +93,7 @@ def train(
         steps = progress.step
         on_progress(progress)
 
-    start = unfold(donor, RECIPES[DONOR].network(folded=False))
-    weights = fold(train_network(recipe, training, folder, settings, report, start=start))
+    weights = fold(train_network(recipe, training, folder, settings, report, start=donor))
     minutes = (time.monotonic() - began) / 60
     build(recipe, folder / "models", labels, weights)
     with ModelLoader(Repository(folder / "models"), Placement(device="cpu")).open(recipe.name) as model:
