@@ -8,6 +8,7 @@ from typing import Any
 from cloud.engines.tensorflow.graphdef import read_graph
 from modelling.export.keras_export import write_keras
 from modelling.export.tensorflow_export import (
+    CONFIDENCE,
     INPUT,
     TENSORS,
     frozen_graph,
@@ -22,6 +23,7 @@ from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels
 from shared.inference.errors import EngineError
+from shared.inference.placement import Precision
 from shared.models.manifest import (
     MANIFEST_NAME,
     BatchingSection,
@@ -187,6 +189,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
         format=form.value,
         file=path.name,
         sha256=tree_sha256(path),
+        precision=Precision.FP16 if form is Format.TFLITE else Precision.FP32,
         input=InputSection(
             tensor=INPUT + suffix,
             dtype="float32" if scores else "uint8",
@@ -194,11 +197,12 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
             width=recipe.width,
             scale=1 / 255 if scores else 1.0,
         ),
+        confidence=CONFIDENCE if form is Format.TFLITE and recipe.output is Output.CLASS_IDS else None,
         output=None if len(heads) > 1 else next(iter(heads.values())),
         outputs=heads if len(heads) > 1 else {},
         detection=DetectionSection(score_threshold=recipe.score_threshold),
         labels=_labels(recipe, labels),
-        batching=BatchingSection(max_size=recipe.largest_batch),
+        batching=BatchingSection(max_size=1 if form is Format.TFLITE else recipe.largest_batch),
     )
 
 

@@ -11,7 +11,7 @@ from shared.tasks.task import task_named
 IMAGES = "images"  # The name of the input in end-to-end files.
 
 _FINAL_KINDS = {"mask": OutputKind.CLASS_IDS, "scores": OutputKind.PROBABILITIES, "boxes": OutputKind.BOXES}
-_NOT_INHERITED = {"labels_file", "engine", "agreement", "signature"}
+_NOT_INHERITED = {"labels_file", "engine", "agreement", "signature", "confidence"}
 
 
 def end_to_end_sections(

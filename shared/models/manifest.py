@@ -23,6 +23,7 @@ MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 MANIFEST_NAME = "model.yaml"
+CONFIDENCE_HEAD = "confidence"  # See `Manifest.with_confidence_head`.
 REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # Protocols of remote model servers.
 
 Colour = tuple[
@@ -34,6 +35,8 @@ Version = Annotated[
     BeforeValidator(lambda given: str(given) if isinstance(given, (int, float)) else given),
     Field(pattern=VERSION_NAME),
 ]
+
+_MASK = "mask"  # The head of a segmentation.
 
 
 def _known_task(name: str) -> str:
@@ -186,6 +189,7 @@ class Manifest(Section):
     outputs: dict[str, OutputSection] = Field(
         default_factory=dict, max_length=MAX_TENSORS
     )  # The outputs of other tasks by name.
+    confidence: str | None = Field(default=None, min_length=1)  # A segmentation's scores N×h×w×C before softmax.
     box_format: BoxFormatSection = BoxFormatSection()
     top_k: int = Field(default=5, ge=1, le=MAX_LABELS)  # Classes in the result of a classification.
     detection: DetectionSection = DetectionSection()
@@ -241,6 +245,8 @@ class Manifest(Section):
             kinds = heads[name].kinds if heads else (OutputKind.TENSOR,)
             if section.kind not in kinds:
                 raise ValueError(f"output {name}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
+        if self.confidence is not None and _MASK not in heads:
+            raise ValueError(f"confidence is the key of a segmentation, not of {self.task}: remove it")
         return self
 
     @property
@@ -252,6 +258,13 @@ class Manifest(Section):
     def has_boxes(self) -> bool:
         """Whether the scores are those of boxes, not of the whole image."""
         return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
+
+    def with_confidence_head(self) -> Self:
+        """Returns a copy with a second head `confidence`, the unchanged scores; equal if the model has none."""
+        if self.confidence is None:
+            return self
+        scores = OutputSection(tensor=self.confidence, kind=OutputKind.TENSOR)
+        return self.model_copy(update={"output": None, "outputs": {**self.heads, CONFIDENCE_HEAD: scores}})
 
     def with_labels(self, labels: Labels) -> Self:
         """Returns a copy with other labels."""

@@ -14,6 +14,7 @@ from modelling.recipes import Format, Recipe, recipe
 from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from shared.imaging.labels import Labels, read_labels
 from shared.inference.placement import Placement
+from shared.models.opening import open_local
 from shared.models.repository import Repository
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
             np.testing.assert_array_equal(saved.predict(batch), expected)
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", [form for form in Format if form is not Format.TFLITE])
 def test_a_model_with_another_name_and_any_batch_size_gives_the_same_labels(
     repository: Repository, small: Recipe, labels: Labels, tmp_path: Path, form: Format
 ) -> None:
@@ -86,6 +87,40 @@ def test_a_model_with_another_name_and_any_batch_size_gives_the_same_labels(
         expected = shipped.predict(batch)
         assert len(np.unique(expected)) > 1
         np.testing.assert_array_equal(built.predict(batch), expected)
+
+
+def test_a_tensorflow_lite_file_gives_the_masks_and_scores_of_the_network(labels: Labels, tmp_path: Path) -> None:
+    """A vehicle reads both: the mask is the result, and the scores show where the model is sure."""
+    tiny = replace(recipe("road-tiny"), height=72, width=104, trained=False)
+    network = tiny.network(folded=True)
+    build(tiny, tmp_path, labels, weights_of(network))
+    stored = Repository(tmp_path).find("road-tiny")
+    assert (stored.manifest.precision, stored.manifest.confidence) == ("fp16", "scores")
+    with open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu")) as model:
+        model.warm_up(1)
+        image = images(4, (1, 72, 104, 3))
+        outputs = model.infer(image)
+        assert model.engine_name == "tflite"
+    whole = network(image.astype(np.float32) / 127.5 - 1).numpy()
+    assert np.mean(outputs["mask"] == whole.argmax(axis=-1)) > 0.98
+    confidence = outputs["confidence"]
+    assert (confidence.dtype, confidence.shape) == (np.float32, (1, 9, 13, 12))
+    # The centre of an 8×8 cell lies between four pixels; the score of the half size is at their upper left.
+    np.testing.assert_allclose(confidence, whole[:, 2::8, 2::8], atol=0.05 * whole.std() + 0.02 * np.abs(whole).max())
+
+
+def test_a_model_shipped_as_tensorflow_lite_is_copied(labels: Labels, tmp_path: Path) -> None:
+    """Its file has no weights by name, so no other format can be made from it."""
+    tiny = replace(recipe("road-tiny"), height=64, width=96)
+    shipped, copy = tmp_path / "shipped", tmp_path / "copy"
+    build(replace(tiny, trained=False), shipped, labels)
+    (folder,) = build(tiny, copy, labels, source=shipped)
+    assert (folder / "model.tflite").read_bytes() == (shipped / "road-tiny/model.tflite").read_bytes()
+    assert Repository(copy).find("road-tiny").manifest.trained
+    with pytest.raises(BuildError, match="tflite only"):
+        build(tiny, copy, labels, formats=[Format.FROZEN_GRAPH], source=shipped)
+    with pytest.raises(BuildError, match="--train"):
+        build(tiny, tmp_path / "empty", labels)
 
 
 @pytest.mark.parametrize("name", ["road-large", "street-lite"])

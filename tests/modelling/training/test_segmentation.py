@@ -1,6 +1,7 @@
 """Crops, augmentation, schedule and a short training of a segmentation network."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,25 +13,27 @@ from modelling.recipes import recipe
 from modelling.training.augmentation import augmented
 from modelling.training.crops import CropLoader
 from modelling.training.dataset import (
-    HEIGHT,
     HELD_OUT_WEATHER,
+    SIZES,
     TRAINING_WEATHERS,
-    WIDTH,
     render_frames,
     training_views,
     validation_views,
 )
+from modelling.training.dispatch import unfolded_weights
 from modelling.training.frame_store import FrameStore
 from modelling.training.segmentation import (
     SegmentationFrames,
     SegmentationSettings,
     TrainingError,
     TrainingStage,
+    default_settings,
     train,
     train_on,
 )
 from modelling.training.trainer import LearningRateSchedule, TrainingProgress
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
+from shared.models.repository import default_root
 
 
 @pytest.fixture
@@ -157,10 +160,25 @@ def test_a_recipe_with_another_input_size_is_refused(tmp_path: Path) -> None:
         train(recipe("street-lite"), tmp_path, SegmentationSettings(), print)
 
 
-def test_rendered_frames_have_the_models_size_and_classes(tmp_path: Path) -> None:
+def test_a_small_network_starts_from_the_donors_weights(store: FrameStore, tmp_path: Path) -> None:
+    """The layers of equal name and shape take them; a learning rate of 0 keeps them unchanged."""
+    tiny = recipe("road-tiny")
+    settings = replace(default_settings(tiny), steps=2, peak_rate=0.0, crop_height=32, crop_width=48)
+    assert settings.donor == "road-small"
+    donor = unfolded_weights("road-small", default_root())
+    weights = train_on(tiny, SegmentationFrames(store, store), tmp_path, settings, lambda _: None, donor=donor)
+    assert sum(name in donor and np.array_equal(values, donor[name]) for name, values in weights.items()) > 150
+    for name in ("stem.conv.kernel", "block8.narrow.conv.kernel", "head.refine8.conv.kernel"):
+        np.testing.assert_array_equal(weights[name], donor[name])
+    assert json.loads((tmp_path / "training.json").read_text(encoding="utf-8"))["donor"] == "road-small"
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_rendered_frames_have_the_models_size_and_classes(tmp_path: Path, height: int, width: int) -> None:
     """They are preprocessed as on a vehicle."""
     views = validation_views(2, ("dusk",))
-    store = render_frames(views, tmp_path / "frames", processes=1)
-    assert store.pictures.shape == (2, HEIGHT, WIDTH, 3)
+    store = render_frames(views, tmp_path / "frames", processes=1, height=height, width=width)
+    assert store.pictures.shape == (2, height, width, 3)
+    assert store.labels.shape == (2, height, width)
     assert {0, 5} <= set(np.unique(store.labels[0]))
     assert min(picture.std() for picture in store.pictures) > 5

@@ -11,6 +11,7 @@ from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
+from shared.models.manifest import CONFIDENCE_HEAD, OutputKind, OutputSection
 from shared.models.model import ImagesError, OutputError
 from shared.models.repository import Repository, RepositoryError, default_root
 
@@ -142,6 +143,10 @@ def test_an_unsupported_tensor_is_an_error_at_load(workshop: Any, answer: Any, p
         ),
         ({"labels": [{"name": "a", "colour": [0, 0, 256]}]}, r"labels\.0\.colour\.2: .*255"),
         ({"labels": [{"name": "a", "colour": [0, 0, 0]} for _ in range(1025)]}, "labels: .*at most 1024"),
+        (
+            {"task": "classification", "output": {"kind": "logits"}, "confidence": "scores:0"},
+            "confidence is the key of a segmentation, not of classification: remove it",
+        ),
     ],
 )
 def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], problem: str) -> None:
@@ -168,6 +173,18 @@ def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
     manifest = workshop.repository.find("m").manifest
     (folder / "model.yaml").write_text(manifest.to_yaml())
     assert workshop.repository.find("m").manifest == manifest
+
+
+def test_the_confidence_is_a_head_only_on_request(workshop: Any) -> None:
+    """A worker serves the mask alone; a vehicle also asks for the scores, which stay as the file gives them."""
+    workshop.add("m", b"", confidence="coarse:0")
+    workshop.add("other", b"")
+    manifest = workshop.repository.find("m").manifest
+    assert list(manifest.heads) == ["mask"]
+    heads = manifest.with_confidence_head().heads
+    assert heads == {**manifest.heads, CONFIDENCE_HEAD: OutputSection(tensor="coarse:0", kind=OutputKind.TENSOR)}
+    other = workshop.repository.find("other").manifest
+    assert other.with_confidence_head() == other
 
 
 def test_a_changed_file_is_refused(workshop: Any) -> None:
