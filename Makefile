@@ -125,11 +125,12 @@ wheel: venv
 # Needs uv (pip install uv). requirements-dev.lock is resolved first; every other lock takes its versions. The images build
 # Skylane with the setuptools of their lock.
 lock:
-	$(COMPILE) --extra demo --extra openvino --extra onnx --extra tflite --extra convert --extra gateway --extra transports \
+	$(COMPILE) --extra demo --extra openvino --extra local --extra convert --extra gateway --extra transports \
 		--extra bench --extra figures --extra dev setup.cfg -o requirements-dev.lock
 	$(COMPILE_PART) --extra demo --extra gateway --extra transports setup.cfg -o requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra edge --extra transports setup.cfg - -o edge/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra cloud --extra openvino --extra onnx --extra tflite --extra gateway \
+	echo 'setuptools>=77' | $(COMPILE_PART) --extra edge --extra local --extra transports setup.cfg - \
+		-o edge/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE_PART) --extra cloud --extra openvino --extra local --extra gateway \
 		setup.cfg - -o cloud/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE_PART) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
 	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE_PART) - -o .ci/audit.lock

@@ -81,10 +81,21 @@ def test_the_vehicle_lock_has_no_tensorflow() -> None:
     assert not {"tensorflow", "keras", "openvino"} & pinned("edge/requirements.lock").keys()
 
 
-def test_a_vehicle_needs_less_than_420_mb() -> None:
-    """A vehicle's disk is small. Skylane itself takes about 20 MB with its models."""
-    transports, build = {"grpcio", "protobuf", "urllib3"}, {"setuptools"}
-    names = pinned("edge/requirements.lock").keys() - transports - build
-    assert "tensorflow" not in names
-    paths = [Path(str(file.locate())) for name in names for file in distribution(name).files or ()]
-    assert 200e6 < sum(path.stat().st_size for path in paths if path.is_file()) < 400e6
+def test_the_vehicle_image_needs_less_than_700_mb() -> None:
+    """A vehicle's disk is small. Python's image takes 130 MB, compiled bytecode 40 MB, Skylane with its models 20 MB."""
+    names = pinned("edge/requirements.lock").keys() - {"setuptools"}  # The build removes it.
+    assert {"ai-edge-litert", "onnxruntime"} < names
+    paths = {Path(str(file.locate())) for name in names for file in distribution(name).files or ()}
+    kept = [path for path in paths if path.is_file() and path.suffix != ".pyc" and not _is_removed(path)]
+    assert 400e6 < sum(path.stat().st_size for path in kept) < 500e6
+
+
+def _is_removed(path: Path) -> bool:
+    """Returns whether edge/Dockerfile removes a library's file."""
+    removed = (
+        "tests",
+        "ai_edge_litert/tools",
+        "ai_edge_litert/vendors",
+        "ai_edge_litert/libLiteRtWebGpuAccelerator.so",
+    )
+    return any(f"/{name}/" in f"{path}/" for name in removed)

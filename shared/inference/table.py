@@ -16,8 +16,8 @@ class EngineEntry(NamedTuple):
 
 # Paths instead of classes, so that this module imports no framework.
 LOCAL_ENGINES = {
-    "onnxruntime": EngineEntry("shared.inference.onnxruntime:OnnxRuntimeEngine", "onnx", ("onnx",)),
-    "tflite": EngineEntry("shared.inference.tflite:TfliteEngine", "tflite", ("tflite",)),
+    "onnxruntime": EngineEntry("shared.inference.onnxruntime:OnnxRuntimeEngine", "local", ("onnx",)),
+    "tflite": EngineEntry("shared.inference.tflite:TfliteEngine", "local", ("tflite",)),
 }
 
 
