@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,13 @@ _CLOUD_MS = {
     Stage.MASK_ENCODED: 0.5, Stage.REPLIED: 0.01,
 }  # fmt: skip
 _CROSSING_MS = 4.0
+_PREPARED_MS = {stage: _EDGE_MS[stage] for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED)}
+_GATED_MS, _INFERRED_LOCALLY_MS = 0.4, 12.0
+_GATE_THRESHOLD = 20.0
+_SURE = 0.9  # Confidence from which the local model answers.
+_KEPT_FIELDS = (
+    "vehicle", "camera", "session", "sequence", "frame_index", "frame_stamp_ns", "source_ns", "read_ns", "model",
+)  # fmt: skip
 _SHARE_UNANSWERED = 0.02
 _SHARE_SLOW = 0.004  # Frames delayed by an unrelated event.
 
@@ -45,6 +52,8 @@ class SyntheticRunPlan:
     hz: float = 7.0
     unanswered: float = _SHARE_UNANSWERED
     overlays: int = 0  # Number of frames with an overlay image, from the first on.
+    reused: float = 0.0  # Share of the frames that a gate finds similar to an earlier frame with a result.
+    local: float = 0.0  # Share of the other frames that the local model answers.
 
 
 def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
@@ -53,9 +62,14 @@ def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
     # Consecutive frames are correlated, as in a real log: its effective sample is smaller than its number of rows.
     wave = lfilter([1.0], [1.0, -0.7], noise.normal(size=plan.frames))  # An AR(1) process.
     outcomes: Counter[Outcome] = Counter()
+    results: list[LatencyRow] = []  # Frames with a result of their own.
     with LogWriter(folder) as log:
         for sequence in range(plan.frames):
             row = _row(plan, sequence, float(wave[sequence]), noise)
+            if plan.reused or plan.local:
+                row = _gated(plan, row, results, noise)
+            if row.outcome in (Outcome.ANSWERED, Outcome.ANSWERED_LOCALLY):
+                results.append(row)
             outcomes[row.outcome] += 1
             if row.attempts:
                 log.open(replace(row, outcome=Outcome.ABORTED))
@@ -118,6 +132,34 @@ def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Ge
         cloud_times=cloud,
         clock=Offset(_OFFSET_NS + round(0.3 * _MS * np.sin(sequence / 90)), error_ns),
     )
+
+
+def _gated(
+    plan: SyntheticRunPlan, row: LatencyRow, results: Sequence[LatencyRow], noise: np.random.Generator
+) -> LatencyRow:
+    """Returns the row of a frame that passes a gate and a local model before it is sent, if it is sent at all."""
+    if Stage.TAKEN not in row.edge_times:
+        return row
+    times = {stage: row.edge_times[stage] for stage in (Stage.DUE, *_PREPARED_MS)}
+    gated_ns = times[Stage.GATED] = times[Stage.PREPROCESSED] + round(_GATED_MS * _MS * noise.gamma(20, 1 / 20))
+    own: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_FIELDS}
+    source = next((each for each in reversed(results) if max(each.edge_times.values()) <= gated_ns), None)
+    if source is not None:
+        is_similar = noise.random() < plan.reused
+        own["gate_distance"] = _GATE_THRESHOLD * (noise.uniform(0, 1) if is_similar else 1 + noise.gamma(2, 1))
+        if is_similar:
+            return LatencyRow(**own, outcome=Outcome.REUSED, reused_sequence=source.sequence, edge_times=times)
+    times[Stage.INFERRED_LOCALLY] = gated_ns + round(_INFERRED_LOCALLY_MS * _MS * noise.gamma(20, 1 / 20))
+    is_sure = noise.random() < plan.local
+    own["local_confidence"] = noise.uniform(_SURE, 1) if is_sure else noise.uniform(0, _SURE)
+    if is_sure:
+        model = {"engine": "tflite", "model_version": "1"}
+        return LatencyRow(**own, **model, outcome=Outcome.ANSWERED_LOCALLY, edge_times=times)
+    later_ns = times[Stage.INFERRED_LOCALLY] - times[Stage.PREPROCESSED]
+    edge = times | {stage: at_ns + later_ns for stage, at_ns in row.edge_times.items() if stage not in times}
+    cloud = {stage: at_ns + later_ns for stage, at_ns in row.cloud_times.items()}
+    measured = {name: own.get(name) for name in ("gate_distance", "local_confidence")}
+    return replace(row, edge_times=edge, cloud_times=cloud, **measured)
 
 
 def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outcome, int]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from bench.load.null_worker import NullWorker, NullWorkerSettings
+from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals
 from edge.run import run
@@ -55,6 +56,12 @@ def consistent_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) 
         beside = {"worker/sound-worker": os.getpid()}  # The worker runs in threads of this process.
         assert run(str(images), config, Console(quiet=True), sampled_processes=beside) == 0
     return folder / "run"
+
+
+@pytest.fixture
+def gated_run(tmp_path: Path) -> Path:
+    """The folder of a run of 200 frames, of which about half are reused or answered locally. Tests may damage it."""
+    return write_run(tmp_path / "gated", SyntheticRunPlan(frames=200, reused=0.4, local=0.3))
 
 
 @pytest.fixture

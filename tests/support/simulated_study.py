@@ -17,7 +17,7 @@ from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.run_manifest import write_manifest
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 
 ORIGIN_NS = 1_800_000_000_000_000_000
 _MS = 1_000_000
@@ -59,7 +59,8 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
             if took is None:
                 log.close(LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns}))
                 continue
-            edge = {stage: due_ns + index * _STEP_NS for index, stage in enumerate(EDGE_STAGES)}
+            stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES]
+            edge = {stage: due_ns + index * _STEP_NS for index, stage in enumerate(stages)}
             edge[Stage.MASK_DECODED] = due_ns + round(took * _MS)
             edge[Stage.RETURNED] = edge[Stage.MASK_DECODED] - _STEP_NS
             received_ns = edge[Stage.SENT] + _STEP_NS

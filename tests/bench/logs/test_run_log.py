@@ -8,8 +8,9 @@ import pytest
 
 from bench.logs.run_log import load_run, load_runs
 from shared.resources.sampler import COLUMNS as RESOURCES
-from shared.runlog.latency_log import COLUMNS, Outcome
+from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, DECIMAL_COLUMNS, Outcome
 from tests.support import run_damage
+from tests.support.run_damage import SCHEMA_3_RUN
 
 
 def test_every_cell_has_the_value_of_the_file(consistent_run: Path) -> None:
@@ -79,6 +80,27 @@ def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
     run = load_run(damaged_run)
     assert not run.problems
     assert set(run.frames["t_teleported_ns"]) == {"7"}
+
+
+def test_columns_that_an_earlier_version_lacks_are_empty() -> None:
+    """Runs of an earlier version are compared with new ones."""
+    run = load_run(SCHEMA_3_RUN)
+    assert not run.problems
+    assert tuple(run.frames.columns) == COLUMNS
+    assert (run.frames["outcome"] == Outcome.ANSWERED).all()
+    assert run.frames[list(ADDED_COLUMNS)].isna().all(axis=None)
+    assert {str(run.frames[name].dtype) for name in DECIMAL_COLUMNS} == {"float64"}
+    assert str(run.frames["reused_sequence"].dtype) == "Int64"
+
+
+def test_distances_and_confidences_are_numbers(gated_run: Path) -> None:
+    """A researcher plots them against the outcome."""
+    frames = load_run(gated_run).frames
+    reused = frames[frames["outcome"] == Outcome.REUSED]
+    written = [row for row in run_damage.rows(gated_run) if row["outcome"] == Outcome.REUSED]
+    assert reused["gate_distance"].tolist() == [float(row["gate_distance"]) for row in written]
+    assert reused["reused_sequence"].tolist() == [int(row["reused_sequence"]) for row in written]
+    assert reused["local_confidence"].isna().all()
 
 
 def test_a_run_without_frames_is_read(damaged_run: Path) -> None:
