@@ -11,7 +11,7 @@ from edge.sources.source import SourceError
 from shared.errors import SkylaneError
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard
-from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.latency_log import WITH_RESULT, Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
 
 NOTHING_ANSWERED = 3  # Exit code of a run without errors in which no frame got a result in time.
@@ -93,7 +93,7 @@ def exit_code(
     """Reports faults on standard error, in the format of the log lines, and returns the exit code of the run."""
     code = 1 if faults else 0
     problems = [str(fault) for fault in faults]
-    if rows and not faults and not any(Outcome(row["outcome"]).has_result for row in rows):
+    if rows and not faults and not any(row["outcome"] in WITH_RESULT for row in rows):
         code = NOTHING_ANSWERED
         problems = [f"none of the {len(rows)} frames got a result in time: see the table of outcomes"]
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Counts what became of the frames of several runs, and checks that every frame has one row and at most one mask."""
+"""Counts what became of the frames of several runs, and checks that every frame has one row and at most one result."""
 
 import bisect
 from collections import Counter
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.logs.audit import audit
-from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.latency_log import WITH_RESULT, Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 
 NO_MASKS = "no mask was checked: it is unknown whether the labels are right"
@@ -31,7 +31,7 @@ class FrameAccounts:
     masks_checked: int = 0
     masks_wrong: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)  # Unanswered frames, as `outcome(reason)`.
+    reasons: Counter[str] = field(default_factory=Counter)  # Frames without a result, as `outcome(reason)`.
     ignored: Counter[str] = field(default_factory=Counter)  # Ignored replies, by reason.
     retried: int = 0
     retry_won: int = 0
@@ -45,13 +45,13 @@ class FrameAccounts:
         """
         rows, manifest = list(read_rows(folder)), read_manifest(folder)
         frames = {(row["session"], row["sequence"]) for row in rows}
-        answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
+        with_result = [row for row in rows if row["outcome"] in WITH_RESULT]
         read = manifest.get("frames_read", 0)  # Missing if the run was killed and not repaired.
         self.read += read
         self.unaccounted += abs(read - len(frames))
-        self.accepted_twice += len(answered) - len({(row["session"], row["sequence"]) for row in answered})
+        self.accepted_twice += len(with_result) - len({(row["session"], row["sequence"]) for row in with_result})
         self.outcomes.update(row["outcome"] for row in rows)
-        self.reasons.update(f"{row['outcome']}({row['reason']})" for row in rows if row["outcome"] != Outcome.ANSWERED)
+        self.reasons.update(f"{row['outcome']}({row['reason']})" for row in rows if row["outcome"] not in WITH_RESULT)
         self.ignored.update(manifest.get("ignored_answers", {}))
         retries = manifest.get("retries", {})
         self.retried += retries.get("retried", 0)
@@ -64,8 +64,8 @@ class FrameAccounts:
 
     @property
     def unanswered(self) -> int:
-        """Frames without a reply, except those that were not sent because their vehicle was stopped."""
-        return self.read - self.outcomes[Outcome.ANSWERED] - self.reasons[_STOPPED]
+        """Frames without a result, except those that were not sent because their vehicle was stopped."""
+        return self.read - sum(self.outcomes[outcome] for outcome in WITH_RESULT) - self.reasons[_STOPPED]
 
     @property
     def by_outcome(self) -> dict[str, int]:

@@ -26,7 +26,7 @@ from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.models.model import Model
-from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.latency_log import WITH_RESULT, read_rows
 from shared.runlog.latency_table import PARTS
 
 WARM_UP_FRAMES = 2  # Frames at the start of a round that are not counted, until connections and caches have settled.
@@ -142,9 +142,9 @@ def play(
     if done.returncode:
         raise BenchError(f"the vehicle node failed: {done.stderr.strip() or done.stdout.strip()}")
     rows = list(read_rows(folder))
-    unanswered = [row for row in rows if row["outcome"] != Outcome.ANSWERED]
-    if unanswered:
-        raise BenchError(f"{len(unanswered)} of {len(rows)} frames were not answered: {unanswered[0]['reason']}")
+    failed = [row for row in rows if row["outcome"] not in WITH_RESULT]
+    if failed:
+        raise BenchError(f"{len(failed)} of {len(rows)} frames got no result: {failed[0]['reason']}")
     return rows[WARM_UP_FRAMES:]
 
 
@@ -162,8 +162,8 @@ def play_twice(
 
 
 def answered_hz(rows: Sequence[Mapping[str, str]]) -> float:
-    """Answered frames per second, from the first reply to the last."""
-    arrived_ns = sorted(int(row["t_mask_decoded_ns"]) for row in rows)
+    """Frames with a result per second, from the first result to the last."""
+    arrived_ns = sorted(int(row["t_due_ns"]) + round(float(row["total_ms"]) * 1e6) for row in rows)
     return (len(arrived_ns) - 1) * 1e9 / (arrived_ns[-1] - arrived_ns[0])
 
 

@@ -16,6 +16,7 @@ from bench.logs.timing_checks import check_timing
 from shared.runlog.latency_log import (
     CSV_NAME,
     JOURNAL_NAME,
+    WITH_RESULT,
     LogError,
     Outcome,
     journal_columns,
@@ -71,8 +72,7 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
 
 def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     problems = ProblemCollector(folder / CSV_NAME)
-    with_result = [outcome for outcome in Outcome if outcome.has_result]
-    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", with_result)
+    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", WITH_RESULT)
     problems.add_rows(
         "rows without a reason",
         rows.table.lines[missing],

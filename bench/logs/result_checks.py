@@ -7,7 +7,7 @@ import numpy as np
 from bench.logs.log_rows import LogRows
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.text_table import Bools, Ints
-from shared.runlog.latency_log import Outcome
+from shared.runlog.latency_log import WITH_RESULT, Outcome
 from shared.stages import EDGE_STAGES
 
 _OF_VEHICLE = (Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
@@ -24,8 +24,7 @@ _HIGHEST_CONFIDENCE = 1_000_000  # In millionths.
 
 def results_of_vehicle(rows: LogRows) -> Bools:
     """Returns a mask of the frames for which the vehicle got a result, in time or late, without sending them."""
-    has_result = [outcome for outcome in Outcome if outcome.has_result]
-    return rows.table.empty("t_sent_ns") & rows.table.one_of("outcome", [*has_result, Outcome.EXPIRED])
+    return rows.table.empty("t_sent_ns") & rows.table.one_of("outcome", [*WITH_RESULT, Outcome.EXPIRED])
 
 
 def check_results(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:

@@ -13,7 +13,7 @@ from bench.offloading.link_model import Curve, EstimatedLink, LinkModel
 from bench.statistics.bootstrap import Floats
 from bench.statistics.description import IntervalEstimate, describe
 from shared.errors import SkylaneError
-from shared.runlog.latency_log import Outcome
+from shared.runlog.latency_log import WITH_RESULT, Outcome
 
 _FRAME = ("camera", "frame_index", "nth")
 _CROSSED = ("total_ms", "crossing_ms")
@@ -163,7 +163,7 @@ def _sum(frames: pd.DataFrame, names: Sequence[str], run: str) -> Floats:
 
 
 def _unanswered(run: RunLog) -> float:
-    return float((run.frames["outcome"] != Outcome.ANSWERED).mean())
+    return float((~run.frames["outcome"].isin(WITH_RESULT)).mean())
 
 
 def _fastest_ms(run: RunLog) -> float:

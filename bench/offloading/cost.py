@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog
 from shared.errors import SkylaneError
-from shared.runlog.latency_log import Outcome
+from shared.runlog.latency_log import WITH_RESULT
 
 _HOUR_S = 3600
 
@@ -57,11 +57,12 @@ def footage_cost(
 
 
 def throughput_hz(run: RunLog) -> float:
-    """Answered frames per second of all vehicles and cameras, from the first frame due to the last mask decoded.
+    """Frames with a result per second of all vehicles and cameras, from the first frame due to the last result.
 
-    nan if no frame was answered. An open-loop run cannot exceed its frame rate: to measure a worker's capacity, play in a
+    nan if no frame got one. An open-loop run cannot exceed its frame rate: to measure a worker's capacity, play in a
     closed loop or at a higher rate.
     """
-    answered = run.frames[run.frames["outcome"] == Outcome.ANSWERED]
-    duration_ns = answered["t_mask_decoded_ns"].max() - answered["t_due_ns"].min()
-    return len(answered) / float(duration_ns) * 1e9 if pd.notna(duration_ns) and duration_ns > 0 else math.nan
+    frames = run.frames[run.frames["outcome"].isin(WITH_RESULT)]
+    total_ns = (frames["total_ms"] * 1e6).round().astype("Int64")
+    duration_ns = (frames["t_due_ns"] + total_ns).max() - frames["t_due_ns"].min()
+    return len(frames) / float(duration_ns) * 1e9 if pd.notna(duration_ns) and duration_ns > 0 else math.nan

@@ -19,7 +19,7 @@ from shared.imaging.geometry import Geometry
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
-from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
+from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome
 from shared.stages import Stage, Stamp
 
 _MAX_REMEMBERED = 4096  # Retried frames whose second reply is counted as a duplicate, not as late.
@@ -81,7 +81,7 @@ class RunCounts:
     @property
     def with_result(self) -> int:
         """Number of frames that got a result in time, whatever its origin."""
-        return sum(count for outcome, count in self.outcomes.items() if outcome.has_result)
+        return sum(self.outcomes.get(outcome, 0) for outcome in WITH_RESULT)
 
 
 class Ledger:

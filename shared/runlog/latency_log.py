@@ -45,9 +45,10 @@ class Outcome(StrEnum):
     @property
     def has_result(self) -> bool:
         """Whether the frame got a result in time, whatever its origin."""
-        return self in (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
+        return self in WITH_RESULT
 
 
+WITH_RESULT = (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
 _OUTCOMES = frozenset(Outcome)
 
 

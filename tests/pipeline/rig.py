@@ -34,7 +34,7 @@ from shared.models.model import Model
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from shared.runlog.latency_log import LogWriter, Outcome, read_rows
+from shared.runlog.latency_log import WITH_RESULT, LogWriter, Outcome, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12
@@ -178,7 +178,7 @@ def check(rows: Sequence[Mapping[str, str]]) -> None:
         for stages in (EDGE_STAGES, CLOUD_STAGES):
             times = [int(row[f"t_{stage}_ns"]) for stage in stages if row[f"t_{stage}_ns"]]
             assert all(earlier <= later for earlier, later in pairwise(times))
-        if not Outcome(row["outcome"]).has_result:
+        if row["outcome"] not in WITH_RESULT:
             continue
         ms = {key: Decimal(value or 0) for key, value in row.items() if key.endswith("_ms")}
         assert sum(ms[f"{stage}_ms"] for stage in EDGE_STAGES[1:]) == ms["total_ms"]

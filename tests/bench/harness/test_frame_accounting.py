@@ -1,5 +1,6 @@
 """Frame accounting: every violation of the guarantee must be reported, or every fault scenario would pass."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_a_consistent_run_has_no_failures(consistent_run: Path) -> None:
     assert accounts.equation.startswith("40 read = ")
     assert accounts.outcomes["answered"] + accounts.outcomes["dropped"] == 40
     assert set(accounts.reasons) == {"dropped(window)"}
+
+
+def test_results_of_every_origin_are_in_the_equation(gated_run: Path) -> None:
+    """A reused or local frame needs no reason."""
+    accounts = _accounts(gated_run)
+    assert accounts.failures == []
+    assert re.fullmatch(r"200 read = \d+ answered \+ \d+ reused \+ \d+ answered_locally \+ .*", accounts.equation)
+    assert set(accounts.reasons) <= {"dropped(window)", "lost(no answer)"}
+    assert accounts.unanswered == accounts.reasons.total()
 
 
 def test_frames_dropped_by_the_end_of_a_vehicle_do_not_count_as_unanswered() -> None:

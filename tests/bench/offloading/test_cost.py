@@ -48,25 +48,31 @@ def test_an_invalid_value_is_named_in_the_error(wrong: dict[str, float], named: 
         )
 
 
-def _run(rows: list[tuple[str, int | None, int | None]]) -> RunLog:
-    frames = pd.DataFrame(rows, columns=["outcome", "t_due_ns", "t_mask_decoded_ns"])
-    frames = frames.astype({"t_due_ns": "Int64", "t_mask_decoded_ns": "Int64"})
+def _run(rows: list[tuple[str, int | None, float | None]]) -> RunLog:
+    frames = pd.DataFrame(rows, columns=["outcome", "t_due_ns", "total_ms"])
+    frames = frames.astype({"t_due_ns": "Int64", "total_ms": "float64"})
     return RunLog(Path("run"), "run", frames, {}, pd.DataFrame(), ())
 
 
-def test_throughput_counts_answered_frames_only() -> None:
+def test_throughput_counts_frames_with_a_result_only() -> None:
     """Lost and dropped frames do not count, and do not extend the time."""
     start = 1_700_000_000_000_000_000
-    rows: list[tuple[str, int | None, int | None]] = [
-        ("answered", start, start + 500_000_000),
+    rows: list[tuple[str, int | None, float | None]] = [
+        ("answered", start, 500.0),
         ("lost", start + 100_000_000, None),
-        ("answered", start + 200_000_000, start + 400_000_000),
+        ("answered", start + 200_000_000, 200.0),
         ("dropped", start + 9_000_000_000, None),
     ]
     assert throughput_hz(_run(rows)) == pytest.approx(2 / 0.5)
 
 
-def test_throughput_without_answered_frames_is_nan() -> None:
+def test_throughput_counts_results_of_every_origin() -> None:
+    """With a gate, a worker serves more frames per second than it is sent."""
+    rows = [("answered", 0, 100.0), ("reused", 100_000_000, 5.0), ("answered_locally", 400_000_000, 100.0)]
+    assert throughput_hz(_run(rows)) == pytest.approx(3 / 0.5)
+
+
+def test_throughput_without_a_result_is_nan() -> None:
     """The capacity of the worker is unknown, not 0."""
     assert math.isnan(throughput_hz(_run([("lost", 1, None)])))
     assert math.isnan(throughput_hz(_run([])))

@@ -21,7 +21,7 @@ def recomputed(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """The variables of the example after it processed the run."""
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(run)])
     names = runpy.run_path(str(EXAMPLE))
-    assert "answered a second" in capsys.readouterr().out
+    assert "results a second" in capsys.readouterr().out
     return names
 
 
