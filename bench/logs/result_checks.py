@@ -15,7 +15,7 @@ _OWN_RESULT = (Outcome.ANSWERED, Outcome.ANSWERED_LOCALLY)
 _OWN_RESULT_ROW_LOST = tuple(f"row_lost: {outcome}" for outcome in _OWN_RESULT)  # Reasons that `repair` writes.
 _NEEDED = {
     Outcome.REUSED: ("gate_distance", "reused_sequence", "t_gated_ns", "total_ms"),
-    Outcome.ANSWERED_LOCALLY: ("local_confidence", "t_inferred_locally_ns", "total_ms", "engine", "model_version"),
+    Outcome.ANSWERED_LOCALLY: ("t_inferred_locally_ns", "total_ms", "engine", "model_version"),
 }
 _MEASURED_IN = {"gate_distance": "t_gated_ns", "local_confidence": "t_inferred_locally_ns"}
 _OF_SENT_FRAMES = ("t_sent_ns", "worker", "attempts", "batch_size", "bytes_up", "bytes_down")
@@ -53,6 +53,9 @@ class _ResultChecks:
                 self._report(
                     problems, of_outcome & self._table.empty(name), name, f"is empty, but the frame is {outcome}"
                 )
+        if self._has_cascade():  # Without one, the local model need not have a confidence.
+            unsure = self._table.one_of("outcome", [Outcome.ANSWERED_LOCALLY]) & self._table.empty("local_confidence")
+            self._report(problems, unsure, "local_confidence", "is empty, but the cascade accepted the frame")
         of_vehicle = self._table.one_of("outcome", _OF_VEHICLE)
         for name in _OF_SENT_FRAMES:
             given = ~(self._table.empty(name) | self._table.one_of(name, ["0"]))
@@ -90,6 +93,10 @@ class _ResultChecks:
         for text in conditions:
             self._report(problems, np.isin(np.arange(len(sequences)), rows[what == text]), "reused_sequence", text)
         return problems.collected()
+
+    def _has_cascade(self) -> bool:
+        configuration = self._rows.manifest.get("configuration")
+        return isinstance(configuration, dict) and configuration.get("cascade") is True
 
     def _may_be_reused(self) -> Bools:
         """Returns a mask of the reused frames, in time or late."""

@@ -42,7 +42,7 @@ CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {
     "a reused row with a worker": (REUSED, "worker", "w", "is given, but the frame was not sent"),
     "a reused row with an attempt": (REUSED, "attempts", "1", "is given, but the frame was not sent"),
     "a wrong time of the gate": (REUSED, "gated_ms", longer(1), "but its timestamps are"),
-    "a local row without a confidence": (LOCAL, "local_confidence", "", "is empty, but the frame is answered_locally"),
+    "a local row of a cascade without a confidence": (LOCAL, "local_confidence", "", "but the cascade accepted the frame"),
     "a local row without an engine": (LOCAL, "engine", "", "is empty, but the frame is answered_locally"),
     "a local row with a wrong total": (LOCAL, "total_ms", longer(1), "but its first and last timestamps are"),
     "a local row with a source": (LOCAL, "reused_sequence", "0", "did not get the result of another"),
@@ -63,6 +63,13 @@ def test_an_inconsistent_cell_is_named_by_file_row_and_column(gated_run: Path, w
     change(gated_run, line, **{column: new})
     problems = problems_of(gated_run)
     assert any(re.match(rf"{CSV_NAME}, row {line}, column {column}: .*{expected}", text) for text in problems), problems
+
+
+def test_a_fallback_needs_no_confidence(gated_run: Path) -> None:
+    """A segmentation network without a second output has none."""
+    change_manifest(gated_run, configuration={"cascade": False})
+    change(gated_run, run_damage.line_of(gated_run, LOCAL), local_confidence="")
+    assert problems_of(gated_run) == []
 
 
 @pytest.mark.parametrize("outcome", [REUSED, DROPPED])
