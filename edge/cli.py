@@ -57,7 +57,7 @@ def edge() -> None:
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
     """Play SOURCE (a bag, a video file, a folder of images, camera:0) to a worker and log every frame's latency.
 
-    The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame was answered in time.
+    The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame got a result in time.
     """
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks:

@@ -19,7 +19,7 @@ _NEEDED = {
 }
 _MEASURED_IN = {"gate_distance": "t_gated_ns", "local_confidence": "t_inferred_locally_ns"}
 _OF_SENT_FRAMES = ("t_sent_ns", "worker", "attempts", "batch_size", "bytes_up", "bytes_down")
-_HIGHEST_CONFIDENCE = 1_000_000  # In millionths.
+_HIGHEST_CONFIDENCE = 1_000_000  # Decimals are read as millionths.
 
 
 def results_of_vehicle(rows: LogRows) -> Bools:

@@ -31,9 +31,9 @@ class LogError(SkylaneError):
 class Outcome(StrEnum):
     """The outcome of a frame; every frame read has exactly one."""
 
-    ANSWERED = "answered"  # By a worker.
-    REUSED = "reused"  # Similar to an earlier frame, whose result it got.
-    ANSWERED_LOCALLY = "answered_locally"  # By the vehicle's own model.
+    ANSWERED = "answered"  # A worker's result arrived in time.
+    REUSED = "reused"  # The result is that of a similar earlier frame.
+    ANSWERED_LOCALLY = "answered_locally"  # The result is that of the vehicle's own model.
     DROPPED = "dropped"  # Discarded by the vehicle before it was sent.
     EXPIRED = "expired"  # Its result came after its deadline, or the worker reported it as late.
     OVERLOADED = "overloaded"
@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
     @property
     def has_result(self) -> bool:
-        """Whether the frame got a result in time, whatever its origin."""
+        """True if the frame got a result in time, whatever its origin."""
         return self in WITH_RESULT
 
 
@@ -85,7 +85,7 @@ class LatencyRow:
 
     @property
     def has_result_of_vehicle(self) -> bool:
-        """Whether the vehicle got the result, in time or late, without sending the frame."""
+        """True if the result, in time or late, was computed or reused at the vehicle, without sending the frame."""
         was_sent = Stage.SENT in self.edge_times
         return not was_sent and (self.outcome.has_result or self.outcome is Outcome.EXPIRED)
 

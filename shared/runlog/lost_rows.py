@@ -12,7 +12,7 @@ from pathlib import Path
 
 LOST_NAME = "latency.lost"
 CAPACITY = 1 << 14  # Frames that have a character in the file; later ones are only counted.
-LETTERS = {  # By outcome. `aborted` is missing, as only `repair` writes rows with that outcome.
+LETTERS = {  # The letter of each outcome; `aborted` is missing, as only `repair` writes rows with that outcome.
     "answered": "a",
     "reused": "u",
     "answered_locally": "y",
