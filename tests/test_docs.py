@@ -19,7 +19,10 @@ from shared.runlog.latency_log import Outcome
 
 ROOT = Path(__file__).parents[1]
 LOG_METHODS = {"info", "warning", "error", "exception", "log"}
-OUTCOMES = {"outcome.value": Outcome, "message.status.value": Status}  # Expressions that are part of an event's name.
+OUTCOMES: dict[str, list[str]] = {  # By the expression that is part of an event's name; results are no events.
+    "outcome.value": [each.value for each in Outcome if not each.has_result],
+    "message.status.value": [each.value for each in Status if each is not Status.ANSWERED],
+}
 # The sections of the page of log events, by the package that logs them.
 EVENT_SECTIONS = {"shared": "Events of every node", "cloud": "Events of a worker", "edge": "Events of a vehicle and of"}
 
@@ -96,11 +99,7 @@ def events(name: ast.expr) -> list[str]:
     if isinstance(name, ast.JoinedStr):
         prefix, value = name.values
         assert isinstance(value, ast.FormattedValue)
-        return [
-            f"{ast.literal_eval(prefix)}{each.value}"
-            for each in OUTCOMES[ast.unparse(value.value)]
-            if each.name != "ANSWERED"
-        ]
+        return [f"{ast.literal_eval(prefix)}{each}" for each in OUTCOMES[ast.unparse(value.value)]]
     return [{"READY": READY}[name.id] if isinstance(name, ast.Name) else ast.literal_eval(name)]
 
 
