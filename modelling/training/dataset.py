@@ -22,6 +22,7 @@ HELD_OUT_WEATHER = (
 )
 TRAINING_WEATHERS = ("clear", "dusk", "fog", "rain")
 FIRST_VALIDATION_SEED = 900_000  # All training seeds are smaller.
+FIRST_TEST_SEED = 960_000  # Test drives select neither weights nor settings.
 
 _VIEW_SPACING_S = 7.0  # Time between two views of a drive, enough for a different scene.
 
@@ -46,6 +47,11 @@ def training_views(
 def validation_views(count: int, weathers: tuple[str, ...], views_per_drive: int = 2) -> list[TrainingView]:
     """Returns `count` views of drives that are not used for training."""
     return _views(count, views_per_drive, FIRST_VALIDATION_SEED, weathers)
+
+
+def unseen_views(count: int, views_per_drive: int = 4) -> list[TrainingView]:
+    """Returns `count` views of drives that are used for neither training nor validation, in all weathers."""
+    return _views(count, views_per_drive, FIRST_TEST_SEED, WEATHERS)
 
 
 def fixed_camera_views(count: int, *, validation: bool, views_per_drive: int = 8) -> list[TrainingView]:
@@ -73,7 +79,13 @@ def generator(view: TrainingView) -> Random:
 
 
 def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
-    """Returns the scene of a view, and its preprocessed image height×width×3 RGB.
+    """Returns the scene of a view, and its preprocessed image height×width×3 RGB; see `photographed_view`."""
+    frame, image = photographed_view(view, rng)
+    return frame, apply(image, plan(Resize.CROP, *frame.class_ids.shape, height, width))
+
+
+def photographed_view(view: TrainingView, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
+    """Returns the scene of a view, and the image of the camera in RGB, at full or half the sensor's resolution.
 
     `rng` determines the camera's noise and the demosaicing method.
     """
@@ -81,9 +93,7 @@ def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> t
     frame = drive.render(view.time_s)
     mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
     method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
-    image = to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
-    rows, columns = mosaic.shape
-    return frame, apply(image, plan(Resize.CROP, rows, columns, height, width))
+    return frame, to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
 
 
 def _render(folder: Path, index: int, view: TrainingView) -> None:

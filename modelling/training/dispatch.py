@@ -1,17 +1,26 @@
 """Trains any recipe by the training for its kind of output."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modelling.building import shipped_weights
+from cloud.models.opening import open_model
+from modelling.building import build, shipped_weights
 from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
+from modelling.training.dataset import unseen_views
 from modelling.training.scenes import scene_training
 from modelling.training.trainer import TrainingProgress
+from modelling.training.weather_scores import scores_by_weather
 from modelling.training.weights import Weights, fold, unfold
 from shared.imaging.labels import Labels
+from shared.inference.placement import Placement
+from shared.models.repository import Repository, StoredModel
+
+_TEST_VIEWS = 120
 
 
 def train(
@@ -47,7 +56,22 @@ def train(
         return scene_training.train(recipe, folder, scene_settings, report, donor=donor, labels=labels)
     chosen = replace(segmentation.default_settings(recipe), **settings)
     start = None if chosen.donor is None else unfolded_weights(chosen.donor, source)
-    return fold(segmentation.train(recipe, folder, chosen, report, donor=start))
+    weights = fold(segmentation.train(recipe, folder, chosen, report, donor=start))
+    build(recipe, folder / "models", labels, weights, recipe.formats[:1])
+    models = [Repository(folder / "models").find(recipe.name)]
+    if chosen.donor is not None:
+        models.append(Repository(source).find(chosen.donor))
+    _write_test(folder / "training.json", models, lambda done: on_progress(done, f"{recipe.name}: test"))
+    return weights
+
+
+def _write_test(path: Path, models: Sequence[StoredModel], on_progress: Callable[[float], None]) -> None:
+    """Adds the results of models on unseen drives to a training's record."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_model(each, None, Placement(device="cpu"))) for each in models]
+        test = scores_by_weather(opened, unseen_views(_TEST_VIEWS), lambda done: on_progress(done / _TEST_VIEWS))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**document, "test": test}, indent=2) + "\n", encoding="utf-8")
 
 
 def unfolded_weights(name: str, source: Path) -> Weights:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from modelling.evaluation.confusion import Confusion
 from modelling.frameworks import keras
@@ -27,6 +26,7 @@ from modelling.training.dataset import (
 )
 from modelling.training.frame_store import FrameStore
 from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress, segmentation_loss, validate
+from modelling.training.weather_scores import metrics
 from modelling.training.weights import Weights, assign, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
@@ -239,7 +239,6 @@ class _Validator:
             (self._folder / "training.json").write_text(document + "\n", encoding="utf-8")
 
     def _document(self, step: int, confusion: Confusion) -> dict[str, Any]:
-        class_iou: npt.NDArray[np.float64] = confusion.intersection_over_union()
         return {
             "model": self._recipe.name,
             **{key: value for key, value in asdict(self._settings).items() if value not in (math.inf, None)},
@@ -247,11 +246,7 @@ class _Validator:
             "wall_time_minutes": round(self.minutes),
             "training_weathers": TRAINING_WEATHERS,
             "held_out_weather": HELD_OUT_WEATHER,
-            "validation": {
-                "mean_iou": round(confusion.mean_iou(CLASSES), 4),
-                "pixel_accuracy": round(confusion.pixel_accuracy, 4),
-                "iou": {name: round(float(iou), 4) for name, iou in zip(CLASSES, class_iou, strict=True)},
-            },
+            "validation": metrics(confusion),
             "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
             "processor": platform.machine(),
         }
