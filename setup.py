@@ -8,7 +8,14 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 # shared/package_data.py finds these folders in the checkout, or in `skylane_data` of an installed wheel.
-FOLDERS = ("configs", "mosquitto", "models/road-objects", "models/road-small", "models/road-weather")
+FOLDERS = (
+    "configs",
+    "mosquitto",
+    "models/road-objects",
+    "models/road-small",
+    "models/road-tiny",
+    "models/road-weather",
+)
 
 
 class BuildWithData(build_py):

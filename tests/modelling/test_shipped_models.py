@@ -1,4 +1,7 @@
-"""The built-in classifier and detector, on scenes of drives that they were not trained on."""
+"""The built-in models, on scenes of drives that they were not trained on."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from modelling.training.dataset import TrainingView, generator, rendered_view
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
 from shared.inference.placement import Placement
+from shared.models.opening import open_local
 from shared.models.repository import Repository, default_root
 
 SEED = 970_001  # Not used for training or validation.
@@ -51,3 +55,36 @@ def test_the_detectors_best_box_is_on_an_object() -> None:
         abs(box.x + box.width / 2 - x) < box.width / 2 and abs(box.y + box.height / 2 - y) < box.height / 2
         for box in frame.boxes
     )
+
+
+def test_the_local_segmentation_is_small_and_has_a_training_record() -> None:
+    """It fits a vehicle, gives the labels of its reference, and its record has figures for every weather."""
+    repository = Repository(default_root())
+    stored = repository.find("road-tiny")
+    assert stored.file().stat().st_size < 1_000_000
+    assert stored.card().labels == repository.find("road-small").card().labels
+    record = json.loads((stored.folder / "training.json").read_text(encoding="utf-8"))
+    for name in ("road-tiny", "road-small"):
+        assert set(record["test"]["models"][name]) == {*WEATHERS, "all"}
+    assert record["donor"] == "road-small"
+
+
+def test_the_local_segmentation_agrees_with_the_truth_and_is_surer_where_it_is_right() -> None:
+    """The scene's weather is held out of the training; the scores must belong to the mask's pixels."""
+    stored = Repository(default_root()).find("road-tiny")
+    view = TrainingView(SEED, "overcast", 3.0)
+    frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
+    with open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu")) as model:
+        outputs = model.infer(image[np.newaxis])
+    step = len(frame.class_ids) // HEIGHT
+    right = outputs["mask"][0] == frame.class_ids[step // 2 :: step, step // 2 :: step]
+    assert right.mean() > 0.85
+    scores = outputs["confidence"][0]
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    highest = powers.max(axis=-1) / powers.sum(axis=-1)
+    rows, columns = (
+        (np.arange(n) * 8 + 3).clip(max=limit - 1) for n, limit in zip(scores.shape, (HEIGHT, WIDTH), strict=False)
+    )
+    sampled = right[np.ix_(rows, columns)]
+    assert (outputs["mask"][0][np.ix_(rows, columns)] == scores.argmax(axis=-1)).mean() > 0.97
+    assert highest[sampled].mean() > highest[~sampled].mean() + 0.1
