@@ -11,10 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import click
 import numpy as np
 
 from bench.baselines.catalogue import BASELINES, MqttBaseline, Send, TransportCodec, open_sender
 from bench.baselines.mqtt.images import compare_mask, fit
+from bench.baselines.noscope.comparison import noscope
 from bench.baselines.serving.clients import SCORES
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
 from bench.harness import options
@@ -251,4 +253,21 @@ def _overhead_lines(records: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-baselines = options.bench_command("baselines", BaselinePlan, measure, _tables, json=options.JSON_FILE)
+_command = options.bench_command("baselines", BaselinePlan, measure, _tables, json=options.JSON_FILE)
+
+
+@click.pass_context
+def _compare_unless_subcommand(context: click.Context, **settings: Any) -> None:
+    if context.invoked_subcommand is None:
+        assert _command.callback is not None
+        _command.callback(**settings)
+
+
+baselines = click.Group(
+    "baselines",
+    callback=_compare_unless_subcommand,
+    params=_command.params,
+    help=_command.help,
+    invoke_without_command=True,
+    commands=[noscope],
+)

@@ -21,6 +21,8 @@ from shared.runtime.machine import machine
 _OPTION, _DRIVE = "option", "drive"
 _FORMER = "former_"
 
+EXISTING_PATH = click.Path(exists=True, path_type=Path)
+SERVER_COUNT = click.IntRange(1, 32)
 JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as JSON.")
 JSON_FILE = click.Option(
     ["--json", "path"],
@@ -123,7 +125,7 @@ def frames(default: int, least: int = 4, text: str = "Frames per round.") -> Any
 def bag(drive_frames: int | None = None) -> Any:
     """A bag; by default a synthetic drive of `drive_frames`, or of the plan's `frames`."""
     keywords = {
-        "type": click.Path(exists=True, path_type=Path),
+        "type": EXISTING_PATH,
         "help": "Bag with the frames to send. [a synthetic drive]",
     }
     return field(default=None, metadata={_OPTION: keywords, _DRIVE: drive_frames})
