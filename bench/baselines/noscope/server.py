@@ -11,7 +11,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from bench.baselines.noscope.wire import Request, read_request, write_reply
+from bench.baselines.noscope.messages import RawImage, read_request, write_reply
 from bench.harness.child import reply, settings
 from bench.load.fixed_time import open_fixed_time
 from shared.models.model import Model
@@ -30,7 +30,7 @@ class ReferenceServer:
             await writer.drain()
         writer.close()
 
-    def _infer(self, request: Request) -> tuple[float, float]:
+    def _infer(self, request: RawImage) -> tuple[float, float]:
         """Returns the score of the second label, and the time of the inference in milliseconds."""
         image = np.frombuffer(request.pixels, np.uint8).reshape(request.shape)
         begin_ns = perf_counter_ns()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.baselines.noscope.wire import Request, read_reply, write_request
+from bench.baselines.noscope.messages import RawImage, read_reply, write_request
 from bench.harness.child import BenchError, serve
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
@@ -51,14 +51,14 @@ class Thresholds:
 
 
 @dataclass(slots=True)
-class Server:
+class ReferenceConnection:
     """A connection to a server, with one frame in flight."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     is_free: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def ask(self, request: Request) -> "Answer":
+    async def ask(self, request: RawImage) -> "ScoredAnswer":
         """Waits until the server is free, sends an image and returns the answer."""
         begin_ns = perf_counter_ns()
         async with self.is_free:
@@ -66,11 +66,11 @@ class Server:
             write_request(self.writer, request)
             score, inferred_ms = await read_reply(self.reader)
         round_trip_ms = (perf_counter_ns() - sent_ns) / 1e6
-        return Answer("reference", score, (sent_ns - begin_ns) / 1e6, round_trip_ms - inferred_ms, inferred_ms)
+        return ScoredAnswer("reference", score, (sent_ns - begin_ns) / 1e6, round_trip_ms - inferred_ms, inferred_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoredAnswer:
     """The score of the second label, its origin, and what a request's time consisted of."""
 
     origin: str  # "reference" or "local".
@@ -113,7 +113,7 @@ class _Reference:
 
     index: int
     small: npt.NDArray[np.float32]
-    answer: Awaitable[Answer]
+    answer: Awaitable[ScoredAnswer]
 
 
 class _Player:
@@ -127,10 +127,10 @@ class _Player:
         self._reference: _Reference | None = None
 
     async def play(self, bag: Path, frames: int, ports: Sequence[int]) -> Mapping[str, Any]:
-        servers = [Server(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
+        servers = [ReferenceConnection(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
         source = BagSource(bag)
         begin_ns = perf_counter_ns()
-        answers: list[tuple[Awaitable[Answer], bool]] = []
+        answers: list[tuple[Awaitable[ScoredAnswer], bool]] = []
         try:
             for frame in islice((item for item in source.frames() if isinstance(item, Frame)), frames):
                 answers.append(self._answer(frame, servers))
@@ -143,7 +143,7 @@ class _Player:
             server.writer.close()
         return _record(results, seconds)
 
-    def _answer(self, frame: Frame, servers: Sequence[Server]) -> tuple[Awaitable[Answer], bool]:
+    def _answer(self, frame: Frame, servers: Sequence[ReferenceConnection]) -> tuple[Awaitable[ScoredAnswer], bool]:
         """Returns a frame's answer, which may still be on its way, and whether it is that of an earlier frame."""
         image = self._prepared(frame, self._card)
         small = _small(image)
@@ -151,7 +151,7 @@ class _Player:
             return self._reference.answer, True
         answer = self._locally(frame)
         if answer is None:
-            request = Request(image.shape, image.tobytes())  # type: ignore[arg-type]  # Three axes.
+            request = RawImage(image.shape, image.tobytes())  # type: ignore[arg-type]  # Three axes.
             answer = asyncio.ensure_future(self._random.choice(servers).ask(request))
         self._reference = _Reference(frame.index, small, answer)
         return answer, False
@@ -162,7 +162,7 @@ class _Player:
             return False
         return float(np.mean((small - reference.small) ** 2)) <= limits.gate
 
-    def _locally(self, frame: Frame) -> asyncio.Future[Answer] | None:
+    def _locally(self, frame: Frame) -> asyncio.Future[ScoredAnswer] | None:
         """Returns the specialised network's answer; None if it is not confident."""
         limits = self._thresholds
         if limits.c_low is None or limits.c_high is None:
@@ -171,8 +171,8 @@ class _Player:
         score = _calibrated(float(self._local.infer(image[np.newaxis])["scores"][0, 1]), limits.temperature)
         if limits.c_low < score < limits.c_high:
             return None
-        found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        found.set_result(Answer("local", score))
+        found: asyncio.Future[ScoredAnswer] = asyncio.get_running_loop().create_future()
+        found.set_result(ScoredAnswer("local", score))
         return found
 
     def _prepared(self, frame: Frame, card: ModelCard) -> npt.NDArray[np.uint8]:
@@ -196,7 +196,7 @@ def _calibrated(score: float, temperature: float) -> float:
     return odds / (1 + odds)
 
 
-def _record(results: Sequence[tuple[Answer, bool]], seconds: float) -> Mapping[str, Any]:
+def _record(results: Sequence[tuple[ScoredAnswer, bool]], seconds: float) -> Mapping[str, Any]:
     requests = [answer for answer, is_reused in results if answer.origin == "reference" and not is_reused]
     parts = {
         part: float(np.mean([getattr(each, part) for each in requests])) if requests else 0.0

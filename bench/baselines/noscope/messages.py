@@ -12,24 +12,24 @@ _REPLY = struct.Struct("!dd")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """An image as it is sent."""
+class RawImage:
+    """An image without compression."""
 
     shape: tuple[int, int, int]  # Height, width, channels.
     pixels: bytes
 
 
-def write_request(writer: asyncio.StreamWriter, request: Request) -> None:
+def write_request(writer: asyncio.StreamWriter, request: RawImage) -> None:
     """Sends an image."""
     writer.write(_SHAPE.pack(*request.shape))
     writer.write(request.pixels)
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> RawImage | None:
     """Receives an image; None if the client closed the connection."""
     try:
         height, width, channels = _SHAPE.unpack(await reader.readexactly(_SHAPE.size))
-        return Request((height, width, channels), await reader.readexactly(height * width * channels))
+        return RawImage((height, width, channels), await reader.readexactly(height * width * channels))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
 
