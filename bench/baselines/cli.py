@@ -257,7 +257,7 @@ _command = options.bench_command("baselines", BaselinePlan, measure, _tables, js
 
 
 @click.pass_context
-def _compare_unless_subcommand(context: click.Context, **settings: Any) -> None:
+def _compare_unless_subcommand(context: click.Context, /, **settings: Any) -> None:
     if context.invoked_subcommand is None:
         assert _command.callback is not None
         _command.callback(**settings)

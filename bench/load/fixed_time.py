@@ -68,7 +68,7 @@ class KnownAnswers:
         arrays = {head: np.stack([each[head] for each in self._outputs.values()]) for head in heads}
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_suffix(".part.npz")
-        np.savez(draft, **{_DIGESTS: keys}, **arrays)
+        np.savez(draft, allow_pickle=False, **{_DIGESTS: keys}, **arrays)
         draft.rename(file)
 
     def of(self, image: Pixels) -> Mapping[str, npt.NDArray[Any]] | None:
@@ -143,4 +143,4 @@ def known_answers_file(
 
 def digest(image: Pixels) -> bytes:
     """Identifies an image by its pixels."""
-    return hashlib.blake2b(np.ascontiguousarray(image), digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=_DIGEST_BYTES).digest()

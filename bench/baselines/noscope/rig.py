@@ -163,13 +163,14 @@ def _read_run(folder: Path) -> SystemRun:
 
 def _latency_parts(sent: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
     """Returns the terms of the original's formula, means over the frames that were sent."""
-    stages = {
+    parts: dict[str, list[str]] = {
         "network_ms": [part for part in PARTS if WHERE[part] == "link"],
         "client_queue_ms": [part for part in PARTS if WHERE[part] == "edge"],
         "server_queue_ms": [part for part in PARTS if WHERE[part] == "cloud" and part != Stage.INFERRED],
         "compute_ms": [Stage.INFERRED],
     }
-    return {
-        name: fmean(sum(float(row[f"{part}_ms"] or 0) for part in parts) for row in sent) if sent else 0.0
-        for name, parts in stages.items()
-    }
+
+    def mean(names: Sequence[str]) -> float:
+        return fmean(sum(float(row[f"{name}_ms"] or 0) for name in names) for row in sent) if sent else 0.0
+
+    return {part: mean(names) for part, names in parts.items()}

@@ -151,7 +151,7 @@ class _Player:
             return self._reference.answer, True
         answer = self._locally(frame)
         if answer is None:
-            request = RawImage(image.shape, image.tobytes())  # type: ignore[arg-type]  # Three axes.
+            request = RawImage(image.shape, image.tobytes())
             answer = asyncio.ensure_future(self._random.choice(servers).ask(request))
         self._reference = _Reference(frame.index, small, answer)
         return answer, False
