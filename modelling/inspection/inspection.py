@@ -24,6 +24,7 @@ from shared.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Ma
 GUESSED_SIZE = (512, 1024)  # Height and width of a graph that accepts any size.
 GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 
+_MAP_RANK = 4  # N×H×W×C
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
 _SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
@@ -92,6 +93,7 @@ def inspect(
                 "constants": interface.constants,
             }
         ),
+        confidence=_confidence(interface, notes) if isinstance(analysis, FileAnalysis) else None,
         output=None if boxes else output,
         outputs={"boxes": boxes, "scores": output} if boxes else {},
         labels=_labels(interface, labels, notes),
@@ -161,6 +163,17 @@ def _task(interface: ModelInterface) -> str:
         return "detection"
     is_classifier = interface.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES)
     return "classification" if is_classifier else "segmentation"
+
+
+def _confidence(interface: ModelInterface, notes: list[str]) -> str | None:
+    """Returns the declared output with the scores of a mask of class ids, if there is exactly one."""
+    scores = [
+        each for each in interface.others if each.dtype.startswith("float") and len(each.shape or ()) == _MAP_RANK
+    ]
+    if interface.kind is not OutputKind.CLASS_IDS or len(scores) != 1:
+        return None
+    notes.append(f"{scores[0].name} is assumed to be the scores before softmax: if it is not, remove confidence")
+    return scores[0].name
 
 
 def _size(path: Path, interface: ModelInterface, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from modelling.inspection.inspection import Inspection, InspectionError, inspect
 from shared.imaging.labels import Labels
 from shared.inference.errors import EngineError
 from shared.models.manifest import OutputKind
-from shared.models.repository import Repository
+from shared.models.repository import Repository, default_root
 
 _WEIGHTS = np.random.default_rng(3).normal(size=(3, 3, 3, 4)).astype(np.float32)
 
@@ -245,6 +245,14 @@ def test_boxes_and_scores_are_a_detection(tmp_path: Path) -> None:
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
     assert "bbox:0 is assumed to be x1, y1, x2, y2" in _notes(found)
+
+
+def test_scores_beside_class_ids_are_the_confidence() -> None:
+    """The built-in local model has both, so that its inspection gives the manifest that its recipe writes."""
+    stored = Repository(default_root()).find("road-tiny")
+    found = inspect(stored.file(), labels=stored.labels())
+    assert (found.manifest.output, found.manifest.confidence) == (stored.manifest.output, stored.manifest.confidence)
+    assert "scores is assumed to be the scores before softmax" in _notes(found)
 
 
 def test_the_analysis_of_many_outputs_traverses_the_graph_a_few_times(

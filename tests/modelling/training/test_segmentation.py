@@ -18,6 +18,7 @@ from modelling.training.dataset import (
     TRAINING_WEATHERS,
     render_frames,
     training_views,
+    unseen_views,
     validation_views,
 )
 from modelling.training.dispatch import unfolded_weights
@@ -32,8 +33,11 @@ from modelling.training.segmentation import (
     train_on,
 )
 from modelling.training.trainer import LearningRateSchedule, TrainingProgress
+from modelling.training.weather_scores import scores_by_weather
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
-from shared.models.repository import default_root
+from shared.inference.placement import Placement
+from shared.models.opening import open_local
+from shared.models.repository import Repository, default_root
 
 
 @pytest.fixture
@@ -182,3 +186,19 @@ def test_rendered_frames_have_the_models_size_and_classes(tmp_path: Path, height
     assert store.labels.shape == (2, height, width)
     assert {0, 5} <= set(np.unique(store.labels[0]))
     assert min(picture.std() for picture in store.pictures) > 5
+
+
+def test_models_are_scored_by_weather_on_drives_of_their_own() -> None:
+    """The figures of training.json: both models on the same images, at the camera's size, each weather by itself."""
+    views = [view for view in unseen_views(20) if view.time_s < 7]
+    others = {view.seed for view in (*training_views(1400), *validation_views(40, WEATHERS))}
+    assert not others & {view.seed for view in views}
+    repository = Repository(default_root())
+    with open_local(repository.find("road-tiny"), Placement(device="cpu")) as model:
+        scores = scores_by_weather([model], views)
+    assert scores["frames"] == dict.fromkeys(WEATHERS, 1)
+    assert (scores["height"], scores["width"]) == (1216, 1936)
+    by_weather = scores["models"]["road-tiny"]
+    assert set(by_weather) == {*WEATHERS, "all"}
+    assert all(figures["pixel_accuracy"] > 0.8 for figures in by_weather.values())
+    assert set(by_weather["all"]["iou"]) == set(CLASSES)
