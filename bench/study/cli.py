@@ -13,7 +13,7 @@ from bench.study.execution.cell_run import DONE, FAILED, SKIPPED
 from bench.study.execution.progress import ProgressBar
 from bench.study.execution.runner import StudyRunner, missing_devices
 from bench.study.execution.session import Session, open_session
-from bench.study.plan.axes import AXES, Axes, known_values
+from bench.study.plan.axes import AXES, NONE, Axes, known_values
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.scenarios import SCENARIOS
 from bench.study.plan.study_plan import cells, model_names, read_plan
@@ -90,7 +90,8 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
         _show(runner, console)
         if resumed_seed is None:
             console.print(f"use --seed {seed} for this order", highlight=False)
-    variants.check(run.cell.setup for run in runner.pending)
+    pending = [run.cell for run in runner.pending]
+    variants.check((cell.setup for cell in pending), {cell.local_model for cell in pending} - {NONE})
     if plan.accuracy:
         check_accuracy(plan, (cell.model for cell in cells(plan)), Repository(root))
     if dry_run:

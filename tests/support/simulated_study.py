@@ -1,6 +1,6 @@
 """Helpers for tests of studies: plans, synthetic logs of vehicles, and simulated sessions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,18 @@ def plan_of(folder: Path, **document: Any) -> StudyPlan:
     return read_plan(plan_file(folder, cool_down_s=0, **document), folder / "no-models")
 
 
-def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | None], *, session: str = "s1") -> None:
-    """Writes a vehicle's run from the due time and the total of each frame; a total of None means dropped."""
+def write_run(
+    folder: Path,
+    due_ms: Sequence[float],
+    total_ms: Sequence[float | None],
+    *,
+    session: str = "s1",
+    reused: Collection[int] = (),
+) -> None:
+    """Writes a vehicle's run from the due time and the total of each frame; a total of None means dropped.
+
+    The frames `reused` get the result of the first frame without being sent.
+    """
     with LogWriter(folder) as log:
         for sequence, (due, took) in enumerate(zip(due_ms, total_ms, strict=True)):
             due_ns = ORIGIN_NS + round(due * _MS)
@@ -58,6 +68,13 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
             }
             if took is None:
                 log.close(LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns}))
+                continue
+            if sequence in reused:
+                edge = {Stage.DUE: due_ns, Stage.GATED: due_ns + round(took * _MS)}
+                reuse = LatencyRow(
+                    **facts, outcome=Outcome.REUSED, edge_times=edge, gate_distance=1.0, reused_sequence=0
+                )
+                log.close(reuse)
                 continue
             stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES]
             edge = {stage: due_ns + index * _STEP_NS for index, stage in enumerate(stages)}

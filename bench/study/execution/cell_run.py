@@ -55,9 +55,12 @@ def run_cell(
     folder: Path,
     *,
     seed: int,
+    repetition: int,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> RunResult:
     """Plays a cell into `folder` and measures it; `on_step` receives the steps of a capacity search.
+
+    `seed` is that of arrivals and link; `repetition`, counted from 1, selects the seed of the drive.
 
     Raises:
         SkylaneError: A vehicle or worker failed, or nothing could be measured.
@@ -65,17 +68,21 @@ def run_cell(
     settings = plan.settings(cell.scenario)
     if cell.frames is not None:
         settings = settings.model_copy(update={"frames": cell.frames})
+    drive_seed = plan.drive_seed(repetition)
     frames, warm_up = frame_counts(cell.scenario, settings, plan.frames, plan.warm_up_frames)
 
     def attempt(vehicles: int, name: str) -> tuple[RunPart, RunMeasurement]:
-        load = VehicleLoad(frames + warm_up, warm_up, vehicles, seed, settings)
+        load = VehicleLoad(frames + warm_up, warm_up, vehicles, seed, settings, cell.workers, drive_seed)
         session.play(cell, load, folder / name)
         run = measure(folder / name, vehicles, warm_up, every_frame=measures_every_frame(cell))
         if plan.accuracy:
-            run = replace(run, accuracy=compare_masks(folder / name, source_of(plan, cell), session.class_names))
+            source = source_of(plan, cell, drive_seed)
+            run = replace(run, accuracy=compare_masks(folder / name, source, session.class_names))
         return RunPart(name, vehicles, warm_up), run
 
     row = {"state": DONE, "broker": session.broker, "seed": seed}
+    if plan.bag is None:
+        row["drive_seed"] = drive_seed
     if isinstance(settings, CapacitySettings):
         return _search(attempt, settings, row, folder, on_step)
     part, run = attempt(cell.vehicles, ".")

@@ -124,7 +124,13 @@ class StudyRunner:
         listener.run_started(run, "")
         seed = run_seed(self._seed, run.cell.name, run.repetition)
         return run_cell(
-            session, self.plan, run.cell, folder, seed=seed, on_step=lambda step: listener.run_started(run, step)
+            session,
+            self.plan,
+            run.cell,
+            folder,
+            seed=seed,
+            repetition=run.repetition,
+            on_step=lambda step: listener.run_started(run, step),
         )
 
     def _save(self, run: PlannedRun, result: RunResult, listener: ProgressListener) -> None:

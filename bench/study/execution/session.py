@@ -9,13 +9,15 @@ from typing import Protocol
 from bench.harness.environment import free_ports
 from bench.link.link import Link, LinkSpec
 from bench.load.gateway_deployment import HTTP_TRANSPORTS, MQTT
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker, engine_flags
+from bench.study.execution.fixed_answers import answers_of
 from bench.study.execution.fleet import Fleet, RunError
-from bench.study.plan.axes import NamedLink, codec_and_quality
+from bench.study.plan.axes import NONE, NamedLink, cascade_thresholds, codec_and_quality, gate_and_threshold
 from bench.study.plan.cell import StudyCell, WorkerSetup
 from bench.study.plan.sample_drives import source_of
 from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
-from bench.study.plan.study_plan import StudyPlan, cells
+from bench.study.plan.study_plan import ReuseLimits, StudyPlan, cells
 from bench.study.plan.variants import ModelVariants
 from bench.study.results.accuracy import MASK_SINK
 from shared.broker.broker import Broker
@@ -54,19 +56,25 @@ class ProcessSession:
         self,
         plan: StudyPlan,
         broker: Broker,
-        workers: Sequence[Worker],
+        workers: Sequence[Worker | NullWorkerProcess],
         ports: Mapping[str, Sequence[int]],
         *,
         card: ModelCard,
+        models: Path,
         logs: Path,
     ) -> None:
-        """`ports` has the gateway ports of the workers for `grpc` and `http`; none if the workers use only the broker."""
+        """Creates a session.
+
+        `ports` has the gateway ports of the workers for `grpc` and `http`; none if the workers use only the broker.
+        `models` is the repository of the vehicles' local models.
+        """
         self._plan = plan
         self._logs = logs
         self._broker = broker
         self._workers = workers
         self._ports = ports
         self._card = card
+        self._models = models
 
     @property
     def broker(self) -> str:
@@ -81,7 +89,7 @@ class ProcessSession:
     def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
-        source = source_of(self._plan, cell)
+        source = source_of(self._plan, cell, load.drive_seed)
         folder.mkdir(parents=True, exist_ok=True)
         nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
         with ExitStack() as stack:
@@ -95,6 +103,7 @@ class ProcessSession:
             flags = _transport_flags(cell.transport, addresses)
             flags += ["--model", self._card.name, "--codec", codec, "--loop", "--frames", str(load.frames)]
             flags += ["--resize-at", cell.resize_at or scenario.resize_at]
+            flags += reuse_flags(self._plan.reuse, cell, self._models)
             flags += ["--sink", MASK_SINK] if self._plan.accuracy else []
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
@@ -135,6 +144,22 @@ def _transport_flags(transport: str, addresses: Sequence[tuple[str, int]]) -> li
     return ["--transport", transport, *workers]
 
 
+def reuse_flags(limits: ReuseLimits, cell: StudyCell, models: Path) -> list[str]:
+    """Returns the flags of `skylane edge play` for gate, local model and cascade; `models` has the local model."""
+    flags: list[str] = []
+    if gate := gate_and_threshold(cell.gate):
+        flags += ["--gate", gate[0], "--gate-threshold", gate[1]]
+        flags += [] if limits.frames is None else ["--reuse-frames", str(limits.frames)]
+        flags += [] if limits.ms is None else ["--reuse-ms", f"{limits.ms:g}"]
+    if cell.local_model != NONE:
+        flags += ["--local-model", cell.local_model, "--models", str(models)]
+    if cell.cascade != NONE:
+        flags.append("--cascade")
+    if thresholds := cascade_thresholds(cell.cascade):
+        flags += ["--c-low", f"{thresholds.c_low:g}", "--c-high", f"{thresholds.c_high:g}"]
+    return flags if cell.tuning is None else [*flags, "--tuning", cell.tuning]
+
+
 def needs_gateway(setup: WorkerSetup, cells: Iterable[StudyCell]) -> bool:
     """Returns whether a cell of the setup uses a transport other than MQTT."""
     return any(cell.transport != MQTT for cell in cells if cell.setup == setup)
@@ -159,19 +184,37 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
             warm_up=0 if setup.cold else None,
             max_batch=setup.batch,
         )
-        workers = [
-            stack.enter_context(
+        answers = () if setup.fixed_inference_ms is None else answers_of(plan, setup, variant)
+
+        def start(number: int) -> Worker | NullWorkerProcess:
+            name, endpoints = (
+                f"worker-{number + 1}",
+                {kind: f"{_HOST}:{each[number]}" for kind, each in ports.items() if each},
+            )
+            log = logs / f"{name}.log"
+            if setup.fixed_inference_ms is not None:
+                settings = NullWorkerSettings(
+                    name,
+                    variant.name,
+                    models=variant.root,
+                    answers=answers,
+                    think_ms=setup.fixed_inference_ms,
+                    **endpoints,
+                )
+                return stack.enter_context(NullWorkerProcess(broker.url, settings, log=log))
+            flags = [*engine, *(f"--{kind}={address}" for kind, address in endpoints.items())]
+            return stack.enter_context(
                 Worker(
                     broker.url,
                     models=variant.root,
                     model=variant.name,
-                    name=f"worker-{number + 1}",
+                    name=name,
                     device=setup.device,
-                    flags=[*engine, *(f"--{name}={_HOST}:{each[number]}" for name, each in ports.items() if each)],
-                    log=logs / f"worker-{number + 1}.log",
+                    flags=flags,
+                    log=log,
                 )
             )
-            for number in range(setup.workers)
-        ]
+
+        workers = [start(number) for number in range(setup.workers)]
         card = Repository(variant.root).find(variant.name).card()
-        yield ProcessSession(plan, broker, workers, ports, card=card, logs=logs)
+        yield ProcessSession(plan, broker, workers, ports, card=card, models=variants.root, logs=logs)

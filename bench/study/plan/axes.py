@@ -12,6 +12,8 @@ from bench.study.plan.scenarios import SCENARIOS
 from cloud.engines.table import ENGINES, formats
 from shared.config import Section
 from shared.inference.placement import Precision
+from shared.reuse.cascade import CascadeThresholds, threshold_problem
+from shared.reuse.gate import METHODS
 
 T = TypeVar("T")
 
@@ -19,10 +21,14 @@ CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
 OWN_FORMAT = "own"  # The model's format, or the engine's first format if the engine cannot read the model's.
 PRECISIONS = tuple(each.value for each in Precision)
 NODES = ("edge", "cloud")
+NONE = "none"  # Of a link, a gate, a local model or a cascade.
+TUNED = "tuned"  # A cascade with the thresholds of the tuning file.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
 _DEVICE = re.compile(r"cpu|gpu(:[0-9]{1,3})?")
 _RESOLUTION = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
+_GATE = re.compile(rf"({'|'.join(METHODS)})(?:-([0-9]+(?:[.][0-9]+)?))?")
+_CASCADE = re.compile(r"([01](?:\.[0-9]+)?)-([01](?:\.[0-9]+)?)")
 _MIN_SIDE_PIXELS = 32
 
 
@@ -73,6 +79,23 @@ def _resolution(text: str) -> str:
     return text
 
 
+def _gate(gate: str) -> str:
+    if gate != NONE and not _GATE.fullmatch(gate):
+        raise ValueError(
+            f"no gate {gate!r}: use {NONE}, {', '.join(METHODS)}, or a method with its threshold, such as mse-30"
+        )
+    return gate
+
+
+def _cascade(cascade: str) -> str:
+    match = _CASCADE.fullmatch(cascade)
+    if cascade not in (NONE, TUNED) and match is None:
+        raise ValueError(f"no cascade {cascade!r}: use {NONE}, {TUNED}, or C_LOW-C_HIGH, such as 0.1-0.9")
+    if match is not None and (problem := threshold_problem(float(match[1]), float(match[2]))):
+        raise ValueError(f"cascade {cascade!r}: {problem}")
+    return cascade
+
+
 def _link(link: Any) -> Any:
     """Replaces the name of a profile by its link; a map is returned as it is and validated by NamedLink."""
     if isinstance(link, str):
@@ -104,6 +127,10 @@ ScenarioName = Annotated[str, AfterValidator(must_be_one_of("scenario", SCENARIO
 VehicleCount = Annotated[int, Field(ge=1, le=256)]
 WorkerCount = Annotated[int, Field(ge=1, le=32)]
 FrameCount = Annotated[int, Field(ge=1, le=10_000_000)]
+GateName = Annotated[str, AfterValidator(_gate)]
+LocalModelName = Annotated[str, Field(pattern=NAME)]
+CascadeName = Annotated[str, AfterValidator(_cascade)]
+InferenceTime = Annotated[float, Field(gt=0, le=60_000)]
 LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
 
@@ -125,7 +152,12 @@ class Axes(Section):
     vehicles: OneOrMore[VehicleCount] = (1,)
     workers: OneOrMore[WorkerCount] = (1,)
     frames: OneOrMore[FrameCount | None] = (None,)  # None: the number set by the study or the scenario.
-    link: OneOrMore[LinkValue] = (NamedLink(name="none"),)
+    link: OneOrMore[LinkValue] = (NamedLink(name=NONE),)
+    gate: OneOrMore[GateName] = (NONE,)
+    local_model: OneOrMore[LocalModelName] = (NONE,)
+    cascade: OneOrMore[CascadeName] = (NONE,)
+    tuning: OneOrMore[str | None] = (None,)  # None: the file that ships for the model.
+    fixed_inference_ms: OneOrMore[InferenceTime | None] = (None,)  # None: as long as the engine takes.
 
 
 class Combination(Axes):
@@ -160,6 +192,11 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "vehicles": "1 to 256",
         "workers": "1 to 32, with one shared subscription",
         "frames": "measured frames of each vehicle in a run, if different from the study's",
+        "gate": f"{NONE}, {', '.join(METHODS)} (the tuned threshold), or with a threshold: mse-30",
+        "local_model": f"{NONE}, or a model of the repository that a vehicle can run",
+        "cascade": f"{NONE}, {TUNED}, or its thresholds as C_LOW-C_HIGH, such as 0.1-0.9",
+        "tuning": "a file of 'skylane model tune-gate', if different from the one that ships for the model",
+        "fixed_inference_ms": "time of each inference of a worker, with the model's answers computed before the study",
         "link": f"{', '.join(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
     }
 
@@ -168,6 +205,18 @@ def codec_and_quality(codec: str) -> tuple[str, int | None]:
     """Splits a codec such as `jpeg-85` into its name and its quality (None if not given)."""
     match = _QUALITY.fullmatch(codec)
     return ("jpeg", int(match[1])) if match else (codec, None)
+
+
+def gate_and_threshold(gate: str) -> tuple[str, str] | None:
+    """Splits a gate such as `mse-30` into its method and its threshold (`auto` if not given); None without a gate."""
+    match = _GATE.fullmatch(gate)
+    return (match[1], match[2] or "auto") if match else None
+
+
+def cascade_thresholds(cascade: str) -> CascadeThresholds | None:
+    """Returns the thresholds of a cascade such as `0.1-0.9`; None if it has tuned ones, or if there is no cascade."""
+    match = _CASCADE.fullmatch(cascade)
+    return CascadeThresholds(float(match[1]), float(match[2])) if match else None
 
 
 def width_and_height(resolution: str) -> tuple[int, int]:

@@ -1,13 +1,13 @@
 """A cell of a study: one combination of axis values."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from bench.study.plan.axes import NamedLink
+from bench.study.plan.axes import NONE, TUNED, NamedLink
 from bench.study.plan.scenarios import SCENARIOS
-
-_PLURAL = {"vehicles": "vehicle", "workers": "worker", "frames": "frame"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class WorkerSetup:
     device: str
     batch: int
     workers: int
+    fixed_inference_ms: float | None
     cold: str  # Name of the cell if it needs newly started workers, else empty.
 
 
@@ -44,13 +45,26 @@ class StudyCell:
     workers: int
     frames: int | None
     link: NamedLink
+    gate: str
+    local_model: str
+    cascade: str
+    tuning: str | None
+    fixed_inference_ms: float | None
 
     @property
     def setup(self) -> WorkerSetup:
         """The settings of the cell's workers."""
         cold = self.name if SCENARIOS[self.scenario].is_cold else ""
         return WorkerSetup(
-            self.model, self.engine, self.format, self.precision, self.device, self.batch, self.workers, cold
+            self.model,
+            self.engine,
+            self.format,
+            self.precision,
+            self.device,
+            self.batch,
+            self.workers,
+            self.fixed_inference_ms,
+            cold,
         )
 
     def columns(self) -> dict[str, str | int | float | None]:
@@ -68,10 +82,21 @@ def cell_name(values: dict[str, Any], varied: Sequence[str]) -> str:
 def _label(axis: str, value: Any) -> str:
     if value is None:
         return f"default-{axis}"
-    if axis in _PLURAL:
-        return f"{value}-{_PLURAL[axis]}{'' if value == 1 else 's'}"
-    if axis == "batch":
-        return f"batch-{value}"
-    if axis == "link":
-        return "no-link" if value.name == "none" else str(value.name)
-    return str(value).replace(":", "-")
+    name = str(value.name) if axis == "link" else str(value)
+    if axis in _NOTHING and name == NONE:
+        return _NOTHING[axis]
+    return _LABELS[axis](name) if axis in _LABELS else name.replace(":", "-")
+
+
+def _counted(axis: str) -> Callable[[str], str]:
+    return lambda count: f"{count}-{axis.removesuffix('s') if count == '1' else axis}"
+
+
+_NOTHING = {"link": "no-link", "gate": "no-gate", "local_model": "no-local-model", "cascade": "no-cascade"}
+_LABELS: dict[str, Callable[[str], str]] = {
+    **{axis: _counted(axis) for axis in ("vehicles", "workers", "frames")},
+    "batch": lambda size: f"batch-{size}",
+    "cascade": lambda thresholds: "cascade" if thresholds == TUNED else f"cascade-{thresholds}",
+    "tuning": lambda path: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem),
+    "fixed_inference_ms": lambda time_ms: f"{float(time_ms):g}-ms",
+}

@@ -18,37 +18,38 @@ _SIZES = ((1.0, 1.0), (0.75, 0.75), (0.5, 0.5), (1.0, 0.625), (0.5, 1.0))
 _STEP_S = 0.5  # Time in the drive between two images of mixed sizes.
 
 
-def source_of(plan: StudyPlan, cell: StudyCell) -> Path:
+def source_of(plan: StudyPlan, cell: StudyCell, drive_seed: int) -> Path:
     """Returns the source that the vehicles of a cell play; a synthetic drive is created under `runs/bags`."""
-    return plan.bag or footage(SCENARIOS[cell.scenario].footage, cell.resolution, plan.drive_frames)
+    if plan.bag is not None:
+        return plan.bag
+    kind = SCENARIOS[cell.scenario].footage
+    return footage(kind, cell.resolution, plan.drive_frames, seed=drive_seed, static_camera=plan.static_camera)
 
 
-def footage(kind: Footage, resolution: str, frames: int) -> Path:
+def footage(kind: Footage, resolution: str, frames: int, *, seed: int = SEED, static_camera: bool = False) -> Path:
     """Returns a source to play: a bag of Bayer frames, or a folder of PNG images for mixed sizes.
 
     `frames` is the number of frames of the drive; Footage.ONE uses only its first frame.
     """
     width, height = width_and_height(resolution)
-    match kind:
-        case Footage.ONE:
-            return sample_bag(1, width=width, height=height)
-        case Footage.DRIVE:
-            return sample_bag(frames, width=width, height=height)
-        case Footage.MIXED:
-            return _mixed(width, height, frames)
+    if kind is Footage.MIXED:
+        kind_of_drive = "static-" if static_camera else ""
+        folder = Path("runs") / "bags" / f"mixed-{kind_of_drive}{seed}-{frames}-{width}x{height}"
+        return _mixed(folder, Drive(seed, width=width, height=height, static_camera=static_camera), frames)
+    bag_frames = 1 if kind is Footage.ONE else frames
+    return sample_bag(bag_frames, width=width, height=height, seed=seed, static_camera=static_camera)
 
 
-def _mixed(width: int, height: int, frames: int) -> Path:
-    folder = Path("runs") / "bags" / f"mixed-{SEED}-{frames}-{width}x{height}"
+def _mixed(folder: Path, drive: Drive, frames: int) -> Path:
     if folder.exists():
         return folder
     draft = folder.with_name(f"{folder.name}.part")
     draft.mkdir(parents=True, exist_ok=True)
-    drive = Drive(SEED, width=width, height=height)
     for index in range(frames):
         across, down = _SIZES[index % len(_SIZES)]
-        size = round(width * across), round(height * down)
-        image = cv2.resize(drive.render(index * _STEP_S).rgb, size, interpolation=cv2.INTER_AREA)
+        rgb = drive.render(index * _STEP_S).rgb
+        size = round(rgb.shape[1] * across), round(rgb.shape[0] * down)
+        image = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
         write_png(draft / f"{index:05d}.png", np.ascontiguousarray(image))
     draft.rename(folder)
     return folder

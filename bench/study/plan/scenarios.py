@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import Field
 
+from bench.harness.environment import SEED
 from shared.config import Section
 
 DAY_S = 86_400.0
@@ -78,6 +79,7 @@ class ScenarioSettings(Section):
     multi_stream: MultiStreamRules = MultiStreamRules()
     server: ServerRules = ServerRules()
     offline: OfflineRules = OfflineRules()
+    one_per_worker: RunLength = RunLength()
     capacity: CapacitySettings = CapacitySettings()
 
 
@@ -98,6 +100,8 @@ class VehicleLoad:
     vehicles: int
     seed: int
     settings: RunLength
+    workers: int = 1
+    drive_seed: int = SEED
 
     @property
     def window(self) -> int:
@@ -133,6 +137,11 @@ def _poisson(load: VehicleLoad) -> tuple[str, ...]:
 def _all_at_once(load: VehicleLoad) -> tuple[str, ...]:
     burst = ("--burst", str(load.frames)) if load.frames > 1 else ()
     return ("--closed-loop", *burst, "--window", str(load.window))
+
+
+def _one_per_worker(load: VehicleLoad) -> tuple[str, ...]:
+    burst = ("--burst", str(load.frames)) if load.frames > 1 else ()
+    return ("--closed-loop", *burst, "--window", str(max(1, load.workers // load.vehicles)))
 
 
 def _uniform(load: VehicleLoad) -> tuple[str, ...]:
@@ -173,6 +182,9 @@ SCENARIOS = {
     ),
     "server": StudyScenario("MLPerf: Poisson arrivals at a given rate, 99 % within a limit", "total_p99_ms", _poisson),
     "offline": StudyScenario("MLPerf: all frames at once", "throughput_hz", _all_at_once, warms_up=False),
+    "one_per_worker": StudyScenario(
+        "all frames at once, one unanswered frame for each worker", "throughput_hz", _one_per_worker, warms_up=False
+    ),
     "capacity": StudyScenario(
         "search for the maximum number of vehicles at a given frame rate", "capacity_vehicles", _uniform
     ),

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from bench.harness.environment import SEED
 from bench.load.gateway_deployment import MQTT
-from bench.study.plan.axes import AXES, NAME, Axes, Combination
+from bench.study.plan.axes import AXES, NAME, NONE, Axes, Combination
 from bench.study.plan.cell import StudyCell, cell_name
 from bench.study.plan.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
 from modelling.recipes import RECIPES
@@ -28,6 +29,13 @@ class ReportSettings(Section):
     footage_hz: float = Field(default=24.0, gt=0, le=1e4)
 
 
+class ReuseLimits(Section):
+    """The key `reuse`: the longest reuse of a result; None: the tuned one."""
+
+    frames: int | None = Field(default=None, ge=1)
+    ms: float | None = Field(default=None, gt=0, le=DAY_S * 1e3)
+
+
 class StudyPlan(Section):
     """The file of a study."""
 
@@ -43,6 +51,11 @@ class StudyPlan(Section):
     run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # Timeout of a run.
     bag: Path | None = None  # What the vehicles play; None: the synthetic drive.
     drive_frames: int = Field(default=40, ge=2, le=100_000)  # Frames of the synthetic drive; longer runs repeat it.
+    static_camera: bool = False  # Whether the camera of the synthetic drive stands at the kerb.
+    drive_seeds: tuple[int, ...] = Field(
+        default=(SEED,), min_length=1
+    )  # Of the drives; each repetition has the next one.
+    reuse: ReuseLimits = ReuseLimits()
     accuracy: bool = False  # Whether the returned masks are compared with the true labels.
     scenarios: ScenarioSettings = ScenarioSettings()
     report: ReportSettings = ReportSettings()
@@ -54,6 +67,22 @@ class StudyPlan(Section):
                 if not combination.given():
                     raise ValueError(f"{key}.{number} names no axis: give at least one, or remove it")
         return self
+
+    @model_validator(mode="after")
+    def _drives_are_consistent(self) -> Self:
+        given = {"static_camera", "drive_seeds"} & self.model_fields_set
+        if self.bag is not None and given:
+            raise ValueError(f"bag: {' and '.join(sorted(given))} belong to the synthetic drive: remove them, or bag")
+        if self.repetitions % len(self.drive_seeds):
+            raise ValueError(
+                f"repetitions {self.repetitions} with {len(self.drive_seeds)} drive_seeds: give a multiple of their number, "
+                "so that every drive is played equally often"
+            )
+        return self
+
+    def drive_seed(self, repetition: int) -> int:
+        """Returns the seed of the drive that all cells play in a repetition, counted from 1."""
+        return self.drive_seeds[(repetition - 1) % len(self.drive_seeds)]
 
     def settings(self, scenario: str) -> RunLength:
         """Returns the settings of a scenario."""
@@ -70,14 +99,18 @@ def read_plan(path: Path, models: Path) -> StudyPlan:
     """
     plan = read_yaml(path, StudyPlan)
     known = model_names(models)
-    given = [("axes", plan.axes.model)]
+    given = [("axes", {axis: getattr(plan.axes, axis) for axis in AXES})]
     for key, combinations in (("exclude", plan.exclude), ("include", plan.include)):
-        given += [(f"{key}.{number}", each.given().get("model", ())) for number, each in enumerate(combinations)]
-    for key, names in given:
-        for name in names:
-            if name not in known:
-                problem = f"no model {name!r}{suggestion(name, known)}"
-                raise ConfigError(path, f"{problem} (looked in {models})", f"{key}.model")
+        given += [(f"{key}.{number}", each.given()) for number, each in enumerate(combinations)]
+    for key, axes in given:
+        for axis in ("model", "local_model"):
+            for name in axes.get(axis, ()):
+                if name not in known and (axis, name) != ("local_model", NONE):
+                    problem = f"no model {name!r}{suggestion(name, known)}"
+                    raise ConfigError(path, f"{problem} (looked in {models})", f"{key}.{axis}")
+        for tuning in axes.get("tuning", ()):
+            if tuning is not None and not Path(tuning).is_file():
+                raise ConfigError(path, f"there is no tuning file {tuning}", f"{key}.tuning")
     try:
         cells(plan)
     except ValueError as error:
@@ -130,13 +163,8 @@ def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 def _check(combinations: Sequence[Mapping[str, Any]], plan: StudyPlan) -> None:
     for values in combinations:
-        footage = SCENARIOS[values["scenario"]].footage
-        if plan.bag is not None and footage is not Footage.DRIVE:
-            raise ValueError(f"bag: scenario {values['scenario']} plays images of its own: remove one of the two")
-        if plan.bag is not None and values["resolution"] != Axes().resolution[0]:
-            raise ValueError(f"bag: its frames have a resolution of their own: remove {values['resolution']}")
-        if plan.accuracy and footage is Footage.MIXED:
-            raise ValueError(f"accuracy: the images of scenario {values['scenario']} have no true labels: remove it")
+        _check_footage(values, plan)
+        _check_reuse(values)
         if values["workers"] > 1 and values["transport"] != MQTT and values["link"].has_effect:
             raise ValueError(
                 f"link {values['link'].name} with {values['workers']} workers and transport {values['transport']}: a link "
@@ -146,6 +174,30 @@ def _check(combinations: Sequence[Mapping[str, Any]], plan: StudyPlan) -> None:
         raise ValueError(f"{len(combinations)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
     if not combinations:
         raise ValueError("exclude removes every combination: correct it")
+
+
+def _check_footage(values: Mapping[str, Any], plan: StudyPlan) -> None:
+    footage = SCENARIOS[values["scenario"]].footage
+    if plan.bag is not None and footage is not Footage.DRIVE:
+        raise ValueError(f"bag: scenario {values['scenario']} plays images of its own: remove one of the two")
+    if plan.bag is not None and values["resolution"] != Axes().resolution[0]:
+        raise ValueError(f"bag: its frames have a resolution of their own: remove {values['resolution']}")
+    if plan.accuracy and footage is Footage.MIXED:
+        raise ValueError(f"accuracy: the images of scenario {values['scenario']} have no true labels: remove it")
+    if values["fixed_inference_ms"] is not None and footage is not Footage.DRIVE:
+        raise ValueError(
+            f"fixed_inference_ms: its answers are computed for a drive, and scenario {values['scenario']} plays images of "
+            "its own: exclude this combination"
+        )
+
+
+def _check_reuse(values: Mapping[str, Any]) -> None:
+    if values["cascade"] != NONE and values["local_model"] == NONE:
+        raise ValueError(
+            f"cascade {values['cascade']} without a local_model: exclude this combination, or give a local_model"
+        )
+    if values["tuning"] is not None and values["gate"] == values["local_model"] == NONE:
+        raise ValueError("tuning without a gate and a local_model: exclude this combination")
 
 
 def axis_values(planned: tuple[StudyCell, ...]) -> dict[str, list[Any]]:

@@ -43,15 +43,20 @@ class ModelVariants:
         self._models = Repository(models)
         self._built = built
 
-    def check(self, setups: Iterable[WorkerSetup]) -> None:
-        """Checks that the model of every setup is in the repository.
+    @property
+    def root(self) -> Path:
+        """The user's repository, from which vehicles load their local models."""
+        return self._models.root
+
+    def check(self, setups: Iterable[WorkerSetup], local_models: Iterable[str] = ()) -> None:
+        """Checks that the model of every setup, and the local models of the vehicles, are in the repository.
 
         Raises:
             ModelMissingError: Models are missing; the message names all of them and the command that builds them.
         """
         root = self._models.root
         existing = self._models.names() if self._models.exists else ()
-        missing = sorted({setup.model for setup in setups}.difference(existing))
+        missing = sorted({*(setup.model for setup in setups), *local_models}.difference(existing))
         if missing:
             names = "model " if len(missing) == 1 else "models "
             names += ", ".join(map(repr, missing))

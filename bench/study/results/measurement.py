@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import frames_with_result, result_times_ns
 from bench.logs.run_log import RunLog, load_run
 from bench.study.execution.fleet import RunError
 from bench.study.plan.scenarios import MultiStreamRules, RunLength
@@ -41,14 +42,14 @@ class RunMeasurement:
         return self.frames[self.frames["phase"] == MEASURED]
 
     @property
-    def answered(self) -> pd.DataFrame:
-        """The answered frames of the measured phase."""
-        return self.measured[self.measured["outcome"] == Outcome.ANSWERED]
+    def results(self) -> pd.DataFrame:
+        """The frames of the measured phase with a result of any origin."""
+        return frames_with_result(self.measured)
 
     @property
     def unanswered_share(self) -> float:
-        """Share of the measured frames that were not answered."""
-        return 1.0 - len(self.answered) / len(self.measured)
+        """Share of the measured frames that got no result."""
+        return 1.0 - len(self.results) / len(self.measured)
 
     def queries_ms(self, size: int) -> pd.Series:
         """Returns the latency of each complete query: the maximum of its `size` frames, NaN if one was not answered."""
@@ -101,20 +102,21 @@ def _span(log: RunLog, warm_up: int) -> tuple[int, int]:
         raise RunError(
             f"{log.name} read {len(log.frames)} frames, but the warm-up takes {warm_up}: no frame is measured"
         )
-    return int(counted["t_due_ns"].min()), int(counted[["t_due_ns", "t_mask_decoded_ns"]].max().max())
+    events = (counted["t_due_ns"], counted["t_mask_decoded_ns"], result_times_ns(frames_with_result(counted)))
+    return int(counted["t_due_ns"].min()), int(pd.concat(events).max())
 
 
 def run_metrics(run: RunMeasurement, settings: RunLength) -> dict[str, Any]:
     """Returns the metrics of a run by column; None where nothing was measured.
 
-    Outcomes count all frames read; latencies and bytes are those of the measured phase. Throughput counts the results
-    that were decoded in the measured time.
+    Outcomes count all frames read; latencies and bytes are those of the measured phase and of results of any origin.
+    Throughput counts the results of the measured time; a frame that was not sent has 0 bytes.
     """
-    read, answered = run.frames, run.answered
+    read, results = run.frames, run.results
     outcomes = read["outcome"].value_counts()
-    decoded_ns = read.loc[read["outcome"] == Outcome.ANSWERED, "t_mask_decoded_ns"]
-    in_time = decoded_ns.between(run.began_ns, run.ended_ns, inclusive="right").sum()
-    total = answered["total_ms"].astype("float64")
+    times_ns = result_times_ns(frames_with_result(read))
+    in_time = times_ns.between(run.began_ns, run.ended_ns, inclusive="right").sum()
+    total = results["total_ms"].astype("float64")
     queries = run.queries_ms(settings.samples_per_query) if isinstance(settings, MultiStreamRules) else total[:0]
     return {
         "started_ns": int(read["t_due_ns"].min()),
@@ -122,25 +124,26 @@ def run_metrics(run: RunMeasurement, settings: RunLength) -> dict[str, Any]:
         "frames_read": len(read),
         "frames_measured": len(run.measured),
         **{outcome.value: int(outcomes.get(outcome.value, 0)) for outcome in Outcome},
+        "frames_sent": int((read["attempts"] > 0).sum()),
         "throughput_hz": float(in_time) / run.seconds,
         "total_mean_ms": _mean(total),
         **{name: _percentile(total, percentile) for name, percentile in _PERCENTILES.items()},
         "query_p99_ms": _percentile(queries, 99) if queries.notna().all() else None,
-        "inferred_p50_ms": _percentile(answered["inferred_ms"], 50),
-        "crossing_p50_ms": _percentile(answered["crossing_ms"], 50),
-        "bytes_up": int(answered["bytes_up"].sum()),
-        "bytes_down": int(answered["bytes_down"].sum()),
-        "bytes_per_frame": _mean((answered["bytes_up"] + answered["bytes_down"]).astype("float64")),
+        "inferred_p50_ms": _percentile(results["inferred_ms"], 50),
+        "crossing_p50_ms": _percentile(results["crossing_ms"], 50),
+        "bytes_up": int(results["bytes_up"].sum()),
+        "bytes_down": int(results["bytes_down"].sum()),
+        "bytes_per_frame": _mean((results["bytes_up"] + results["bytes_down"]).astype("float64")),
         **run.accuracy,
     }
 
 
 def tail_latency(run: RunMeasurement) -> tuple[str, float | None]:
-    """Returns name and value of the latency to compare with a limit on p99; None if no frame was answered.
+    """Returns name and value of the latency to compare with a limit on p99; None if no frame got a result.
 
     For fewer than 100 frames it is the slowest one, because a single late frame is then more than 1 %.
     """
-    total = run.answered["total_ms"].astype("float64")
+    total = run.results["total_ms"].astype("float64")
     if has_percentile(99, len(total)):
         return "p99", _percentile(total, 99)
     return "slowest frame", float(total.max()) if len(total) else None

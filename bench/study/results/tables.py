@@ -16,7 +16,8 @@ from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
 
 _TEXT, _INTEGER, _REAL = "string", "Int64", "float64"
-_AXES = {axis: _INTEGER if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
+_KINDS = dict.fromkeys(("batch", "vehicles", "workers", "frames"), _INTEGER) | {"fixed_inference_ms": _REAL}
+_AXES = {axis: _KINDS.get(axis, _TEXT) for axis in AXES}
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
 _LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _INTEGER)
 
@@ -28,12 +29,13 @@ RUN_COLUMNS = {
     **dict.fromkeys(("state", "reason", "validity", "validity_reason"), _TEXT),
     **_AXES,
     **_LINK,
-    "seed": _INTEGER,
+    **dict.fromkeys(("seed", "drive_seed"), _INTEGER),
     "started_ns": _INTEGER,
     "measured_s": _REAL,
     "frames_read": _INTEGER,
     "frames_measured": _INTEGER,
     **{outcome.value: _INTEGER for outcome in Outcome},
+    "frames_sent": _INTEGER,
     **dict.fromkeys(("throughput_hz", *_TOTALS, "query_p99_ms", "inferred_p50_ms", "crossing_p50_ms"), _REAL),
     "capacity_vehicles": _INTEGER,
     "metric": _TEXT,

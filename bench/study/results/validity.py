@@ -35,7 +35,7 @@ class _RuleCheck:
 
 def judge(run: RunMeasurement, settings: ValidityRules) -> ValidityVerdict:
     """Judges a run by the rules of its scenario; the reason has each rule's number, and MLPerf's if it differs."""
-    unanswered = len(run.measured) - len(run.answered)
+    unanswered = len(run.measured) - len(run.results)
     answers = f"{unanswered} of {len(run.measured)} frames unanswered" if unanswered else "all answered"
     checks = [
         _at_least("ran", run.seconds, "s", settings, "min_duration_s"),
@@ -62,9 +62,9 @@ def _count_checks(run: RunMeasurement, settings: ValidityRules) -> list[_RuleChe
             *_deviation(settings, "samples_per_query", "samples per query"),
         ]
     if isinstance(settings, SingleStreamRules | ServerRules):
-        return [_at_least("answered", len(run.answered), "queries", settings, "min_queries")]
+        return [_at_least("answered", len(run.results), "queries", settings, "min_queries")]
     if isinstance(settings, OfflineRules):
-        return [_at_least("answered", len(run.answered), "samples", settings, "min_samples")]
+        return [_at_least("answered", len(run.results), "samples", settings, "min_samples")]
     return []
 
 
@@ -72,7 +72,7 @@ def _late_checks(run: RunMeasurement, settings: ServerRules) -> list[_RuleCheck]
     """Checks that the late queries are few enough to show that 99 % are in time, unless the study allows fewer queries."""
     if settings.min_queries < ServerRules.model_fields["min_queries"].default:
         return []
-    count, late = len(run.answered), int((run.answered["total_ms"] > settings.limit_ms).sum())
+    count, late = len(run.results), int((run.results["total_ms"] > settings.limit_ms).sum())
     passed = float(binom.cdf(late, count, _LATE_SHARE)) <= _RISK
     description = f"{late} of {count} over the limit"
     return [_RuleCheck(passed, description if passed else f"{description}: too many to show that 99 % are in time")]

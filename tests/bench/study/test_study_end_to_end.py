@@ -175,3 +175,41 @@ def test_the_accuracy_of_a_run_is_that_of_the_model_on_the_same_frames(
     assert f"{expected:.4f}" in output
     assert not [*Path("study").rglob("*.mcap")]
     assert 'id="accuracy"' in Path("study/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.mosquitto
+def test_a_gate_saves_inferences_of_workers_with_a_fixed_time(models: Path, tmp_path: Path) -> None:
+    """The workers give the model's own answers, which are computed once for each drive; each repetition has its drive."""
+    document = {
+        "name": "gated",
+        "axes": {
+            "model": "tiny",
+            "scenario": "one_per_worker",
+            "resolution": "192x128",
+            "gate": ["none", "mse-60000"],
+            "workers": 2,
+            "fixed_inference_ms": 30,
+        },
+        "static_camera": True,
+        "drive_seeds": [7, 8],
+        "repetitions": 2,
+        "frames": 12,
+        "drive_frames": 4,
+        "cool_down_s": 0,
+    }
+    file = tmp_path / "gated.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code, output, errors = _run_to_end(file, models)
+    assert code == 0, output + errors
+    runs = pd.read_parquet(tmp_path / "study" / "runs.parquet").sort_values("repetition")
+    plain, gated = (runs[runs["gate"] == gate] for gate in document["axes"]["gate"])  # type: ignore[index]
+    assert plain["answered"].tolist() == plain["frames_sent"].tolist() == [12, 12]
+    assert (gated["answered"] + gated["reused"]).tolist() == [12, 12]
+    assert (gated["reused"] > 0).all()
+    assert gated["frames_sent"].tolist() == gated["answered"].tolist()
+    assert (runs["inferred_p50_ms"] >= 30).all()
+    assert runs["drive_seed"].tolist() == [7, 7, 8, 8]
+    assert len([*(tmp_path / "runs" / "answers").rglob("*.npz")]) == 2
+    page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "Burst latency" in page
+    assert "reused %" in page

@@ -23,5 +23,5 @@ def test_a_given_bag_is_played_instead_of_the_synthetic_drive(tmp_path: Path) ->
     """Its cells have no resolution of the synthetic camera, which would be wrong in the tables."""
     (tmp_path / "own.mcap").touch()
     plan = plan_of(tmp_path, bag=str(tmp_path / "own.mcap"), axes={"codec": ["jpeg", "raw"]})
-    assert {source_of(plan, cell) for cell in cells(plan)} == {tmp_path / "own.mcap"}
+    assert {source_of(plan, cell, 1) for cell in cells(plan)} == {tmp_path / "own.mcap"}
     assert {cell.resolution for cell in cells(plan)} == {"bag"}

@@ -56,6 +56,15 @@ def test_unanswered_frames_of_all_vehicles_stay_below_the_queue_limit_of_a_worke
         assert vehicles * _config("offline", _load("offline", vehicles)).window <= 64
 
 
+def test_one_frame_is_in_flight_for_each_worker() -> None:
+    """Otherwise frames would wait at the workers, where the gate cannot reuse a result for them any more."""
+    settings = ScenarioSettings().one_per_worker
+    for vehicles, workers, window in ((1, 1, 1), (1, 8, 8), (2, 8, 4), (4, 2, 1)):
+        load = VehicleLoad(frames=24, warm_up=0, vehicles=vehicles, seed=100, settings=settings, workers=workers)
+        config = _config("one_per_worker", load)
+        assert (config.closed_loop, config.window, config.burst) == (True, window, 24)
+
+
 def test_frame_counts_are_rounded_up_to_complete_queries() -> None:
     """An incomplete query has no latency."""
     settings = MultiStreamRules(frames=20, samples_per_query=8)

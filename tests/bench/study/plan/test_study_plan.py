@@ -31,6 +31,11 @@ def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Pat
         "workers": 1,
         "frames": None,
         "link": "none",
+        "gate": "none",
+        "local_model": "none",
+        "cascade": "none",
+        "tuning": None,
+        "fixed_inference_ms": None,
     }
 
 
@@ -48,6 +53,27 @@ def test_cells_are_all_combinations_and_named_by_their_varied_values(tmp_path: P
         "saved_model.4-vehicles.no-link",
         "saved_model.4-vehicles.4g",
     ]
+
+
+def test_cells_with_a_gate_and_a_cascade_are_named_by_them(tmp_path: Path) -> None:
+    """The value none alone would not show what is missing."""
+    axes = {"gate": ["none", "mse-30"], "local_model": "road-small", "cascade": ["none", "tuned", "0.1-0.9"]}
+    planned = cells(plan_of(tmp_path, axes=axes | {"fixed_inference_ms": [None, 100]}))
+    assert [cell.name for cell in planned[:6]] == [
+        "no-gate.no-cascade.default-fixed_inference_ms",
+        "no-gate.no-cascade.100-ms",
+        "no-gate.cascade.default-fixed_inference_ms",
+        "no-gate.cascade.100-ms",
+        "no-gate.cascade-0.1-0.9.default-fixed_inference_ms",
+        "no-gate.cascade-0.1-0.9.100-ms",
+    ]
+    assert planned[6].name == "mse-30.no-cascade.default-fixed_inference_ms"
+
+
+def test_each_repetition_plays_the_next_drive(tmp_path: Path) -> None:
+    """All cells of a block see the same drive, so that its traffic does not look like an effect of an axis."""
+    plan = plan_of(tmp_path, repetitions=4, drive_seeds=[11, 22])
+    assert [plan.drive_seed(repetition) for repetition in (1, 2, 3, 4)] == [11, 22, 11, 22]
 
 
 def test_exclude_removes_and_include_adds_combinations(tmp_path: Path) -> None:
@@ -111,6 +137,25 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
             "accuracy: the images of scenario mixed_sizes have no",
         ),
         ({"bag": "b", "axes": {"scenario": "same_image"}}, "bag: scenario same_image plays images of its own"),
+        (
+            {"axes": {"gate": "ssim"}},
+            "no gate 'ssim': use none, mse, pixels, or a method with its threshold, such as mse-30",
+        ),
+        ({"axes": {"cascade": "sure"}}, "no cascade 'sure': use none, tuned, or C_LOW-C_HIGH, such as 0.1-0.9"),
+        ({"axes": {"cascade": "0.9-0.1"}}, "c_low 0.9 and c_high 0.1: give 0 <= c_low < c_high <= 1"),
+        ({"axes": {"cascade": "tuned"}}, "cascade tuned without a local_model: exclude this combination"),
+        ({"axes": {"local_model": "road-smal"}}, "axes.local_model: no model 'road-smal': did you mean road-small"),
+        ({"axes": {"gate": "mse", "tuning": "no.yaml"}}, "axes.tuning: there is no tuning file no.yaml"),
+        ({"axes": {"scenario": "same_image", "fixed_inference_ms": 50}}, "scenario same_image plays images of its own"),
+        (
+            {"axes": {"fixed_inference_ms": 0}},
+            "axes.fixed_inference_ms.0: Input should be greater than 0",
+        ),
+        (
+            {"repetitions": 3, "drive_seeds": [1, 2]},
+            "repetitions 3 with 2 drive_seeds: give a multiple of their number",
+        ),
+        ({"bag": "b", "static_camera": True}, "bag: static_camera belong to the synthetic drive"),
         ({"bag": "no-bag"}, "bag: there is no bag no-bag"),
         ({"bag": "b", "axes": {"resolution": "64x64"}}, "bag: its frames have a resolution of their own: remove 64x64"),
         ({"axes": {"vehicles": list(range(1, 201)), "workers": list(range(1, 33)), "batch": [1, 2]}}, "12800 cells"),

@@ -21,6 +21,7 @@ def _setup(**changes: object) -> WorkerSetup:
         "device": "cpu",
         "batch": 1,
         "workers": 1,
+        "fixed_inference_ms": None,
         "cold": "",
     }
     return WorkerSetup(**(values | changes))  # type: ignore[arg-type]  # The values have the right types.

@@ -30,6 +30,20 @@ def test_warm_up_frames_count_only_in_the_outcomes(tmp_path: Path) -> None:
     assert metrics["throughput_hz"] == pytest.approx(10.0)
 
 
+def test_results_of_any_origin_are_results(tmp_path: Path) -> None:
+    """Throughput, latency and validity are what the user of the vehicle gets; only the bytes show that frames were not sent."""
+    write_run(tmp_path / "vehicle-1", [0, 500, 600, 700, 800], [500, 4, 4, 100, 4], reused=[1, 2, 4])
+    run = measure(tmp_path, 1, 0)
+    metrics = run_metrics(run, RunLength())
+    assert (metrics["answered"], metrics["reused"], metrics["frames_sent"]) == (2, 3, 2)
+    assert run.seconds == pytest.approx(0.804)  # Until the last frame got its result.
+    assert metrics["throughput_hz"] == pytest.approx(5 / 0.804)
+    assert metrics["total_p50_ms"] == 4.0
+    assert metrics["bytes_per_frame"] == pytest.approx(2 * 1100 / 5)
+    assert run.unanswered_share == 0
+    assert judge(run, OfflineRules(min_duration_s=0, min_samples=5)).validity == "VALID"
+
+
 def test_only_the_time_in_which_all_vehicles_run_is_measured(tmp_path: Path) -> None:
     """A vehicle that uses the worker alone has lower latencies."""
     write_run(tmp_path / "vehicle-1", [0, 100, 200, 300, 400, 500], [100] * 6)

@@ -1,0 +1,69 @@
+"""Computes the answers of a model before a study, for workers whose inference takes a fixed time.
+
+A child process computes them, because TensorFlow would keep memory and threads in the process of the study.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.harness.child import Child, reply
+from bench.harness.child import settings as child_settings
+from bench.load.fixed_time import known_answers_file
+from bench.load.playback import PlaybackSettings
+from bench.study.plan.axes import codec_and_quality
+from bench.study.plan.cell import WorkerSetup
+from bench.study.plan.sample_drives import source_of
+from bench.study.plan.scenarios import SCENARIOS
+from bench.study.plan.study_plan import StudyPlan, cells
+from bench.study.plan.variants import ModelVariant
+from cloud.models.loader import ModelLoader
+from shared.models.repository import Repository
+
+_FOLDER = Path("runs") / "answers"
+_TIMEOUT_S = 3600.0  # For the frames of one drive.
+
+
+def answers_of(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> tuple[Path, ...]:
+    """Returns files with the answers of a setup's model to all frames of its cells; computes those that are missing.
+
+    Raises:
+        SkylaneError: The model cannot be loaded, or a drive has no readable frame.
+    """
+    playbacks = dict.fromkeys(_playbacks(plan, setup, variant))
+    return tuple(_computed(settings, folder) for settings, folder in playbacks)
+
+
+def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[tuple[PlaybackSettings, Path]]:
+    """Yields the frames of each cell and drive, and the folder for the answers to frames encoded in this way."""
+    for cell in cells(plan):
+        if cell.setup != setup:
+            continue
+        codec, quality = codec_and_quality(cell.codec)
+        encoding: dict[str, Any] = {"codec": codec} if quality is None else {"codec": codec, "quality": quality}
+        resize_at = cell.resize_at or SCENARIOS[cell.scenario].resize_at
+        for seed in plan.drive_seeds:
+            bag = source_of(plan, cell, seed)
+            settings = PlaybackSettings(
+                bag, variant.root, variant.name, frames=plan.drive_frames, resize_at=resize_at, **encoding
+            )
+            yield settings, _FOLDER / f"{cell.codec}-{resize_at}"
+
+
+def _computed(settings: PlaybackSettings, folder: Path) -> Path:
+    names = ("bag", "models", "model", "codec", "quality", "frames", "resize_at")
+    values = {name: getattr(settings, name) for name in names}
+    with Child(__name__, {"playback": values, "folder": folder}, title="computing the answers of the model") as child:
+        return Path(child.wait(_TIMEOUT_S))
+
+
+def main(*, playback: dict[str, Any], folder: str) -> None:
+    """Computes the answers to the frames of one drive, unless their file exists; replies with its path."""
+    paths = {name: Path(playback.pop(name)) for name in ("bag", "models")}
+    settings = PlaybackSettings(**paths, **playback)
+    model = ModelLoader(Repository(settings.models)).open(settings.model)
+    reply(str(known_answers_file(settings, model, Path(folder))))
+
+
+if __name__ == "__main__":
+    main(**child_settings())
