@@ -162,6 +162,36 @@ def _gated(
     return replace(row, edge_times=edge, cloud_times=cloud, **measured)
 
 
+def _reuse_section(plan: SyntheticRunPlan) -> dict[str, Any]:
+    """Returns the section `reuse` of the manifest; empty if every frame is sent."""
+    section: dict[str, Any] = {"tuning": "configs/tuning/road-small.yaml"}
+    if plan.reused:
+        gate = {"method": "mse", "threshold": _GATE_THRESHOLD, "reuse_frames": 100, "reuse_ms": 15_000.0}
+        section["gate"] = gate
+    if plan.local:
+        thresholds = {"temperature": 1.4, "c_low": 0.1, "c_high": _SURE, "two_sided": False}
+        section["local"] = {"name": "road-tiny", "version": "1", "engine": "tflite fp32", **thresholds}
+        section["measured"] = {
+            "reliability_unit": "frames",
+            "reliability": _reliability_bins(overconfidence=0.0),
+            "reliability_uncalibrated": _reliability_bins(overconfidence=0.08),
+        }
+    return {"reuse": section} if plan.reused or plan.local else {}
+
+
+def _reliability_bins(overconfidence: float) -> list[dict[str, float]]:
+    return [
+        {
+            "low": place / 10,
+            "high": (place + 1) / 10,
+            "count": 40 + 30 * (place - 5) ** 2,
+            "confidence": place / 10 + 0.05,
+            "accuracy": place / 10 + 0.05 - overconfidence,
+        }
+        for place in range(5, 10)
+    ]
+
+
 def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outcome, int]) -> None:
     manifest = {
         "kind": "run",
@@ -184,6 +214,7 @@ def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outc
         "frames_read": plan.frames,
         "outcomes": {outcome.value: outcomes.get(outcome, 0) for outcome in Outcome},
         "rows_lost": 0,
+        **_reuse_section(plan),
     }
     write_manifest(folder, manifest)
 

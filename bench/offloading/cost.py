@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.logs.frame_results import frames_with_result, result_times_ns
 from bench.logs.run_log import RunLog
 from shared.errors import SkylaneError
-from shared.runlog.latency_log import WITH_RESULT
 
 _HOUR_S = 3600
 
@@ -39,7 +39,7 @@ def footage_cost(
 ) -> FootageCost:
     """Computes the price of footage: a machine is rented for frames / throughput, by the second.
 
-    The serving-software comparison of 2022 priced 24 h of 24 fps in this way. `throughput_hz`: frames answered per second; a run
+    The serving-software comparison of 2022 priced 24 h of 24 fps in this way. `throughput_hz`: results per second; a run
     with fewer frames than the worker can process overestimates the price.
 
     Raises:
@@ -57,12 +57,11 @@ def footage_cost(
 
 
 def throughput_hz(run: RunLog) -> float:
-    """Frames with a result per second of all vehicles and cameras, from the first frame due to the last result.
+    """Results per second of all vehicles, cameras and origins, from the first frame due to the last result.
 
-    nan if no frame got one. An open-loop run cannot exceed its frame rate: to measure a worker's capacity, play in a
+    nan if no frame got a result. An open-loop run cannot exceed its frame rate: to measure a worker's capacity, play in a
     closed loop or at a higher rate.
     """
-    frames = run.frames[run.frames["outcome"].isin(WITH_RESULT)]
-    total_ns = (frames["total_ms"] * 1e6).round().astype("Int64")
-    duration_ns = (frames["t_due_ns"] + total_ns).max() - frames["t_due_ns"].min()
-    return len(frames) / float(duration_ns) * 1e9 if pd.notna(duration_ns) and duration_ns > 0 else math.nan
+    results = frames_with_result(run.frames)
+    duration_ns = result_times_ns(results).max() - results["t_due_ns"].min()
+    return len(results) / float(duration_ns) * 1e9 if pd.notna(duration_ns) and duration_ns > 0 else math.nan

@@ -21,6 +21,7 @@ from bench.report.chapters.run import (
     resources,
     stages,
     timeline,
+    unsent,
 )
 from bench.report.chapters.study import accuracy, bursts, cells, overhead, utilization
 from bench.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
@@ -85,13 +86,14 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     chapters = (
         stages.chapter(answered),
         outcomes.chapter(run),
-        distribution.chapter(answered, len(frames)),
+        *unsent.chapters(run),
+        distribution.chapter(frames),
         timeline.chapter(shown, answered, start_ns),
-        load.chapter(answered, len(frames), start_ns),
+        load.chapter(frames, answered, start_ns),
         load.throughput_chapter(run, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
-        distribution.statistics_chapter(answered, len(frames)),
+        distribution.statistics_chapter(frames, answered),
         *_optional_chapters(source, tariff),
         provenance.consistency(source.problems, len(frames)),
         provenance.chapter(run),
@@ -100,7 +102,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
     images = overlay_images(run.folder, frames, map(int, with_image))
     details = frame_details(shown, answered, start_ns, images)
-    figures = key_figures(frames, answered, throughput_hz(run))
+    figures = key_figures(frames, throughput_hz(run))
     return ReportContent(
         _title(run), run_summary(frames, answered), chapters, details, figures, _picture(run, answered)
     )
@@ -157,7 +159,7 @@ def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
         offloading.study_chapter(study),
     )
     chapters += filter(None, optional)
-    if len(study.frames):
+    if len(study.results):
         groups = [study.group(cell) for cell in study.cells]
         chapters += [comparison.stages(groups), comparison.distributions(groups)]
     if tariff := tariff or Tariff.from_manifest(study.manifest):

@@ -1,4 +1,4 @@
-"""The answered frames of a run and their stage durations."""
+"""The frames of a run that got a result, and the stage durations of those that a worker answered."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,10 +6,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import frames_with_result
 from bench.logs.run_log import RunLog
 from bench.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome
-from shared.runlog.latency_table import PARTS
+from shared.runlog.latency_table import PARTS, parts_of
+from shared.stages import OPTIONAL_STAGES
 
 TIME_AXIS_TITLE: Final = "time since the first frame was due, s"
 _SPLIT_CROSSING: Final = ("uplink", "downlink")
@@ -18,25 +20,52 @@ _MAX_POINTS: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """The answered frames of a run or of a study's cell, in time order within each run."""
+    """The frames of a run or of a study's cell that got a result, in time order within each run."""
 
     name: str
-    frames: pd.DataFrame
-    runs: pd.Series | None = None  # The run (in a study: the block) of each frame; None if all are of one run.
-    answered_share: float = np.nan  # Share of the read frames that were answered; NaN if unknown.
+    results: pd.DataFrame  # Frames with a result of any origin: a worker's, a reused one, or the local model's.
+    runs: pd.Series | None = None  # The run (in a study: the block) of each result; None if all are of one run.
+    result_share: float = np.nan  # Share of the read frames that got a result; NaN if unknown.
 
     @classmethod
     def of_run(cls, run: RunLog) -> "FrameGroup":
-        """Returns the answered frames of a run."""
-        frames = answered_frames(run.frames)
-        return cls(run.name, frames, answered_share=len(frames) / len(run.frames) if len(run.frames) else np.nan)
+        """Returns the frames of a run that got a result."""
+        results = timed_results(run.frames)
+        return cls(run.name, results, result_share=len(results) / len(run.frames) if len(run.frames) else np.nan)
+
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The frames answered by a worker, which have the durations of all its stages."""
+        return self.results[self.results["outcome"] == Outcome.ANSWERED] if len(self.results) else self.results
 
 
 def answered_frames(frames: pd.DataFrame) -> pd.DataFrame:
-    """Returns the answered frames with all stage durations, in the order they were due."""
-    durations = [f"{part}_ms" for part in (*PARTS, "total")]
-    complete = frames[(frames["outcome"] == Outcome.ANSWERED) & frames[durations].notna().all(axis=1)]
-    return complete.sort_values("t_due_ns", kind="stable")
+    """Returns the frames answered by a worker with all stage durations, in the order they were due."""
+    results = timed_results(frames)
+    return results[results["outcome"] == Outcome.ANSWERED]
+
+
+def timed_results(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frames with a result and a total, in the order they were due.
+
+    Frames answered by a worker have all stage durations.
+    """
+    durations = [f"{part}_ms" for part in PARTS]
+    is_complete = (frames["outcome"] != Outcome.ANSWERED) | frames[durations].notna().all(axis=1)
+    timed = frames_with_result(frames[is_complete & frames["total_ms"].notna()])
+    return timed.sort_values("t_due_ns", kind="stable")
+
+
+def parts_in(frames: pd.DataFrame) -> tuple[str, ...]:
+    """Returns the stages that every frame answered by a worker passes, and the optional ones that any of `frames` passed."""
+    passed = [stage for stage in OPTIONAL_STAGES if np.isfinite(column_values(frames, f"{stage}_ms")).any()]
+    return tuple(map(str, parts_of(passed)))
+
+
+def part_durations(frames: pd.DataFrame, part: str) -> Floats:
+    """Returns the duration of a stage of each frame in milliseconds; 0 if a frame did not pass an optional stage."""
+    durations = column_values(frames, f"{part}_ms")
+    return np.nan_to_num(durations, nan=0.0) if part in OPTIONAL_STAGES else durations
 
 
 def column_values(frames: pd.DataFrame, name: str) -> Floats:
@@ -90,7 +119,7 @@ def stage_durations(frames: pd.DataFrame) -> dict[str, Floats]:
     The crossing is split into uplink and downlink if every frame has both and neither mean is negative, which an
     inaccurate clock offset can cause.
     """
-    parts = {str(part): column_values(frames, f"{part}_ms") for part in PARTS}
+    parts = {part: part_durations(frames, part) for part in parts_in(frames)}
     up, down = (column_values(frames, f"{direction}_ms") for direction in _SPLIT_CROSSING)
     if not (up.mean() >= 0 and down.mean() >= 0):
         return parts

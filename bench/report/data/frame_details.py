@@ -8,29 +8,34 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from bench.report.data.answered_frames import column_values, seconds_since
+from bench.logs.frame_results import ORIGINS, frames_not_sent
+from bench.report.data.answered_frames import column_values, parts_in, seconds_since
 from bench.report.output.stage_styles import STAGES, node_of
 from bench.statistics.bootstrap import Floats
 from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.runlog.latency_log import Outcome
-from shared.runlog.latency_table import PARTS
 
-MAX_FRAMES: Final = 4_000  # Answered frames on the page, and as many others; more points would be slow to draw.
+# Frames on the page that a worker answered, as many with a result that were not sent, and as many without one: more points
+# would be slow to draw.
+MAX_FRAMES: Final = 4_000
 _SLOWEST_FRAMES: Final = 1_000  # Number of slowest frames that are always kept.
 _IMAGE_WIDTH: Final = 480
 _JPEG_QUALITY: Final = 70
 _MAX_IMAGE_BYTES: Final = 250_000  # Size of all images together.
-_TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error")
-_COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
+_SUMS: Final = ("total", "uplink", "downlink", "clock_error")
+_DECIMALS: Final = ("gate_distance", "local_confidence")
+_COUNTS: Final = ("reused_sequence", "sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
 _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
 
 
 def frames_on_page(frames: pd.DataFrame) -> pd.DataFrame:
     """Returns the frames that the page draws and can open: all, or the slowest and an even selection of the others."""
     is_answered = frames["outcome"] == Outcome.ANSWERED
-    return pd.concat([_selected(frames[is_answered]), _selected(frames[~is_answered])]).sort_index()
+    without_result = frames[~frames["outcome"].isin([*ORIGINS])]
+    groups = (frames[is_answered], frames_not_sent(frames), without_result)
+    return pd.concat([_selected(group) for group in groups]).sort_index()
 
 
 def _selected(frames: pd.DataFrame) -> pd.DataFrame:
@@ -51,14 +56,20 @@ def frame_details(
     """
     if frames.empty:
         return {}
-    columns: dict[str, list[Any]] = {name: _rounded(column_values(frames, f"{name}_ms"), 3) for name in _TIMES}
+    parts = parts_in(frames)
+    columns: dict[str, list[Any]] = {
+        name: _rounded(column_values(frames, f"{name}_ms"), 3) for name in (*_SUMS, *parts)
+    }
     columns |= {name: _rounded(column_values(frames, name), 0) for name in _COUNTS}
+    columns |= {name: _rounded(column_values(frames, name), 3) for name in _DECIMALS}
     columns |= {name: frames[name].fillna("").astype(str).tolist() for name in _WORDS}
     return {
         "vehicle": str(frames["vehicle"].iloc[0]),
         "session": str(frames["session"].iloc[0]),
-        "stages": [_stage(str(part)) for part in PARTS],
-        "medians": {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS} if len(answered) else {},
+        "stages": [_stage(part) for part in parts],
+        "medians": {part: float(answered[f"{part}_ms"].median()) for part in parts_in(answered)}
+        if len(answered)
+        else {},
         "columns": columns | {"due": _rounded(seconds_since(frames, "t_due_ns", start_ns), 4)},
         "images": {str(sequence): image for sequence, image in images.items()},
     }

@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import NOT_SENT, ORIGINS
 from bench.logs.problems import Problem, ProblemCollector
-from bench.report.data.answered_frames import FrameGroup, answered_frames
-from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError
+from bench.report.data.answered_frames import FrameGroup, timed_results
+from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import read_manifest
 
 KIND: Final = "study"
@@ -21,9 +22,10 @@ _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_NUMBERS: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
-    "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", "answered",
+    "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", *ORIGINS, "frames_sent",
     "mean_iou", "pixel_accuracy", "masks_compared", "bytes_per_frame",
 )  # fmt: skip
+_NONE: Final = "none"  # Of a gate, a local model or a cascade.
 _MAX_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
@@ -49,7 +51,7 @@ class StudyLog:
     manifest: Mapping[str, Any]
     runs: pd.DataFrame
     measured: pd.DataFrame  # All frames of the measured time; may be empty.
-    frames: pd.DataFrame  # The answered frames among them, run by run in time order.
+    results: pd.DataFrame  # Those with a result of any origin, run by run in time order.
     capacity: pd.DataFrame  # Steps of the capacity search; empty if there was none.
     cells: tuple[ReportedCell, ...]
     axes: tuple[str, ...]  # The axes that vary.
@@ -60,13 +62,29 @@ class StudyLog:
         """The names of the cells by their keys."""
         return {cell.key: cell.name for cell in self.cells}
 
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The results of workers, which have the durations of all stages."""
+        return self.results[self.results["outcome"] == Outcome.ANSWERED] if len(self.results) else self.results
+
     def group(self, cell: ReportedCell) -> FrameGroup:
-        """Returns the answered frames of a cell."""
-        frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames
-        cell_runs = self.runs[self.runs["cell"] == cell.key]
-        counts = cell_runs.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
-        answered_share = float(counts["answered"] / counts["frames_read"]) if counts["frames_read"] else np.nan
-        return FrameGroup(cell.name, frames, frames["repetition"] if len(frames) else None, answered_share)
+        """Returns the frames of a cell that got a result."""
+        results = self.results[self.results["cell"] == cell.key] if len(self.results) else self.results
+        shares = self.shares(cell)
+        result_share = sum(value for origin, value in shares.items() if origin in ORIGINS)
+        return FrameGroup(cell.name, results, results["repetition"] if len(results) else None, result_share)
+
+    def shares(self, cell: ReportedCell) -> Mapping[str, float]:
+        """Returns the shares of a cell's frames by the origin of their result, and of those sent; NaN if not known.
+
+        The keys are the outcomes of `ORIGINS` and `frames_sent`.
+        """
+        columns = [*ORIGINS, "frames_sent"]
+        counts = self.runs[self.runs["cell"] == cell.key].reindex(columns=[*columns, "frames_read"]).sum(min_count=1)
+        is_known = bool(counts["frames_read"] > 0)
+        # A table of an earlier version has no columns for results without sending, because there were none.
+        found = {name: float(counts[name] / counts["frames_read"]) if is_known else np.nan for name in columns}
+        return found | {name: 0.0 for name in NOT_SENT if is_known and np.isnan(found[name])}
 
     def pairs(self, axis: str) -> Iterator[tuple[ReportedCell, ReportedCell]]:
         """Yields pairs of cells that differ only in `axis`; cells with its first value are the baseline."""
@@ -103,11 +121,11 @@ def load_study(folder: Path) -> StudyLog:
     axes = tuple(axis for axis in values if axis in runs and len(set(runs[axis].astype(str))) > 1)
     measured, frame_problems = _frames(folder)
     # The vehicles of a run overlap in time: sorted by due time, their frames form one time series of the system.
-    frames = answered_frames(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
+    results = timed_results(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
     capacity, capacity_problems = _capacity(folder)
     problems = (*run_problems, *frame_problems, *capacity_problems)
     cells = tuple(_cells(runs, axes, values))
-    return StudyLog(folder, manifest, runs, measured, frames, capacity, cells, axes, problems)
+    return StudyLog(folder, manifest, runs, measured, results, capacity, cells, axes, problems)
 
 
 def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
@@ -164,9 +182,12 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     problems = ProblemCollector(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
-        frames = pd.read_parquet(path, columns=[*dict.fromkeys((*_NEEDED, *durations))])
-        frames = frames.astype(dict.fromkeys(durations, np.float64))
-    except (OSError, ValueError) as error:
+        frames = pd.read_parquet(path)
+        columns = [*dict.fromkeys((*_NEEDED, *durations))]
+        # A study of an earlier version lacks the columns of frames that were not sent.
+        frames = frames[[name for name in columns if name in frames or name not in ADDED_COLUMNS]]
+        frames = frames.reindex(columns=columns).astype(dict.fromkeys(durations, np.float64))
+    except (OSError, ValueError, KeyError) as error:
         problems.add_file(f"cannot be read ({' '.join(str(error).split())[:200]}): the report compares no frames")
         return pd.DataFrame(), problems.collected()
     return frames[frames["phase"] == "measured"], ()
@@ -214,7 +235,7 @@ def _axis_value(cell: Any) -> Any:
 def _label(axis: str, value: Any) -> str:
     """Returns a value with its axis where necessary: `jpeg`, `4 vehicles`, `batch 8`, `frames default`."""
     if isinstance(value, str):
-        return value
+        return f"no {axis.replace('_', ' ')}" if value == _NONE and axis != "link" else value
     if value is None:
         return f"{axis} {DEFAULT_VALUE}"
     if axis in _COUNTED:

@@ -10,6 +10,7 @@ from bench.report.chapters.comparisons.runs import compare_totals
 from bench.report.chapters.run.distribution import describe_stages
 from bench.report.chapters.run.outcomes import outcome_counts
 from bench.report.chapters.run.stages import stage_summaries
+from bench.report.chapters.run.unsent import origin_summaries
 from bench.report.data.answered_frames import FrameGroup, answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog
@@ -18,8 +19,8 @@ from bench.report.data.study_log import StudyLog
 def report_json(source: ReportInput) -> Any:
     """Returns the results as JSON data; values that were not measured are None.
 
-    A run has the keys `outcomes`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`. Several runs have
-    them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
+    A run has the keys `outcomes`, `origins`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`. Several
+    runs have them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
     """
     results = {**_results(source), "problems": [str(problem) for problem in source.problems]}
     # Only Python's JSON has NaN and infinity.
@@ -31,7 +32,7 @@ def _results(source: ReportInput) -> dict[str, Any]:
         return _study(source.study)
     if len(source.runs) == 1:
         return _run(source.runs[0])
-    groups = [group for group in map(FrameGroup.of_run, source.runs) if len(group.frames)]
+    groups = [group for group in map(FrameGroup.of_run, source.runs) if len(group.results)]
     comparisons = compare_totals(((groups[0], other) for other in groups[1:]), in_blocks=False)
     return {"runs": [_run(run) for run in source.runs], "comparisons": comparisons}
 
@@ -41,6 +42,7 @@ def _run(run: RunLog) -> dict[str, Any]:
     return {
         "name": run.name,
         "outcomes": {outcome.value: count for outcome, count in outcome_counts(run.frames).items()},
+        "origins": origin_summaries(run.frames),
         "stages": stage_summaries(answered),
         "statistics": describe_stages(answered),
         "throughput_hz": throughput_hz(run),
@@ -51,7 +53,7 @@ def _run(run: RunLog) -> dict[str, Any]:
 def _study(study: StudyLog) -> dict[str, Any]:
     by_axis = {
         axis: compare_totals(((study.group(a), study.group(b)) for a, b in study.pairs(axis)), in_blocks=True)
-        for axis in (study.axes if len(study.frames) else ())
+        for axis in (study.axes if len(study.results) else ())
     }
     runs = study.runs.astype(object).to_dict("records")
     return {"manifest": dict(study.manifest), "runs": runs, "comparisons": by_axis}

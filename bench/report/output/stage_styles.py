@@ -24,6 +24,8 @@ STAGES: Final = {
     "taken": StageStyle("#c9def0", "", "waits in the vehicle's queue"),
     "demosaiced": StageStyle("#2c6fb0", "/", "is converted from Bayer to RGB"),
     "preprocessed": StageStyle("#a6cdea", "\\", "is resized to the model's input size"),
+    "gated": StageStyle("#3f86c4", "|", "is compared with the frame whose result could be reused"),
+    "inferred_locally": StageStyle("#d9ecf7", "-", "is processed by the vehicle's own model"),
     "encoded": StageStyle("#0b3c78", "", "is compressed"),
     "sent": StageStyle("#6fabdb", "x", "waits for a free slot in the window and is sent"),
     "crossing": StageStyle("#6b6b6b", "-", "is on the link and the broker, in both directions"),
@@ -42,7 +44,7 @@ TOTAL_COLOUR: Final = "#222222"
 OUTCOME_COLOURS: Final = {
     "answered": "#2f7d6b",
     "reused": "#7fc4ae",
-    "answered_locally": "#b7d7a8",
+    "answered_locally": "#b3a125",
     "dropped": "#c2549d",
     "expired": "#8c6bb1",
     "overloaded": "#d9a1c7",
@@ -50,6 +52,12 @@ OUTCOME_COLOURS: Final = {
     "failed": "#a50f15",
     "lost": "#3f3f3f",
     "aborted": "#9e9e9e",
+}
+FATE_COLOURS: Final = {  # What became of a frame that the gate or the local model saw.
+    "reused": OUTCOME_COLOURS["reused"],
+    "answered_locally": OUTCOME_COLOURS["answered_locally"],
+    "sent": "#5b82a8",
+    "neither sent nor answered": "#3f3f3f",
 }
 # Colours of runs and cells in one chart (Okabe and Ito, 2008); dashes distinguish them without colour.
 SERIES: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b6b6b", "#000000")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -11,7 +12,7 @@ from bench.report.data.answered_frames import answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.output.number_format import text
 from bench.statistics.description import IntervalEstimate
-from shared.runlog.latency_table import outcome_table, stage_table
+from shared.runlog.latency_table import outcome_table, stage_table, vehicle_result_tables
 from shared.terminal_table import Table as TerminalTable
 
 _COMPARISON_TABLES = ("outcomes", "stages", "totals")
@@ -24,13 +25,21 @@ def terminal_tables(source: ReportInput, report: ReportContent) -> Iterator[Rend
         frames = source.runs[0].frames
         if summaries := stage_summaries(answered_frames(frames)):
             yield stage_table(summaries)
-        yield outcome_table(frames[["outcome", "reason"]].fillna("").to_dict("records"))
+        yield from vehicle_result_tables(_texts(frames[["outcome", "total_ms"]]))
+        yield outcome_table(_texts(frames[["outcome", "reason"]]))
         return
     names = _STUDY_TABLES if source.study else _COMPARISON_TABLES
     yield from (_terminal_table(table) for table in report.tables() if table.name in names)
     for chapter in report.chapters:
         if chapter.anchor == "comparison":
             yield from (part.text for part in chapter.parts if isinstance(part, Paragraph))
+
+
+def _texts(frames: pd.DataFrame) -> list[dict[str, str]]:
+    """Returns rows as they are in the log: text, empty if not known."""
+    return [
+        {str(name): text for name, text in row.items()} for row in frames.astype("string").fillna("").to_dict("records")
+    ]
 
 
 def _terminal_table(table: ReportTable) -> TerminalTable:

@@ -22,6 +22,13 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a gate, a local model and a cascade; tests must not change it."""
+    plan = SyntheticRunPlan(frames=400, reused=0.7, local=0.5)
+    return write_run(tmp_path_factory.mktemp("runs") / "gated", plan)
+
+
+@pytest.fixture(scope="session")
 def report(run: Path) -> ReportContent:
     """The report of the run."""
     return report_of(load_report_input([run]))

@@ -78,10 +78,10 @@ def test_the_page_of_a_run_is_complete_without_network(visit: Visit) -> None:
 
 
 def test_the_pages_of_a_comparison_and_a_study_are_complete(
-    browser: Browser, run: Path, slower: Path, tmp_path: Path
+    browser: Browser, run: Path, slower: Path, gated: Path, tmp_path: Path
 ) -> None:
     """These pages have charts that the page of a run does not have."""
-    for folders in ([run, slower], [write_study(tmp_path / "study")]):
+    for folders in ([gated], [run, slower], [write_study(tmp_path / "study")]):
         other = open_page(browser, write_report(folders, tmp_path / "page.html"))
         assert_complete(other)
         other.page.context.close()
@@ -134,6 +134,27 @@ def test_clicking_a_frame_opens_its_details(visit: Visit) -> None:
     assert "inferred" in (panel.text_content() or "")
     visit.page.keyboard.press("Escape")
     panel.wait_for(state="hidden")
+
+
+def test_the_details_of_a_reused_frame_name_the_frame_whose_result_it_got(
+    browser: Browser, gated: Path, tmp_path: Path
+) -> None:
+    """A reader follows a wrong result to its source."""
+    opened = open_page(browser, write_report([gated], tmp_path / "page.html"))
+    sequence, source = opened.page.evaluate(
+        """() => {
+            const { columns } = JSON.parse(document.getElementById("frames").textContent);
+            const row = columns.outcome.indexOf("reused");
+            return [columns.sequence[row], columns.reused_sequence[row]];
+        }"""
+    )
+    opened.page.locator("[data-frame]").first.evaluate("(button, number) => button.dataset.frame = number", sequence)
+    opened.page.locator("[data-frame]").first.click()
+    shown = opened.page.locator("#frame").inner_text()
+    assert f"has the result of #{source}" in shown
+    assert "from the frame whose result could be reused" in shown
+    assert not opened.errors
+    opened.page.context.close()
 
 
 def test_a_frame_is_opened_and_closed_with_the_keyboard(visit: Visit) -> None:

@@ -104,16 +104,17 @@ def test_queue_depths_and_loads_follow_from_the_stage_durations() -> None:
     assert frames_in_system(begin, begin + 0.025).tolist() == [0, 1, 2]
 
 
-def test_every_axis_has_a_unit(report: ReportContent, run: Path, slower: Path, tmp_path: Path) -> None:
+def test_every_axis_has_a_unit(report: ReportContent, run: Path, slower: Path, gated: Path, tmp_path: Path) -> None:
     """The values of an axis without unit cannot be read."""
     charts = [*report.charts(), *report_on(run, slower).charts(), *report_on(write_study(tmp_path)).charts()]
+    charts += report_on(gated).charts()
     assert len(charts) > 20
     for chart in charts:
         measured = [axis for name, axis in chart.layout.items() if name == "xaxis"]
         assert measured, chart.name
-        assert re.search(r", (ms|s|%|MB|MB/s|W)(\b|$| )|frames|Mbit/s|one core", measured[0]["title"]["text"]), (
-            chart.name
-        )
+        assert re.search(
+            r", (ms|s|%|MB|MB/s|W)(\b|$| )|frames|Mbit/s|one core|grey levels²|0 to 1", measured[0]["title"]["text"]
+        ), chart.name
         vertical = chart.layout["yaxis"].get("title", {}).get("text")
         is_named = chart.layout["yaxis"].get("visible") is False or "autorange" in chart.layout["yaxis"]
         assert vertical or is_named, chart.name
@@ -127,10 +128,10 @@ def test_every_caption_describes_its_chart_with_numbers(report: ReportContent) -
 
 
 def test_names_of_tables_and_charts_are_unique_file_names(
-    report: ReportContent, run: Path, slower: Path, tmp_path: Path
+    report: ReportContent, run: Path, slower: Path, gated: Path, tmp_path: Path
 ) -> None:
     """Two tables with the same name would overwrite each other."""
-    for made in (report, report_on(run, slower), report_on(write_study(tmp_path))):
+    for made in (report, report_on(gated), report_on(run, slower), report_on(write_study(tmp_path))):
         for names in ([table.name for table in made.tables()], [chart.name for chart in made.charts()]):
             assert len(set(names)) == len(names)
             assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
@@ -220,9 +221,9 @@ def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> Non
         assert any(re.search(r"The other \d+ of 200 frames \(\d\d %\) have no total", text) for text in captions)
     several = report_on(tmp_path / "stalled", tmp_path / "stalled")
     (totals,) = (table for table in several.tables() if table.name == "totals")
-    assert [column.heading for column in totals.columns[:3]] == ["run", "frames", "answered %"]
+    assert [column.heading for column in totals.columns[:3]] == ["run", "frames", "with a result %"]
     assert 30 < float(str(totals.rows[0][2])) < 70
-    assert several.summary.startswith("Median latency of the answered frames: ")
+    assert several.summary.startswith("Median latency of the frames with a result: ")
 
 
 def test_few_frames_have_no_high_percentiles(tmp_path: Path) -> None:

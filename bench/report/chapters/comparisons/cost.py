@@ -49,13 +49,13 @@ def chapter(rates_hz: Iterable[tuple[str, Iterable[float]]], tariff: Tariff) -> 
         "were played more slowly than the worker can process them, the real price is lower."
     )
     prices = (f"price {tariff.currency}", f"± {tariff.currency}")
-    headings = ("run", "runs", "answered a second", "frames", "hours busy", *prices)
+    headings = ("run", "runs", "results a second", "frames", "hours busy", *prices)
     caption = (
         "Price of 24 h of footage at the mean throughput of the runs. ±: standard deviation of the prices of the single "
         "runs, – for one run."
     )
     parts: list[ChapterPart] = [introduction, ReportTable("cost", caption, headings, rows, dict.fromkeys(prices, 2))]
-    parts += [Paragraph(f"Not known for {name}: no frame was answered.") for name in missing]
+    parts += [Paragraph(f"Not known for {name}: no frame got a result.") for name in missing]
     return Chapter("cost", "Cost", tuple(parts))
 
 

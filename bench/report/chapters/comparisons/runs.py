@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 
 from bench.report.chapters.run.distribution import SEED, STATISTICS, cumulative_chart
 from bench.report.chapters.run.stages import STAGES_TITLE
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
 from bench.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, join_words
-from bench.report.data.answered_frames import FrameGroup, column_values
+from bench.report.data.answered_frames import FrameGroup, column_values, part_durations, parts_in
 from bench.report.output.number_format import milliseconds, probability
 from bench.report.output.stage_styles import TOTAL_COLOUR
 from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from bench.statistics.description import describe
 from bench.statistics.run_test import MIN_RUNS
-from shared.runlog.latency_table import PARTS
 from shared.runlog.percentiles import NOTE
 
 MAX_CURVES = 12
@@ -28,16 +28,16 @@ def compare_totals(pairs: Iterable[tuple[FrameGroup, FrameGroup]], *, in_blocks:
     `in_blocks` means that the groups are cells of a study, whose repetitions are blocks.
     """
     samples = [
-        tuple(LatencySample(group.name, group.frames["total_ms"], group.runs) for group in pair) for pair in pairs
+        tuple(LatencySample(group.name, group.results["total_ms"], group.runs) for group in pair) for pair in pairs
     ]
     return compare_latencies([(a, b) for a, b in samples], in_blocks=in_blocks)
 
 
 def chapter(groups: Sequence[FrameGroup]) -> Chapter:
     """Compares every run with the first."""
-    answered = [group for group in groups if len(group.frames)]
+    answered = [group for group in groups if len(group.results)]
     if len(answered) < 2:  # noqa: PLR2004  A comparison needs two runs.
-        return not_measured("comparison", "Comparison", "fewer than two runs have answered frames")
+        return not_measured("comparison", "Comparison", "fewer than two runs have frames with a result")
     found = compare_totals(((answered[0], other) for other in answered[1:]), in_blocks=False)
     parts = (*sentences(found), table(found, "comparison"), difference_chart(found, "differences"))
     return Chapter("comparison", "Comparison", parts)
@@ -102,12 +102,12 @@ def difference_chart(comparisons: Sequence[LatencyComparison], name: str) -> Cha
 def distributions(groups: Sequence[FrameGroup]) -> Chapter:
     """Returns distributions and statistics of the totals of each group."""
     title = "Distribution and statistics"
-    answered = [group for group in groups if len(group.frames)]
+    answered = [group for group in groups if len(group.results)]
     if not answered:
         return not_measured("statistics", title)
     parts: list[ChapterPart] = []
     if len(answered) <= MAX_CURVES:
-        parts.append(cumulative_chart([(group.name, column_values(group.frames, "total_ms")) for group in answered]))
+        parts.append(cumulative_chart([(group.name, column_values(group.results, "total_ms")) for group in answered]))
     parts.append(_totals_table(answered))
     return Chapter("statistics", title, tuple(parts))
 
@@ -115,19 +115,19 @@ def distributions(groups: Sequence[FrameGroup]) -> Chapter:
 def _totals_table(groups: Sequence[FrameGroup]) -> ReportTable:
     rows = []
     for group in groups:
-        totals = describe(column_values(group.frames, "total_ms"), seed=SEED)
+        totals = describe(column_values(group.results, "total_ms"), seed=SEED)
         values = (getattr(totals, statistic) for statistic in STATISTICS)
-        rows.append((group.name, totals.count, 100 * group.answered_share, *values))
+        rows.append((group.name, totals.count, 100 * group.result_share, *values))
     caption = (
-        "Total latency of the answered frames, with 95 % intervals for these runs if the sample is large enough. Unanswered "
-        f"frames have no total and are not included. {NOTE}"
+        "Total latency of the frames that got a result, with 95 % intervals for these runs if the sample is large enough. "
+        f"Frames without a result have no total and are not included. {NOTE}"
     )
-    return ReportTable("totals", caption, ("run", "frames", "answered %", *_HEADINGS), rows)
+    return ReportTable("totals", caption, ("run", "frames", "with a result %", *_HEADINGS), rows)
 
 
 def stages(groups: Sequence[FrameGroup]) -> Chapter:
-    """Returns the stages of each group as stacked bars and tables."""
-    answered = [group for group in groups if len(group.frames)]
+    """Returns the stages of the frames of each group that a worker answered, as stacked bars and tables."""
+    answered = [group for group in groups if len(group.answered)]
     if not answered:
         return not_measured("stages", STAGES_TITLE)
     batches = [answered[first : first + _GROUPS_PER_TABLE] for first in range(0, len(answered), _GROUPS_PER_TABLE)]
@@ -140,7 +140,7 @@ def stages(groups: Sequence[FrameGroup]) -> Chapter:
 
 def _stacked_chart(groups: Sequence[FrameGroup]) -> Chart:
     names = [group.name for group in groups]
-    means = {str(part): [float(column_values(group.frames, f"{part}_ms").mean()) for group in groups] for part in PARTS}
+    means = {part: [float(part_durations(group.answered, part).mean()) for group in groups] for part in _parts(groups)}
     totals = [sum(values) for values in zip(*means.values(), strict=True)]
     traces = tuple(stage_bar(stage, names, values, "mean %{x:.3f} ms") for stage, values in means.items())
     axes = {"xaxis": axis("mean time, ms"), "yaxis": {"autorange": "reversed", "type": "category"}}
@@ -151,8 +151,13 @@ def _stacked_chart(groups: Sequence[FrameGroup]) -> Chart:
 
 def _median_table(groups: Sequence[FrameGroup], name: str) -> ReportTable:
     rows: tuple[TableRow, ...] = tuple(
-        (part, *(float(np.median(column_values(group.frames, f"{part}_ms"))) for group in groups))
-        for part in (*map(str, PARTS), "total")
+        (part, *(float(np.median(part_durations(group.answered, part))) for group in groups))
+        for part in (*_parts(groups), "total")
     )
     headings = ("stage", *(f"{group.name} p50 ms" for group in groups))
-    return ReportTable(name, "Median time by stage.", headings, rows)
+    return ReportTable(name, "Median time by stage of the frames answered by a worker.", headings, rows)
+
+
+def _parts(groups: Sequence[FrameGroup]) -> tuple[str, ...]:
+    """Returns the stages that frames of any group passed, in order."""
+    return parts_in(pd.concat([group.answered for group in groups]))

@@ -3,19 +3,20 @@
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import ORIGINS
 from bench.report.chapters.run.outcomes import unanswered_note
-from bench.report.chapters.traces import axis, line, not_measured
-from bench.report.content import CellValue, Chapter, Chart, Paragraph, ReportTable, Toggle, Trace
-from bench.report.data.answered_frames import column_values
+from bench.report.chapters.traces import axis, line, not_measured, vertical_lines
+from bench.report.content import CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Toggle, Trace
+from bench.report.data.answered_frames import answered_frames, column_values, parts_in, timed_results
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import STAGES, TOTAL_COLOUR, series_style
 from bench.statistics.bootstrap import Floats
 from bench.statistics.description import SampleDescription, describe
-from shared.runlog.latency_table import PARTS
 from shared.runlog.percentiles import NOTE, has_percentile
+from shared.stages import OPTIONAL_STAGES
 
 SEED = 0  # Fixed, so that the same log always gives the same intervals.
-ROWS = (*map(str, PARTS), "uplink", "downlink", "crossing", "cloud", "total")
+_SUMS = ("uplink", "downlink", "crossing", "cloud", "total")
 STATISTICS = ("mean", "p25", "p50", "p75", "p95", "p99", "p99_9")
 _HEADINGS = ("mean", "p25", "p50", "p75", "p95", "p99", "p99.9", "min", "max", "std")
 _MIN_DRAWN_MS = 0.001
@@ -31,15 +32,28 @@ _MAX_NAMED_SAMPLES = 8
 _PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
 
 
-def chapter(answered: pd.DataFrame, read: int) -> Chapter:
-    """Returns histogram and cumulative distribution of a run; `read` is the number of all frames."""
-    totals = column_values(answered, "total_ms")
-    if not len(totals):
+def chapter(frames: pd.DataFrame) -> Chapter:
+    """Returns histogram and cumulative distribution of a run; each origin of results is a series of its own."""
+    results = timed_results(frames)
+    samples = [
+        (origin, column_values(results[results["outcome"] == outcome], "total_ms"))
+        for outcome, origin in ORIGINS.items()
+        if (results["outcome"] == outcome).any()
+    ]
+    if not samples:
         return not_measured("distribution", "Distribution")
-    return Chapter("distribution", "Distribution", (_histogram(totals, read), cumulative_chart([("total", totals)])))
+    parts: list[ChapterPart] = []
+    if len(answered := answered_frames(frames)):
+        parts.append(_histogram(column_values(answered, "total_ms"), frames))
+    if len(samples) == 1:
+        parts.append(cumulative_chart([("total", samples[0][1])]))
+    else:
+        all_results = ("all results", column_values(results, "total_ms"))
+        parts.append(cumulative_chart([all_results, *samples], is_wide=True))
+    return Chapter("distribution", "Distribution", tuple(parts))
 
 
-def _histogram(totals: Floats, read: int) -> Chart:
+def _histogram(totals: Floats, frames: pd.DataFrame) -> Chart:
     counts, edges = np.histogram(totals, _bin_edges(totals))
     percentiles = {
         name: float(np.percentile(totals, percent))
@@ -59,20 +73,13 @@ def _histogram(totals: Floats, read: int) -> Chart:
         "bargap": 0,
         "xaxis": axis("total, ms (frame due to result decoded)"),
         "yaxis": axis(f"frames per {edges[1] - edges[0]:.3g} ms"),
-        "shapes": [_vertical_line(value) for value in percentiles.values()],
-        "annotations": [
-            {
-                "x": value, "y": 1 - 0.09 * index, "yref": "paper", "text": f" {name} {milliseconds(value)}",
-                "xanchor": "left", "yanchor": "top", "showarrow": False, "bgcolor": "rgba(255,255,255,0.8)",
-            }
-            for index, (name, value) in enumerate(percentiles.items())
-        ],
-    }  # fmt: skip
+        **vertical_lines({f"{name} {milliseconds(value)}": value for name, value in percentiles.items()}),
+    }
     caption = (
-        f"Total latency of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
+        f"Total latency of {len(totals):,} frames answered by a worker, from {milliseconds(float(totals.min()))} to "
         f"{milliseconds(float(totals.max()))}. The highest bar has {int(counts[highest]):,} frames, from "
         f"{milliseconds(float(edges[highest]))} to {milliseconds(float(edges[highest + 1]))}."
-        f"{unanswered_note(read, len(totals))}"
+        f"{unanswered_note(frames, len(totals))}"
     )
     return Chart("histogram", caption, (trace,), layout, height=340)
 
@@ -85,13 +92,11 @@ def _bin_edges(totals: Floats) -> Floats:
     return np.histogram_bin_edges(totals, int(np.ceil(np.clip(bins, 1, _MAX_BINS)))).astype(np.float64)
 
 
-def _vertical_line(x: float) -> Trace:
-    style = {"color": TOTAL_COLOUR, "width": 1.2, "dash": "dot"}
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": style}
+def cumulative_chart(samples: list[tuple[str, Floats]], *, is_wide: bool = False) -> Chart:
+    """Returns the cumulative distributions of samples (name and totals); a button switches to the tail.
 
-
-def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
-    """Returns the cumulative distributions of samples (name and totals); a button switches to the tail."""
+    `is_wide`: the samples differ so much that the axis of the times is logarithmic.
+    """
     traces: list[Trace] = []
     within, beyond = [], []
     for index, (name, totals) in enumerate(samples):
@@ -101,13 +106,14 @@ def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
         beyond.append((100 * (1 - shares) + 100 / len(totals)).tolist())
         style = {"color": colour, "dash": dash, "width": 2, "shape": "hv"}
         traces.append(line(name, times, within[-1], style, f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms"))
-    title, tail_title = "answered frames within that time, %", "answered frames that took that long or longer, %"
+    title, tail_title = "frames with a result within that time, %", "frames that took that long or longer, %"
     linear = {"yaxis.type": "linear", "yaxis.title.text": title, "yaxis.autorange": False, "yaxis.range": [0, 101]}
     tail = {"yaxis.type": "log", "yaxis.title.text": tail_title, "yaxis.autorange": True}
-    layout = {"xaxis": axis("total, ms"), "yaxis": axis(title, range=[0, 101])}
+    times_axis = axis("total, ms (logarithmic)", type="log", dtick=1) if is_wide else axis("total, ms")
+    layout = {"xaxis": times_axis, "yaxis": axis(title, range=[0, 101])}
     listed = "; ".join(f"{name}: {_percentile_text(totals)}" for name, totals in samples[:_MAX_NAMED_SAMPLES])
     toggles = (Toggle("share within", {"y": within}, linear), Toggle("tail, logarithmic", {"y": beyond}, tail))
-    caption = f"Share of the answered frames whose total latency is at most the time on the x axis: {listed}."
+    caption = f"Share of the frames with a result whose total latency is at most the time on the x axis: {listed}."
     return Chart("cumulative", caption, tuple(traces), layout, toggles=toggles)
 
 
@@ -131,38 +137,42 @@ def _steps(totals: Floats) -> tuple[Floats, Floats]:
 
 
 def describe_stages(answered: pd.DataFrame) -> dict[str, SampleDescription]:
-    """Returns the statistics of every stage and sum."""
-    return {name: describe(column_values(answered, f"{name}_ms"), seed=SEED) for name in dict.fromkeys(ROWS)}
+    """Returns the statistics of every stage and sum; those of an optional stage are of the frames that passed it."""
+    return {name: describe(_passed(answered, name), seed=SEED) for name in dict.fromkeys((*parts_in(answered), *_SUMS))}
 
 
-def statistics_chapter(answered: pd.DataFrame, read: int) -> Chapter:
-    """Returns the table of statistics and the spread of the stages; `read` is the number of all frames."""
+def _passed(answered: pd.DataFrame, name: str) -> Floats:
+    durations = column_values(answered, f"{name}_ms")
+    return durations[np.isfinite(durations)] if name in OPTIONAL_STAGES else durations
+
+
+def statistics_chapter(frames: pd.DataFrame, answered: pd.DataFrame) -> Chapter:
+    """Returns statistics and spread of the stages of frames answered by a worker; `frames` are all frames of the run."""
     if answered.empty:
         return not_measured("statistics", "Statistics")
-    parts = (Paragraph(_INTRODUCTION), _statistics_table(describe_stages(answered), read), _spread_chart(answered))
+    parts = (Paragraph(_INTRODUCTION), _statistics_table(describe_stages(answered), frames), _spread_chart(answered))
     return Chapter("statistics", "Statistics", parts)
 
 
-def _statistics_table(described: dict[str, SampleDescription], read: int) -> ReportTable:
+def _statistics_table(described: dict[str, SampleDescription], frames: pd.DataFrame) -> ReportTable:
     rows = []
     for name, stage in described.items():
         values: list[CellValue] = [getattr(stage, statistic) for statistic in STATISTICS]
         rows.append((name, stage.count, *values, stage.minimum, stage.maximum, stage.std))
     total = described["total"]
     caption = (
-        f"Statistics of {total.count:,} answered frames in milliseconds. Successive frames can be correlated: for the mean "
+        f"Statistics of {total.count:,} frames answered by a worker, in milliseconds. Successive frames can be correlated: for the mean "
         f"total, they are worth {total.effective_count:,.0f} independent frames."
-        f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{unanswered_note(read, total.count)}"
+        f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{unanswered_note(frames, total.count)}"
     )
     return ReportTable("statistics", caption, ("stage", "frames", *_HEADINGS), rows)
 
 
 def _spread_chart(answered: pd.DataFrame) -> Chart:
     """Shows quartiles and the 5th to 95th percentile of each stage on a logarithmic axis."""
-    names = [*map(str, PARTS), "total"]
+    names = [*parts_in(answered), "total"]
     percentiles = {
-        name: np.maximum(_MIN_DRAWN_MS, np.percentile(column_values(answered, f"{name}_ms"), (5, 25, 50, 75, 95)))
-        for name in names
+        name: np.maximum(_MIN_DRAWN_MS, np.percentile(_passed(answered, name), (5, 25, 50, 75, 95))) for name in names
     }
     traces = tuple(
         {

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import frames_with_result, result_times_ns
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
-from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.chapters.run.outcomes import outcome_counts, unanswered_note
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, line, not_measured, points, stage_bar
-from bench.report.content import Chapter, Chart, Trace
+from bench.report.content import Chapter, Chart, Trace, join_words
 from bench.report.data.answered_frames import (
     TIME_AXIS_TITLE,
     column_values,
@@ -19,9 +20,8 @@ from bench.report.data.answered_frames import (
     stage_intervals,
 )
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR, series_style
+from bench.report.output.stage_styles import DASHES, OUTCOME_COLOURS, TOTAL_COLOUR, series_style
 from bench.statistics.bootstrap import Floats
-from shared.runlog.latency_log import Outcome
 
 _TITLE = "Overlap and load"
 _GANTT_FRAMES = 24
@@ -37,12 +37,12 @@ _MAX_INTERVALS = 200  # Points of the throughput.
 _NO_SPLIT = " Without a clock offset, the worker's stages are drawn too late by the duration of the downlink."
 
 
-def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
-    """Returns the charts of overlapping frames; `read` is the number of all frames."""
+def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
+    """Returns the charts of the frames that workers answered; `frames` are all frames of the run."""
     if answered.empty:
         return not_measured("load", _TITLE)
     intervals = stage_intervals(answered, start_ns)
-    note = ("" if "uplink" in intervals else _NO_SPLIT) + unanswered_note(read, len(answered))
+    note = ("" if "uplink" in intervals else _NO_SPLIT) + unanswered_note(frames, len(answered))
     due = seconds_since(answered, "t_due_ns", start_ns)
     in_system = frames_in_system(due, due + column_values(answered, "total_ms") / 1e3)
     parts = (
@@ -54,7 +54,7 @@ def chapter(answered: pd.DataFrame, read: int, start_ns: int) -> Chapter:
 
 
 def throughput_chapter(run: RunLog, start_ns: int) -> Chapter:
-    """Returns due and answered frames per second over time."""
+    """Returns frames due and results per second over time."""
     rate_hz = throughput_hz(run)
     if not np.isfinite(rate_hz):
         return not_measured("throughput", "Throughput")
@@ -62,21 +62,27 @@ def throughput_chapter(run: RunLog, start_ns: int) -> Chapter:
 
 
 def _throughput_chart(frames: pd.DataFrame, start_ns: int, rate_hz: float) -> Chart:
-    answered = frames[frames["outcome"] == Outcome.ANSWERED].dropna(subset=["t_due_ns", "t_mask_decoded_ns"])
-    duration_s = len(answered) / rate_hz
+    results = frames_with_result(frames).dropna(subset=["t_due_ns"])
+    results = results.assign(t_result_ns=result_times_ns(results))
+    duration_s = len(results) / rate_hz
     due = seconds_since(frames, "t_due_ns", start_ns)
-    done = seconds_since(answered, "t_mask_decoded_ns", start_ns)
+    done = seconds_since(results, "t_result_ns", start_ns)
     interval_s = max(1.0, np.ceil(np.nanmax(np.concatenate((due, done))) / _MAX_INTERVALS))
-    traces = (
-        _rate_line("frames due", due, interval_s, {"color": TOTAL_COLOUR, "dash": "dot", "width": 1.5}),
-        _rate_line("frames answered", done, interval_s, {"color": OUTCOME_COLOURS["answered"], "width": 2.2}),
-    )
+    traces = [_rate_line("frames due", due, interval_s, {"color": TOTAL_COLOUR, "dash": "dot", "width": 1.5})]
+    counts = outcome_counts(results)
+    if len(counts) > 1:
+        traces.append(_rate_line("all results", done, interval_s, {"color": TOTAL_COLOUR, "width": 2.2}))
+    for index, outcome in enumerate(counts):
+        of_outcome = done[(results["outcome"] == outcome).to_numpy()]
+        style = {"color": OUTCOME_COLOURS[outcome], "width": 2.2, "dash": DASHES[index]}
+        traces.append(_rate_line(f"frames {outcome.replace('_', ' ')}", of_outcome, interval_s, style))
+    listed = join_words([f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in counts.items()])
     caption = (
-        f"{len(answered):,} frames were answered in {number(duration_s)} s, from the first due frame to the last decoded "
+        f"{len(results):,} frames got a result in {number(duration_s)} s ({listed}), from the first due frame to the last "
         f"result: {number(rate_hz)} frames per second. Frames are counted in complete intervals of {interval_s:g} s."
     )
     layout = {"xaxis": axis_from_zero(TIME_AXIS_TITLE), "yaxis": axis_from_zero("frames per second")}
-    return Chart("throughput", caption, traces, layout, height=300)
+    return Chart("throughput", caption, tuple(traces), layout, height=300)
 
 
 def _rate_line(name: str, times_s: Floats, interval_s: float, style: Trace) -> Trace:
@@ -101,7 +107,7 @@ def _gantt(answered: pd.DataFrame, start_ns: int) -> Chart:
     done = due + column_values(rows, "total_ms") / 1e3
     most = int(queue_depth(due, done)[1].max(initial=1))
     caption = (
-        f"When each of {len(rows)} successive answered frames was in which stage. Largest number at the same time: {most}."
+        f"When each of {len(rows)} successive frames answered by a worker was in which stage. Largest number at the same time: {most}."
         f"{'' if 'uplink' in durations else _NO_SPLIT}"
     )
     layout = STACKED_LAYOUT | {

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from bench.logs.frame_results import frames_not_sent
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
 from bench.report.chapters.traces import axis
@@ -13,6 +14,7 @@ from bench.report.output.number_format import share
 from bench.report.output.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
 
+NOT_SENT_TITLE = "Frames that were not sent"
 _MEANINGS = {
     Outcome.ANSWERED: "got a worker's result in time",
     Outcome.REUSED: "was similar to an earlier frame and got its result",
@@ -33,15 +35,22 @@ def outcome_counts(frames: pd.DataFrame) -> dict[Outcome, int]:
     return {outcome: int(counts[outcome.value]) for outcome in Outcome if counts.get(outcome.value, 0)}
 
 
-def unanswered_note(read: int, answered: int) -> str:
-    """Returns a sentence for captions of latency statistics; empty if every frame was answered."""
-    others = read - answered
-    if not others:
-        return ""
-    return (
-        f" The other {others:,} of {read:,} frames ({share(others / read)}) have no total latency and are not included, "
-        "even if the system was slow for them."
-    )
+def unanswered_note(frames: pd.DataFrame, answered: int) -> str:
+    """Returns sentences for captions of statistics of frames answered by a worker; empty if every frame was.
+
+    `frames` are all frames of the run.
+    """
+    read, not_sent = len(frames), len(frames_not_sent(frames))
+    others = read - answered - not_sent
+    notes = ""
+    if not_sent:
+        notes += f" The {not_sent:,} frames with a result that were not sent are not included: see {NOT_SENT_TITLE}."
+    if others:
+        notes += (
+            f" The other {others:,} of {read:,} frames ({share(others / read)}) have no total latency and are not "
+            "included, even if the system was slow for them."
+        )
+    return notes
 
 
 def chapter(run: RunLog) -> Chapter:
@@ -75,10 +84,10 @@ def comparison(runs: Sequence[RunLog]) -> Chapter:
         (run.name, len(run.frames), *(run_counts.get(outcome, 0) for outcome in shown), throughput_hz(run))
         for run, run_counts in zip(runs, counts, strict=True)
     )
-    headings = ("run", "frames read", *(outcome.value for outcome in shown), "answered a second")
+    headings = ("run", "frames read", *(outcome.value for outcome in shown), "results a second")
     caption = (
-        "Outcomes of the frames of each run, and answered frames per second between the due time of the first frame and "
-        "the last decoded result."
+        "Outcomes of the frames of each run, and frames with a result per second between the due time of the first frame "
+        "and the last result."
     )
     return Chapter("outcomes", "Outcomes", (ReportTable("outcomes", caption, headings, rows),))
 

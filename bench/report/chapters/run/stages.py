@@ -8,11 +8,19 @@ import pandas as pd
 
 from bench.report.chapters.traces import STACKED_LAYOUT, axis, not_measured, stage_bar
 from bench.report.content import Chapter, Chart, ReportTable, Trace
-from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations, stage_durations
+from bench.report.data.answered_frames import (
+    column_values,
+    frames_near_median,
+    mean_durations,
+    part_durations,
+    parts_in,
+    stage_durations,
+)
 from bench.report.output.number_format import milliseconds, share
 from bench.report.output.stage_styles import STAGES, node_of, text_colour
-from shared.runlog.latency_table import PARTS, StageSummary, summarise_durations
+from shared.runlog.latency_table import StageSummary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
+from shared.stages import OPTIONAL_STAGES
 
 STAGES_TITLE = "Where the time goes"
 _NODES = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
@@ -22,7 +30,7 @@ _MIN_LABELLED_SHARE = 0.12  # Smaller shares get no label in their bar.
 
 
 def chapter(frames: pd.DataFrame) -> Chapter:
-    """Returns the stages of the answered frames as waterfall, shares and table."""
+    """Returns the stages of the frames answered by a worker as waterfall, shares and table."""
     if frames.empty:
         return not_measured("stages", STAGES_TITLE, "no frame was answered with all its stage durations")
     return Chapter("stages", STAGES_TITLE, (_waterfall(frames), _shares_chart(frames), _table(frames)))
@@ -129,7 +137,7 @@ def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _stage_shares(frames: pd.DataFrame, stages: Sequence[str]) -> tuple[dict[str, float], float]:
     """Returns each stage's share of the time, and the mean total in milliseconds."""
     mean = float(column_values(frames, "total_ms").mean())
-    shares = {stage: float(column_values(frames, f"{stage}_ms").mean()) / mean if mean else np.nan for stage in stages}
+    shares = {stage: float(part_durations(frames, stage).mean()) / mean if mean else np.nan for stage in stages}
     return shares, mean
 
 
@@ -145,9 +153,9 @@ def _shares_caption(groups: list[tuple[str, dict[str, float], float]]) -> str:
     return caption
 
 
-def stage_summaries(frames: pd.DataFrame, stages: Sequence[str] = tuple(map(str, PARTS))) -> list[StageSummary]:
-    """Returns percentiles and share of each stage and of the total."""
-    names = (*stages, "total")
+def stage_summaries(frames: pd.DataFrame, stages: Sequence[str] = ()) -> list[StageSummary]:
+    """Returns percentiles and share of each stage and of the total; by default of all stages of the frames."""
+    names = (*(stages or parts_in(frames)), "total")
     return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in names]), names)
 
 
@@ -167,7 +175,15 @@ def _table(frames: pd.DataFrame) -> ReportTable:
     )
     headings = ("stage", "where", "p50 ms", "p95 ms", "p99 ms", "share %", "in this stage, the frame …")
     caption = (
-        f"Time by stage of {len(frames):,} answered frames. The stages of each frame sum to its total; the percentiles of "
-        f"the stages do not sum to those of the total.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
+        f"Time by stage of {len(frames):,} frames answered by a worker. The stages of each frame sum to its total; the "
+        f"percentiles of the stages do not sum to those of the total.{_skipped_note(frames)}"
+        f"{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
     )
     return ReportTable("stages", caption, headings, rows, {"share %": 1})
+
+
+def _skipped_note(frames: pd.DataFrame) -> str:
+    """Names the optional stages that only some of the frames passed."""
+    passed = {stage: int(np.isfinite(column_values(frames, f"{stage}_ms")).sum()) for stage in OPTIONAL_STAGES}
+    some = [f"{stage} {count:,}" for stage, count in passed.items() if 0 < count < len(frames)]
+    return f" Frames that passed an optional stage: {', '.join(some)}; its percentiles are of these." if some else ""

@@ -5,14 +5,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import ORIGINS, frames_not_sent
 from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
 from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace
-from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, seconds_since
+from bench.report.data.answered_frames import (
+    TIME_AXIS_TITLE,
+    column_values,
+    part_durations,
+    parts_in,
+    seconds_since,
+)
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
 from bench.statistics.bootstrap import Floats
-from shared.runlog.latency_log import Outcome
-from shared.runlog.latency_table import PARTS
 
 SLOWEST = 12
 _TITLE = "Latency over time"
@@ -21,6 +26,7 @@ _MIN_BINS = 5  # Fewer bins do not make a meaningful line.
 _MIN_FRAMES_PER_BIN = 20
 _MANY_POINTS = 1000  # More points are drawn smaller.
 _POINT_COLOUR = "#6d9db5"
+_RESULT_SYMBOLS = ("diamond", "square")
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
 
@@ -49,12 +55,15 @@ def _name(row: pd.Series) -> str:
 
 def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
     shown = frames[frames.index.isin(answered.index)]
-    unanswered = frames[frames["outcome"] != Outcome.ANSWERED]
+    not_sent, unanswered = frames_not_sent(frames), frames[~frames["outcome"].isin([*ORIGINS])]
     point = {"color": _POINT_COLOUR, "size": 4 if len(shown) > _MANY_POINTS else 7, "opacity": 0.6}
     traces = [
-        _marks(str(camera), rows, start_ns, _totals(rows), point)
+        _marks(f"{camera}, answered" if len(not_sent) else str(camera), rows, start_ns, _totals(rows), point)
         for camera, rows in shown.groupby("camera", sort=False)
     ]
+    for index, (outcome, rows) in enumerate(not_sent.groupby("outcome", sort=False)):
+        marker = point | {"color": OUTCOME_COLOURS[outcome], "symbol": _RESULT_SYMBOLS[index], "opacity": 0.8}
+        traces.append(_marks(f"{outcome.replace('_', ' ')}", rows, start_ns, _totals(rows), marker))
     traces += _trend(seconds_since(answered, "t_due_ns", start_ns), column_values(answered, "total_ms"))
     ring = {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}}
     traces.append(_marks(f"the {len(slow)} slowest", slow, start_ns, _totals(slow), ring))
@@ -69,18 +78,19 @@ def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, sta
     }
     if has_rug:
         layout["yaxis2"] = {"domain": [0, 0.18], "type": "category", "showgrid": False, "fixedrange": True}
+    also = f" and {len(not_sent):,} that were not sent" if len(not_sent) else ""
     caption = (
-        f"Total latency of {len(answered):,} answered frames by the time they were due. The slowest frame, "
+        f"Total latency of {len(answered):,} frames answered by a worker{also} by the time they were due. The slowest, "
         f"{_name(slow.iloc[0])}, took {milliseconds(float(slow['total_ms'].iloc[0]))}. Point at a frame for its id; click "
         "it for its stages."
     )
     if len(shown) < len(answered):
         caption += (
-            f" {len(shown):,} points are drawn: the slowest frames and an even selection of the others; the lines include "
-            "all frames."
+            f" {len(shown):,} answered frames are drawn: the slowest and an even selection of the others; the lines include "
+            "all of them."
         )
     if has_rug:
-        caption += f" The lower part shows {len(unanswered):,} frames that were not answered."
+        caption += f" The lower part shows {len(unanswered):,} frames without a result."
     return Chart("timeline", caption, tuple(traces), layout, height=460)
 
 
@@ -122,11 +132,11 @@ def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
 
 def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportTable:
     """Returns the slowest frames with the stage that exceeds its median most."""
-    medians = {str(part): float(answered[f"{part}_ms"].median()) for part in PARTS}
+    medians = {part: float(np.median(part_durations(answered, part))) for part in parts_in(answered)}
     due_s = seconds_since(slow, "t_due_ns", start_ns)
     rows = []
     for at_s, (_, row) in zip(due_s, slow.iterrows(), strict=True):
-        excess = {stage: float(row[f"{stage}_ms"]) - median for stage, median in medians.items()}
+        excess = {stage: _duration_ms(row, stage) - median for stage, median in medians.items()}
         stage = max(excess, key=lambda name: excess[name])
         rows.append((_name(row), float(at_s), float(row["total_ms"]), stage, excess[stage], str(row["worker"])))
     headings = ("frame", "due at s", "total ms", "delayed in", "above its median, ms", "worker")
@@ -135,3 +145,9 @@ def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportT
         "time."
     )
     return ReportTable("slowest", caption, headings, rows)
+
+
+def _duration_ms(row: pd.Series, stage: str) -> float:
+    """Returns the duration of a stage; 0 if the frame did not pass an optional one."""
+    duration = row[f"{stage}_ms"]
+    return 0.0 if pd.isna(duration) else float(duration)

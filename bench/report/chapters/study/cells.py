@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.logs.frame_results import NOT_SENT
 from bench.report.chapters.comparisons import runs as comparison
 from bench.report.chapters.run.distribution import SEED
 from bench.report.chapters.run.provenance import manifest_rows, plain_text
@@ -16,11 +17,17 @@ from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
 from bench.report.output.number_format import milliseconds, number
 from bench.report.output.stage_styles import SERIES, TOTAL_COLOUR
 from bench.statistics.description import describe
+from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE
 
 _MAX_SENTENCES = 40  # Larger studies have only tables and charts.
+_ORIGIN_COLUMNS = {  # Shares of the frames, for studies in which frames were not sent.
+    Outcome.REUSED: "reused %",
+    Outcome.ANSWERED_LOCALLY: "local %",
+    "frames_sent": "sent %",
+}
 _RUN_COLUMNS = (
-    ("throughput_hz", "answered a second"),
+    ("throughput_hz", "results a second"),
     ("worker_cpu_percent", "worker CPU %"),
     ("worker_rss_mb", "worker MB"),
     ("vehicle_cpu_percent", "vehicle CPU %"),
@@ -89,31 +96,41 @@ def results(study: StudyLog) -> Chapter:
     parts: list[ChapterPart] = [_results_table(study, done)]
     for column, name, axis in (
         ("total_p50_ms", "cells_p50", "median total of a run, ms"),
-        ("throughput_hz", "cells_throughput", "frames answered per second"),
+        ("throughput_hz", "cells_throughput", "frames with a result per second"),
     ):
         if column in done and done[column].notna().any():
             parts.append(_run_chart(study, done, column, name, axis))
-    if len(study.frames):
+    if len(study.results):
         parts += _latency_charts(study, done)
     return Chapter("results", "Results", tuple(parts))
 
 
 def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
     shown = [(name, heading) for name, heading in _RUN_COLUMNS if name in done and done[name].notna().any()]
+    origins = _ORIGIN_COLUMNS if _has_unsent(study) else {}
     rows: list[TableRow] = []
     for cell in study.cells:
         cell_runs = done[done["cell"] == cell.key]
         group = study.group(cell)
-        totals = describe(group.frames["total_ms"] if len(group.frames) else [], seed=SEED)
+        totals = describe(group.results["total_ms"] if len(group.results) else [], seed=SEED)
+        shares = study.shares(cell)
+        by_origin = (100 * shares[name] for name in origins)
         means = [float(cell_runs[name].mean()) if len(cell_runs) else float("nan") for name, _ in shown]
         percentiles = (totals.p50, totals.p95, totals.p99)
-        rows.append((cell.name, len(cell_runs), totals.count, 100 * group.answered_share, *percentiles, *means))
-    headings = ("cell", "runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(name for _, name in shown))
+        row = (cell.name, len(cell_runs), totals.count, 100 * group.result_share, *by_origin)
+        rows.append((*row, *percentiles, *means))
+    shares_shown = ("with a result %", *origins.values())
+    headings = ("cell", "runs", "frames", *shares_shown, "p50 ms", "p95 ms", "p99 ms", *(name for _, name in shown))
     caption = (
-        "Total latency of the answered frames of each cell over all repetitions, with 95 % intervals for these runs, and "
-        f"means over the runs. Answered %: share of the frames read. {NOTE}"
+        "Total latency of the frames of each cell that got a result, over all repetitions, with 95 % intervals for these "
+        f"runs, and means over the runs. Shares: of the frames read. {NOTE}"
     )
     return ReportTable("results", caption, headings, rows)
+
+
+def _has_unsent(study: StudyLog) -> bool:
+    """Returns whether a cell has frames with a result that were not sent."""
+    return any(study.shares(cell)[outcome] > 0 for cell in study.cells for outcome in NOT_SENT)
 
 
 def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
@@ -146,15 +163,15 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
 def _latency_charts(study: StudyLog, done: pd.DataFrame) -> Iterator[Chart]:
     """Shows the latency of each cell against its load, and against the bytes of a frame and its result on the link."""
     rates = done.reindex(columns=["cell", "throughput_hz"]).groupby("cell")["throughput_hz"].mean()
-    yield _latency_chart(study, "cells_load", rates, "load", "frames answered per second")
-    sizes_kb = study.frames[["bytes_up", "bytes_down"]].astype(float).sum(axis="columns", min_count=2) / 1e3
-    title = "size of frame and result together, kB, of the answered frames"
-    yield _latency_chart(study, "cells_bytes", sizes_kb.groupby(study.frames["cell"]).mean(), "bytes", title)
+    yield _latency_chart(study, "cells_load", rates, "load", "frames with a result per second")
+    sizes_kb = study.results[["bytes_up", "bytes_down"]].astype(float).sum(axis="columns", min_count=2) / 1e3
+    title = "size of frame and result together, kB, mean of the frames with a result"
+    yield _latency_chart(study, "cells_bytes", sizes_kb.groupby(study.results["cell"]).mean(), "bytes", title)
 
 
 def _latency_chart(study: StudyLog, name: str, values: pd.Series, what: str, title: str) -> Chart:
     """Shows the median and the 95th percentile of each cell against a value of the cell."""
-    frames = {cell.key: study.group(cell).frames for cell in study.cells}
+    frames = {cell.key: study.group(cell).results for cell in study.cells}
     shown = [cell for cell in study.cells if len(frames[cell.key]) and np.isfinite(values.get(cell.key, np.nan))]
     traces = []
     for index, (percent, symbol) in enumerate(((50, "circle"), (95, "triangle-up"))):
@@ -173,9 +190,9 @@ def axes(study: StudyLog) -> Chapter:
     parts: list[ChapterPart] = []
     for axis in study.axes:
         pairs = [(study.group(a), study.group(b)) for a, b in study.pairs(axis)]
-        answered = [(a, b) for a, b in pairs if len(a.frames) and len(b.frames)]
+        answered = [(a, b) for a, b in pairs if len(a.results) and len(b.results)]
         if not answered:
-            parts.append(Paragraph(f"{axis}: not measured, because no two cells that differ only in it have answers."))
+            parts.append(Paragraph(f"{axis}: not measured, because no two cells that differ only in it have results."))
             continue
         found = comparison.compare_totals(answered, in_blocks=True)
         parts += comparison.sentences(found)[:_MAX_SENTENCES]

@@ -10,13 +10,13 @@ _SPREAD_NOTE = "±: standard deviation of the runs' means, – for a single run.
 
 def chapter(study: StudyLog) -> Chapter | None:
     """Returns one row per cell with its axis values; None if no frame was answered."""
-    if study.frames.empty:
+    if study.answered.empty:
         return None
     introduction = Paragraph(
         "The overhead of a frame is its total minus its inference: the vehicle's own work, uplink and downlink, decoding, "
         "waiting and encoding. Means can be subtracted, unlike medians: total = inference + overhead."
     )
-    caption = f"Total latency, inference and overhead of the answered frames. {_SPREAD_NOTE}"
+    caption = f"Total latency, inference and overhead of the frames answered by a worker. {_SPREAD_NOTE}"
     parts: list[ChapterPart] = [introduction, _table(study, "overhead", _OVERHEAD, caption)]
     if "codec" in study.axes:
         caption = f"Sizes and times of the codecs: means of the answered frames, bytes per frame. {_SPREAD_NOTE}"
@@ -46,7 +46,7 @@ _CODECS = {
 
 
 def _table(study: StudyLog, name: str, columns: dict[str, tuple[str, str]], caption: str) -> ReportTable:
-    frames = study.frames.assign(overhead_ms=study.frames["total_ms"] - study.frames["inferred_ms"])
+    frames = study.answered.assign(overhead_ms=study.answered["total_ms"] - study.answered["inferred_ms"])
     values = frames[sorted({column for column, _ in columns.values()})].astype(np.float64)
     by_cell = values.groupby(frames["cell"])
     by_run = values.groupby([frames["cell"], frames["repetition"]])

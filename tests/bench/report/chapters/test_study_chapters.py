@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,22 @@ from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog, load_study
 from bench.report.document import report_of
 from bench.report.output.json_data import report_json
+from shared.runlog.latency_log import ADDED_COLUMNS, Outcome
 from tests.support.synthetic_study import write_study
 
 _SCENARIO = {"scenario": "offline"}
 
 
 def _study(
-    folder: Path, cells: Mapping[str, Mapping[str, Any]], slower_ms: Mapping[str, float], warm_up: int = 0
+    folder: Path,
+    cells: Mapping[str, Mapping[str, Any]],
+    slower_ms: Mapping[str, float],
+    warm_up: int = 0,
+    reused: Collection[str] = (),
 ) -> Path:
     """Writes a study with three repetitions of each cell; `slower_ms` delays the frames of a cell.
+
+    Most frames of the cells `reused` get the result of an earlier frame.
 
     The first `warm_up` frames of each run belong to the warm-up phase and take ten times as long.
     """
@@ -34,13 +41,17 @@ def _study(
     for name, axes in cells.items():
         for repetition in (1, 2, 3):
             facts: dict[str, Any] = {"study": "tiny", "cell": name, "repetition": repetition}
-            plan = SyntheticRunPlan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0))
+            gate = 0.8 if name in reused else 0.0
+            plan = SyntheticRunPlan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0), reused=gate)
             log = load_run(write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)).frames
             is_early = log["sequence"] < warm_up
             log.loc[is_early, "total_ms"] *= 10
             phase = {"vehicle_run": "vehicle-1", "phase": np.where(is_early, "warm_up", "measured")}
             logs.append(pd.concat([pd.DataFrame(facts | phase, log.index), log], axis=1))
             busy = 100.0 + repetition + (40.0 if slower_ms.get(name) else 0.0)
+            counts = log["outcome"].value_counts()
+            facts |= {outcome.value: int(counts.get(outcome.value, 0)) for outcome in Outcome}
+            facts |= {"frames_read": len(log), "frames_sent": int((log["attempts"] > 0).sum())}
             results = {"worker_cpu_percent": busy, "total_mean_ms": float(log["total_ms"].mean())}
             runs.append(facts | dict(axes) | {"state": "done", **results, "source_sha256": "ab" * 32})
     pd.DataFrame(runs).to_csv(folder / "runs.csv", index=False)
@@ -84,7 +95,7 @@ def test_latency_is_compared_by_repetition_and_sentence_table_and_json_agree(tmp
     study = load_study(folder)
     (sentence,) = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
     (row,) = _rows(folder, study_chapters.axes, "by_codec")
-    medians = study.frames.groupby(["cell", "repetition"])["total_ms"].median()
+    medians = study.results.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
     assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
     assert sentence.startswith("raw took ")
@@ -106,7 +117,7 @@ def test_mean_inference_and_overhead_sum_to_the_mean_total(tmp_path: Path) -> No
     assert [(row["codec"], row["link"], row["runs"]) for row in rows] == [
         ("jpeg", "none", 3), ("raw", "none", 3), ("raw", "4g", 3)
     ]  # fmt: skip
-    frames = load_study(folder).frames
+    frames = load_study(folder).answered
     for row, name in zip(rows, cells, strict=True):
         assert row["total mean ms"] == pytest.approx(row["inferred mean ms"] + row["overhead mean ms"])
         cell_frames = frames[frames["cell"] == name]
@@ -130,7 +141,7 @@ def test_the_tariff_in_the_manifest_of_a_study_is_used(tmp_path: Path) -> None:
     cost = next(chapter for chapter in _report(folder).chapters if chapter.anchor == "cost")
     first, second = _rows(folder, lambda _: cost)
     prices = [1.25 * 24 * 24 / rate for rate in (8.0, 10.0, 12.0)]
-    assert (first["run"], first["runs"], first["answered a second"]) == ("jpeg", 3, 10.0)
+    assert (first["run"], first["runs"], first["results a second"]) == ("jpeg", 3, 10.0)
     assert (first["price EUR"], first["± EUR"]) == pytest.approx((prices[1], np.std(prices, ddof=1)))
     assert second["runs"] == 1
     assert np.isnan(second["± EUR"])
@@ -148,7 +159,9 @@ def test_an_invalid_tariff_is_ignored(tariff: object) -> None:
 def test_a_burst_is_split_into_four_terms_and_compared_with_one_worker(tmp_path: Path) -> None:
     """The terms sum to the measured latency; the speed-up compares cells that differ only in their workers."""
     cells = {"one": {**_SCENARIO, "workers": 1}, "two": {**_SCENARIO, "workers": 2}}
-    one, two = _rows(_study(tmp_path, cells, {"one": 500.0}), bursts.chapter)
+    folder = _study(tmp_path, cells, {"one": 500.0})
+    tables = (_rows(folder, bursts.chapter, name) for name in ("bursts", "burst_terms"))
+    one, two = (totals | terms for totals, terms in zip(*tables, strict=True))
     for row in (one, two):
         assert sum(
             row[f"{term} ms"] for term in ("network", "client queue", "server queue", "compute")
@@ -210,7 +223,7 @@ def test_an_axis_may_have_the_default_value_in_some_cells(tmp_path: Path) -> Non
         (f"1 worker · {n}", f"2 workers · {n}") for n in names
     ]
     assert {a.settings["frames"] for a, _ in study.pairs("frames")} == {None}
-    assert all(np.isfinite(row["speed-up"]) for row in _rows(folder, bursts.chapter))
+    assert all(np.isfinite(row["speed-up"]) for row in _rows(folder, bursts.chapter, "bursts"))
     rows = _rows(folder, overhead.chapter, "overhead")
     assert [row["frames (axis)"] for row in rows] == 2 * ["default", "49", "22"]  # `frames` is also a column.
     assert all(row["frames"] == 3 * 24 - 1 for row in rows)  # One frame was lost.
@@ -247,3 +260,54 @@ def test_accuracy_is_shown_against_bytes_and_latency_of_studies_that_measured_it
     charts = {chart.name: chart.traces[0] for chart in _report(folder).charts()}
     assert charts["accuracy_bytes"]["x"] == [1.0, 9.0]
     assert charts["accuracy_latency"]["y"] == pytest.approx([0.8, 0.5])
+
+
+def test_the_results_of_a_study_have_the_shares_by_origin(tmp_path: Path) -> None:
+    """Frames that were not sent are results; the table shows what they saved."""
+    cells = {"a": {"gate": "none"}, "b": {"gate": "mse"}}
+    folder = _study(tmp_path, cells, {}, reused=["b"])
+    study = load_study(folder)
+    plain, gated = _rows(folder, study_chapters.results, "results")
+    log = study.measured[study.measured["cell"] == "b"]
+    assert (plain["reused %"], plain["local %"]) == (0.0, 0.0)
+    assert gated["reused %"] == pytest.approx(100 * (log["outcome"] == "reused").mean())
+    assert gated["reused %"] > 40
+    assert gated["with a result %"] == pytest.approx(100 * log["outcome"].isin(["answered", "reused"]).mean())
+    assert gated["sent %"] < plain["sent %"]
+    assert gated["frames"] == log["outcome"].isin(["answered", "reused"]).sum()
+    (median,) = (row["difference ms"] for row in _rows(folder, study_chapters.axes, "by_gate"))
+    assert median.value < -100  # The vehicle gets most results at once.
+    (row,) = (row for row in _rows(folder, overhead.chapter, "overhead") if row["gate"] == "mse")
+    assert row["frames"] == (log["outcome"] == "answered").sum()
+
+
+def test_a_study_without_such_frames_has_no_columns_for_them(tmp_path: Path) -> None:
+    """Its table stays as narrow as it was."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}}, {})
+    (row,) = _rows(folder, study_chapters.results, "results")
+    assert not [heading for heading in row if heading in ("reused %", "local %", "sent %")]
+
+
+def test_a_study_of_an_earlier_version_is_reported(tmp_path: Path) -> None:
+    """Its tables lack the columns of frames that were not sent."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    runs = pd.read_csv(folder / "runs.csv")
+    runs.drop(columns=["reused", "answered_locally", "frames_sent"]).to_csv(folder / "runs.csv", index=False)
+    frames = pd.read_parquet(folder / "frames.parquet")
+    frames.drop(columns=[*ADDED_COLUMNS]).to_parquet(folder / "frames.parquet", index=False)
+    study = load_study(folder)
+    assert not study.problems
+    assert study.group(study.cells[0]).result_share == pytest.approx(
+        runs["answered"].sum() / runs["frames_read"].sum(), abs=0.1
+    )
+
+
+def test_the_bursts_of_a_study_count_the_frames_that_were_sent(tmp_path: Path) -> None:
+    """The formula of the original is about requests, not frames."""
+    axes = {"scenario": "one_per_worker", "workers": 1}
+    folder = _study(tmp_path, {"a": axes | {"gate": "none"}, "b": axes | {"gate": "mse"}}, {}, reused=["b"])
+    plain, gated = _rows(folder, bursts.chapter, "bursts")
+    assert plain["sent"] == plain["frames"]
+    assert gated["sent"] < gated["frames"] / 2
+    plain, gated = _rows(folder, bursts.chapter, "burst_terms")
+    assert gated["queue by the formula ms"] < plain["queue by the formula ms"] / 2

@@ -6,9 +6,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.report.output.stage_styles import OUTCOME_COLOURS, SERIES, STAGES, node_of, series_style, text_colour
+from bench.report.output.stage_styles import (
+    FATE_COLOURS,
+    OUTCOME_COLOURS,
+    SERIES,
+    STAGES,
+    node_of,
+    series_style,
+    text_colour,
+)
 from shared.runlog.latency_log import Outcome
-from shared.runlog.latency_table import PARTS
+from shared.runlog.latency_table import parts_of
+from shared.stages import OPTIONAL_STAGES
 
 Matrix = npt.NDArray[np.float64]
 
@@ -19,6 +28,7 @@ VISIONS = {
     "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
     "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
 }  # fmt: skip
+ALL_PARTS = parts_of(OPTIONAL_STAGES)
 MIN_DISTANCE = 12.0  # CIELAB units; the just noticeable difference is 2.3 (Mahy et al., 1994).
 
 
@@ -41,8 +51,8 @@ def distance(a: str, b: str, vision: Matrix) -> float:
 @pytest.mark.parametrize("vision", VISIONS)
 def test_stages_differ_in_colour_or_hatch_and_neighbours_in_colour(vision: str) -> None:
     """No two stages look alike."""
-    parts = [str(part) for part in PARTS]
-    for a, b in combinations(parts, 2):
+    orders = [list(map(str, parts_of(passed))) for passed in ((), *combinations(OPTIONAL_STAGES, 1), OPTIONAL_STAGES)]
+    for parts, a, b in ((order, *pair) for order in orders for pair in combinations(order, 2)):
         is_near = distance(STAGES[a].colour, STAGES[b].colour, VISIONS[vision]) < MIN_DISTANCE
         assert not is_near or STAGES[a].hatch != STAGES[b].hatch, (a, b)
         assert not is_near or parts.index(b) - parts.index(a) > 1, (a, b)
@@ -52,7 +62,8 @@ def test_stages_differ_in_colour_or_hatch_and_neighbours_in_colour(vision: str) 
 def test_stages_of_vehicle_and_cloud_can_be_distinguished(vision: str) -> None:
     """The reader must see on which side of the link the time was spent."""
     nodes = {
-        node: [STAGES[part].colour for part in map(str, PARTS) if node_of(part) == node] for node in ("edge", "cloud")
+        node: [STAGES[part].colour for part in map(str, ALL_PARTS) if node_of(part) == node]
+        for node in ("edge", "cloud")
     }
     nearest = min(distance(a, b, VISIONS[vision]) for a in nodes["edge"] for b in nodes["cloud"])
     assert nearest >= MIN_DISTANCE
@@ -60,8 +71,16 @@ def test_stages_of_vehicle_and_cloud_can_be_distinguished(vision: str) -> None:
 
 def test_every_stage_and_outcome_has_a_colour() -> None:
     """A stage or outcome without a style would make the report fail."""
-    assert {str(part) for part in PARTS} | {"uplink", "downlink"} == STAGES.keys()
+    assert {str(part) for part in ALL_PARTS} | {"uplink", "downlink"} == STAGES.keys()
     assert {outcome.value for outcome in Outcome} == OUTCOME_COLOURS.keys()
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_origins_of_results_can_be_distinguished(vision: str) -> None:
+    """Bars of frames that were sent, reused or answered locally stand next to each other."""
+    colours = [OUTCOME_COLOURS[outcome.value] for outcome in Outcome if outcome.has_result]
+    for a, b in [*combinations(colours, 2), *combinations(FATE_COLOURS.values(), 2)]:
+        assert distance(a, b, VISIONS[vision]) >= MIN_DISTANCE, (a, b)
 
 
 def test_the_first_sixteen_series_look_different() -> None:
