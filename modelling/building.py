@@ -109,7 +109,7 @@ def build(
 
 
 def shipped_weights(recipe: Recipe, root: Path) -> Weights:
-    """Returns the folded weights in the built-in frozen graph of a trained recipe.
+    """Returns the folded weights in the built-in frozen graph of a trained recipe, or of the one whose weights it uses.
 
     Raises:
         BuildError: the recipe has no such graph, it is missing, or was not written by Skylane.
@@ -132,7 +132,8 @@ def shipped_weights(recipe: Recipe, root: Path) -> Weights:
 
 
 def _built_in(recipe: Recipe, root: Path) -> Path:
-    return Repository(root).root_of(recipe.name) / recipe.name / FILES[recipe.formats[0]]
+    name = recipe.weights_of or recipe.name
+    return Repository(root).root_of(name) / name / FILES[recipe.formats[0]]
 
 
 def _copy_built_in(recipe: Recipe, root: Path, path: Path) -> None:

@@ -46,6 +46,7 @@ class Recipe:
         formats: The formats to write, with the same weights. The first one's folder is `name`, another's
             `name-<format>`, such as `road-small-saved-model`.
         trained: Built-in weights exist; otherwise the weights are random, drawn from `seed`.
+        weights_of: The trained recipe whose built-in weights this one uses, if it has none of its own.
         largest_batch: The largest batch of a worker. If it is 1, the graph has a fixed batch size of 1.
         score_threshold: The lowest score of a reported box.
         colours: The colours of the classes, if they are not those of the drive.
@@ -60,6 +61,7 @@ class Recipe:
     output: Output
     formats: tuple[Format, ...]
     trained: bool
+    weights_of: str = ""
     seed: int = 1
     largest_batch: int = 1
     score_threshold: float = 0.3
@@ -97,6 +99,7 @@ def recipe(name: str) -> Recipe:
 
 _SIDES = (224, 600)  # Pixels: the size of most public classifiers, and that of EfficientNet-B7.
 _THOUSAND = tuple(f"class_{number}" for number in range(1000))  # The number of ImageNet classes.
+_PRESENCE_COLOURS = ((150, 160, 175), (30, 110, 255))
 _TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
 
 RECIPES = {
@@ -183,6 +186,32 @@ RECIPES = {
             largest_batch=8,
             score_threshold=0.4,
             colours=((30, 110, 255), (255, 60, 60)),
+        ),
+        Recipe(
+            name="car-tiny",
+            architecture="presence:car_tiny",
+            description="The first five blocks of MobileNetV3-small, mean and largest value, one dense layer",
+            class_names=PRESENCE,
+            height=76,
+            width=121,
+            output=Output.PROBABILITIES,
+            formats=(Format.TFLITE,),
+            trained=True,
+            colours=_PRESENCE_COLOURS,
+        ),
+        Recipe(
+            name="car-reference",
+            architecture="presence:car_reference",
+            description="road-small with another last layer: the longest column of pixels of vehicles",
+            class_names=PRESENCE,
+            height=304,
+            width=484,
+            output=Output.PROBABILITIES,
+            formats=(Format.FROZEN_GRAPH,),
+            trained=True,
+            weights_of="road-small",
+            largest_batch=8,
+            colours=_PRESENCE_COLOURS,
         ),
         *(
             Recipe(

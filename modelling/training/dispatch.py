@@ -13,6 +13,7 @@ from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
 from modelling.training.dataset import unseen_views
 from modelling.training.scenes import scene_training
+from modelling.training.scenes.scene_tasks import TASKS
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weather_scores import scores_by_weather
 from modelling.training.weights import Weights, fold, unfold
@@ -50,10 +51,15 @@ def train(
         iou = "" if progress.mean_iou is None else f", mIoU {progress.mean_iou:.3f}"
         on_progress(progress.done, f"{recipe.name}: step {progress.step}, loss {progress.loss:.3f}{iou}")
 
-    if recipe.output in scene_training.DEFAULT_SETTINGS:
+    if recipe.weights_of:
+        raise segmentation.TrainingError(
+            f"{recipe.name} has the weights of {recipe.weights_of}, so it cannot be trained: train {recipe.weights_of}, and "
+            f"build {recipe.name} without --train"
+        )
+    if recipe.class_names in TASKS:
         donor = unfolded_weights(scene_training.DONOR, source)
-        scene_settings = replace(scene_training.DEFAULT_SETTINGS[recipe.output], **settings)
-        return scene_training.train(recipe, folder, scene_settings, report, donor=donor, labels=labels)
+        scene_settings = replace(TASKS[recipe.class_names].settings, **settings)
+        return scene_training.train(recipe, folder, scene_settings, report, donor=donor, source=source, labels=labels)
     chosen = replace(segmentation.default_settings(recipe), **settings)
     start = None if chosen.donor is None else unfolded_weights(chosen.donor, source)
     weights = fold(segmentation.train(recipe, folder, chosen, report, donor=start))

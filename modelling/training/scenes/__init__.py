@@ -1,4 +1,4 @@
-"""Training of the weather classifier and the object detector.
+"""Training of the classifiers and the object detector on rendered scenes.
 
-Start with `scene_training`.
+Start with `scene_training`; `scene_tasks` lists what can be trained.
 """

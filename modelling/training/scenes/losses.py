@@ -1,4 +1,4 @@
-"""The losses of the weather classifier and the object detector."""
+"""The losses of the classifiers and the object detector."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ from modelling.frameworks import tf
 from modelling.training.scenes.object_batches import DetectionTarget
 
 _BOX_WEIGHT = 5.0  # The value of Liu et al. 2020.
-_SMOOTHING = 0.05  # Label smoothing, because weathers are not always distinct: dense haze at dusk is a mixture.
+# Label smoothing, because classes are not always distinct: dense haze at dusk is a mixture, and a box may be just too small.
+_SMOOTHING = 0.05
 
 
-def weather_loss(logits: Any, weathers: Any) -> Any:
-    """Returns the cross-entropy of logits B×classes and weathers B, with label smoothing."""
+def classification_loss(logits: Any, class_ids: Any) -> Any:
+    """Returns the cross-entropy of logits B×classes and class ids B, with label smoothing."""
     classes = logits.shape[-1]
-    target = tf.one_hot(weathers, classes) * (1 - _SMOOTHING) + _SMOOTHING / classes
+    target = tf.one_hot(class_ids, classes) * (1 - _SMOOTHING) + _SMOOTHING / classes
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(target, logits))
 
 

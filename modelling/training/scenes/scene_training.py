@@ -1,29 +1,22 @@
-"""Trains the weather classifier and the object detector on scenes of the synthetic drive."""
+"""Trains a classifier or the object detector on scenes of the synthetic drive; `scene_tasks` lists the tasks."""
 
 import json
 import math
 import platform
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from cloud.models.loader import ModelLoader
 from modelling.building import build
 from modelling.frameworks import keras
-from modelling.recipes import Output, Recipe
-from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
-from modelling.training.scenes.losses import object_loss, weather_loss
-from modelling.training.scenes.object_batches import ObjectLoader
+from modelling.recipes import RECIPES, Recipe
 from modelling.training.scenes.scene_store import SceneStore
-from modelling.training.scenes.validation import validate_model
-from modelling.training.scenes.weather_batches import WeatherLoader
-from modelling.training.trainer import LearningRateSchedule, Loss, Trainer, TrainingProgress
+from modelling.training.scenes.scene_tasks import TASKS, SceneTask, SceneTrainingSettings
+from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress
 from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
@@ -35,34 +28,6 @@ DONOR = "road-small"  # The model whose weights initialise the networks.
 _STEPS_BETWEEN_CHECKPOINTS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SceneTrainingSettings:
-    """The settings of a training, which determine the weights up to the machine's rounding.
-
-    If the machine cannot make all steps within `minutes`, the learning rate falls faster and the training ends by then.
-    `crop` is the height and width of the detector's crops; the classifier uses whole images at half size.
-    """
-
-    steps: int
-    batch: int
-    peak_rate: float
-    seed: int = 1
-    minutes: float = math.inf
-    frames: int = 2000
-    validation_frames: int = 200
-    crop: tuple[int, int] | None = None
-
-
-class _Batches(AbstractContextManager[Any], Protocol):
-    def __next__(self) -> Any: ...
-
-
-DEFAULT_SETTINGS = {
-    Output.PROBABILITIES: SceneTrainingSettings(steps=900, batch=16, peak_rate=1e-3),
-    Output.OBJECTS: SceneTrainingSettings(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
-}
-
-
 def train(
     recipe: Recipe,
     folder: Path,
@@ -70,6 +35,7 @@ def train(
     on_progress: Callable[[TrainingProgress], None],
     *,
     donor: Weights,
+    source: Path,
     labels: Labels,
 ) -> Weights:
     """Renders the scenes, trains the recipe's network on them, and returns its folded weights.
@@ -81,10 +47,12 @@ def train(
         settings: The settings of the training.
         on_progress: Called after every step.
         donor: The weights of DONOR, not folded.
+        source: The repository with the built-in weights of the task's reference.
         labels: The names and colours of the drive's classes.
     """
-    validation = SceneStore.render(validation_views(settings.validation_frames, WEATHERS), folder / "validation")
-    training = SceneStore.render(training_views(settings.frames, weathers=WEATHERS), folder / "scenes")
+    task = TASKS[recipe.class_names]
+    validation = SceneStore.render(task.validation_views(settings.validation_frames), folder / "validation")
+    training = SceneStore.render(task.training_views(settings.frames), folder / "scenes")
     began = time.monotonic()
     steps = 0
 
@@ -96,8 +64,10 @@ def train(
     weights = fold(train_network(recipe, training, folder, settings, report, start=donor))
     minutes = (time.monotonic() - began) / 60
     build(recipe, folder / "models", labels, weights)
-    with ModelLoader(Repository(folder / "models"), Placement(device="cpu")).open(recipe.name) as model:
-        metrics = validate_model(model, recipe.output, validation)
+    metrics = {"validation": _metrics(task, folder / "models", recipe.name, validation)}
+    if task.reference is not None:
+        build(RECIPES[task.reference], folder / "models", labels, source=source)
+        metrics[f"validation of {task.reference}"] = _metrics(task, folder / "models", task.reference, validation)
     document = _document(recipe, replace(settings, steps=steps), minutes, metrics)
     (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return weights
@@ -128,12 +98,13 @@ def train_network(
     keras.utils.set_random_seed(settings.seed)
     network = recipe.network(folded=False)
     assign(network, with_donor_weights(weights_of(network), start), "the start")
+    task = TASKS[recipe.class_names]
     # The donor's running statistics already fit, and a batch of a few scenes varies too much for its own.
     schedule = LearningRateSchedule(settings.peak_rate)
-    trainer = Trainer(network, schedule, _LOSSES[recipe.output], normalise_by_batch=False)
+    trainer = Trainer(network, schedule, task.loss, normalise_by_batch=False)
     began = time.monotonic()
     step, done = 0, 0.0
-    with _loader(store, settings) as batches:
+    with task.batches(store, recipe, settings) as batches:
         while done < 1:
             loss = trainer.train_on(next(batches), done)
             step += 1
@@ -144,16 +115,17 @@ def train_network(
     return trainer.mean_weights()
 
 
-_LOSSES: dict[Output, Loss] = {Output.PROBABILITIES: weather_loss, Output.OBJECTS: object_loss}
+def _metrics(task: SceneTask, models: Path, name: str, validation: SceneStore) -> dict[str, Any]:
+    with ModelLoader(Repository(models), Placement(device="cpu")).open(name) as model:
+        return task.metrics(model, validation)
 
 
 def _document(
     recipe: Recipe, settings: SceneTrainingSettings, minutes: float, metrics: dict[str, Any]
 ) -> dict[str, Any]:
     """Returns the settings and results of a training, as plain types."""
-    views = training_views(settings.frames, weathers=WEATHERS)
-    checks = validation_views(settings.validation_frames, WEATHERS)
-    held_out = recipe.output is Output.OBJECTS
+    task = TASKS[recipe.class_names]
+    views, checks = task.training_views(settings.frames), task.validation_views(settings.validation_frames)
     return {
         "model": recipe.name,
         **{key: value for key, value in asdict(settings).items() if value not in (math.inf, None)},
@@ -161,17 +133,9 @@ def _document(
         "donor": DONOR,
         "training_seeds": [views[0].seed, views[-1].seed],
         "validation_seeds": [checks[0].seed, checks[-1].seed],
-        "training_weathers": [name for name in WEATHERS if not held_out or name != HELD_OUT_WEATHER],
-        "held_out_weather": HELD_OUT_WEATHER if held_out else None,
-        "validation": metrics,
+        "training_weathers": [name for name in WEATHERS if name != task.held_out_weather],
+        "held_out_weather": task.held_out_weather,
+        **metrics,
         "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
         "processor": platform.machine(),
     }
-
-
-def _loader(store: SceneStore, settings: SceneTrainingSettings) -> _Batches:
-    if settings.crop is None:
-        return WeatherLoader(store, batch=settings.batch, seed=settings.seed)
-    indices = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
-    height, width = settings.crop
-    return ObjectLoader(store, indices, batch=settings.batch, height=height, width=width, seed=settings.seed)

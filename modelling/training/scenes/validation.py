@@ -1,4 +1,7 @@
-"""Validates a built classifier or detector on scenes that it was not trained on."""
+"""Validates a built classifier or detector on scenes that it was not trained on.
+
+Each function returns the metrics of a model on all scenes of a store, as plain types for a JSON file.
+"""
 
 from collections import defaultdict
 from typing import Any
@@ -8,8 +11,9 @@ import numpy as np
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.detection_scores import matchers_by_size, metrics_by_size, with_low_threshold
-from modelling.recipes import OBJECTS, Output
+from modelling.recipes import OBJECTS, PRESENCE
 from modelling.training.scenes.object_batches import split_boxes
+from modelling.training.scenes.presence_batches import answer, small
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.training.scenes.weather_batches import halved
 from rosbag_tools.drive.scene import WEATHERS
@@ -18,12 +22,7 @@ from shared.models.model import Model
 from shared.tasks.detection import objects
 
 
-def validate_model(model: Model, output: Output, store: SceneStore) -> dict[str, Any]:
-    """Returns a model's metrics on all scenes of a store, as plain types for a JSON file."""
-    return _weather_metrics(model, store) if output is Output.PROBABILITIES else _object_metrics(model, store)
-
-
-def _weather_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+def weather_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
     """Returns the accuracy and the confusion matrix, with the true weather by row and the prediction by column."""
     confusion = Confusion.empty(len(WEATHERS))
     for image, true in zip(store.pictures, store.weathers, strict=True):
@@ -37,7 +36,35 @@ def _weather_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
     }
 
 
-def _object_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+def presence_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+    """Returns accuracy, precision and recall of the answer "vehicle", over all weathers and for each weather."""
+    by_weather: dict[str, Confusion] = defaultdict(lambda: Confusion.empty(len(PRESENCE)))
+    height, width = model.card.height, model.card.width
+    for image, weather, rows in zip(store.pictures, store.weathers, store.boxes, strict=True):
+        scores = model.infer(small(image, height, width)[np.newaxis])["scores"]
+        truth = np.array([answer(rows, HEIGHT)], np.uint8)
+        name = WEATHERS[weather]
+        by_weather[name] = by_weather[name].with_masks(truth, scores.argmax(axis=1).astype(np.uint8))
+    overall = Confusion(sum((each.counts for each in by_weather.values()), Confusion.empty(len(PRESENCE)).counts))
+    return {
+        "classes": PRESENCE,
+        "all": _presence_figures(overall),
+        "by_weather": {name: _presence_figures(confusion) for name, confusion in by_weather.items()},
+    }
+
+
+def _presence_figures(confusion: Confusion) -> dict[str, Any]:
+    (_, false_alarms), (missed, found) = confusion.counts.tolist()
+    return {
+        "frames": int(confusion.counts.sum()),
+        "accuracy": round(confusion.pixel_accuracy, 4),
+        "precision": round(found / (found + false_alarms), 4) if found + false_alarms else None,
+        "recall": round(found / (found + missed), 4) if found + missed else None,
+        "confusion": confusion.counts.tolist(),
+    }
+
+
+def object_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
     """Returns average precision by class and size, over all weathers and for each weather."""
     manifest = with_low_threshold(model.manifest)
     geometry = plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH)

@@ -1,4 +1,4 @@
-"""Training of the classifier and the detector on rendered scenes."""
+"""Training of the classifiers and the detector on rendered scenes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from modelling.building import shipped_weights
-from modelling.recipes import Output, recipe
-from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
+from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE, recipe
+from modelling.training.dataset import HELD_OUT_WEATHER, validation_views
+from modelling.training.scenes.presence_batches import PresenceLoader, answer
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.training.scenes.scene_training import DEFAULT_SETTINGS, train_network
+from modelling.training.scenes.scene_tasks import TASKS, SceneTask
+from modelling.training.scenes.scene_training import train_network
 from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, unfold
@@ -48,21 +50,28 @@ def test_scenes_have_image_weather_and_boxes(scenes: SceneStore) -> None:
         assert (boxes[:, 3:] > boxes[:, 1:3]).all()
 
 
-def test_validation_scenes_are_not_from_training_drives() -> None:
+@pytest.mark.parametrize("task", TASKS.values())
+def test_validation_scenes_are_not_from_training_drives(task: SceneTask) -> None:
     """Results on training data would be meaningless."""
-    training = {view.seed for view in training_views(2000, weathers=WEATHERS)}
-    assert not training & {view.seed for view in validation_views(200, WEATHERS)}
-    assert HELD_OUT_WEATHER in WEATHERS
+    training, validation = task.training_views(task.settings.frames), task.validation_views(200)
+    assert not {view.seed for view in training} & {view.seed for view in validation}
+    assert {view.weather for view in training} == {view.weather for view in validation} == set(WEATHERS)
+    assert len(set(training)) == task.settings.frames
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("road-weather", {"steps": 24, "batch": 8}), ("road-objects", {"steps": 12, "batch": 1})]
+    ("name", "changes"),
+    [
+        ("road-weather", {"steps": 24, "batch": 8}),
+        ("road-objects", {"steps": 12, "batch": 1}),
+        ("car-tiny", {"steps": 40, "batch": 8}),
+    ],
 )
 def test_a_short_training_reduces_the_loss(
     scenes: SceneStore, start: Weights, tmp_path: Path, name: str, changes: dict[str, Any]
 ) -> None:
     """A complete training on five scenes, with a checkpoint."""
-    settings = replace(DEFAULT_SETTINGS[recipe(name).output], **changes)
+    settings = replace(TASKS[recipe(name).class_names].settings, **changes)
     progress: list[TrainingProgress] = []
     weights = train_network(recipe(name), scenes, tmp_path, settings, progress.append, start=start)
     losses = [each.loss for each in progress]
@@ -72,11 +81,35 @@ def test_a_short_training_reduces_the_loss(
     assert set(np.load(tmp_path / "checkpoint.npz").files) == weights.keys()
 
 
-def test_the_classifier_is_trained_on_all_weathers(scenes: SceneStore) -> None:
+def test_the_classifiers_are_trained_on_all_weathers(scenes: SceneStore) -> None:
     """Only the detector's training omits one weather, to measure its accuracy in unknown light."""
-    assert DEFAULT_SETTINGS[Output.OBJECTS].crop is not None
-    assert DEFAULT_SETTINGS[Output.PROBABILITIES].crop is None
+    held_out = {names: task.held_out_weather for names, task in TASKS.items()}
+    assert held_out == {WEATHERS: None, tuple(OBJECTS): HELD_OUT_WEATHER, PRESENCE: None}
     with WeatherLoader(scenes, batch=40, seed=1) as batches:
         images, weathers = next(batches)
     assert images.shape == (40, HEIGHT // 2, WIDTH // 2, 3)
     assert set(weathers.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_fixed_cameras_see_one_place(tmp_path: Path) -> None:
+    """The views of a camera differ in the traffic, not in the street."""
+    first, second = TASKS[PRESENCE].training_views(2)
+    assert (first.seed, first.static_camera, second.static_camera) == (second.seed, True, True)
+    store = SceneStore.render([first, second], tmp_path, processes=1)
+    difference = np.abs(store.pictures[0].astype(int) - store.pictures[1]).mean(axis=2)
+    assert (difference < 25).mean() > 0.7
+
+
+def test_only_a_large_vehicle_is_an_answer(scenes: SceneStore) -> None:
+    """A person does not count, and a crop of the lower half makes a vehicle larger."""
+    large = HEIGHT_SHARE * HEIGHT
+    rows = np.full((3, 5), -1, np.float32)
+    rows[0] = (list(OBJECTS).index("person"), 10, 10, 60, 10 + large)
+    assert answer(rows, HEIGHT) == PRESENCE.index("no vehicle")
+    rows[1] = (list(OBJECTS).index("vehicle"), 10, 10, 60, 9 + large)
+    assert answer(rows, HEIGHT) == PRESENCE.index("no vehicle")
+    assert answer(rows, HEIGHT / 2) == PRESENCE.index("vehicle")
+    with PresenceLoader(scenes, batch=20, height=76, width=121, seed=1) as batches:
+        images, answers = next(batches)
+    assert images.shape == (20, 76, 121, 3)
+    assert set(answers.tolist()) <= {0, 1}

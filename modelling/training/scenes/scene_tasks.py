@@ -1,0 +1,129 @@
+"""The tasks that can be trained on scenes, by the classes of the recipe."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from modelling.recipes import OBJECTS, PRESENCE, Recipe
+from modelling.training.dataset import (
+    HELD_OUT_WEATHER,
+    TrainingView,
+    fixed_camera_views,
+    training_views,
+    validation_views,
+)
+from modelling.training.scenes.losses import classification_loss, object_loss
+from modelling.training.scenes.object_batches import ObjectLoader
+from modelling.training.scenes.presence_batches import PresenceLoader
+from modelling.training.scenes.scene_store import SceneStore
+from modelling.training.scenes.validation import object_metrics, presence_metrics, weather_metrics
+from modelling.training.scenes.weather_batches import WeatherLoader
+from modelling.training.trainer import Loss
+from rosbag_tools.drive.scene import WEATHERS
+from shared.models.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class SceneTrainingSettings:
+    """The settings of a training, which determine the weights up to the machine's rounding.
+
+    If the machine cannot make all steps within `minutes`, the learning rate falls faster and the training ends by then.
+    `crop` is the height and width of the detector's crops; the classifiers use (nearly) whole images at their own size.
+    """
+
+    steps: int
+    batch: int
+    peak_rate: float
+    seed: int = 1
+    minutes: float = math.inf
+    frames: int = 2000
+    validation_frames: int = 200
+    crop: tuple[int, int] | None = None
+
+
+class Batches(AbstractContextManager[Any], Protocol):
+    """An endless series of batches."""
+
+    def __next__(self) -> Any:
+        """Returns images B×H×W×3 and the truth for the loss."""
+
+
+Views = Callable[[int], list[TrainingView]]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneTask:
+    """How a network is trained and validated on scenes.
+
+    Attributes:
+        settings: The default settings.
+        loss: The loss of a batch.
+        batches: Returns the batches of a store.
+        metrics: Returns the metrics of a built model on a store.
+        training_views: Returns a number of views to train on.
+        validation_views: Returns a number of views of other drives.
+        held_out_weather: A weather of the views that is not trained on.
+        reference: An untrained recipe with the same answers, which is validated on the same scenes.
+    """
+
+    settings: SceneTrainingSettings
+    loss: Loss
+    batches: Callable[[SceneStore, Recipe, SceneTrainingSettings], Batches]
+    metrics: Callable[[Model, SceneStore], dict[str, Any]]
+    training_views: Views
+    validation_views: Views
+    held_out_weather: str | None = None
+    reference: str | None = None
+
+
+def _weather_batches(store: SceneStore, _: Recipe, settings: SceneTrainingSettings) -> Batches:
+    return WeatherLoader(store, batch=settings.batch, seed=settings.seed)
+
+
+def _object_batches(store: SceneStore, _: Recipe, settings: SceneTrainingSettings) -> Batches:
+    indices = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
+    assert settings.crop is not None
+    height, width = settings.crop
+    return ObjectLoader(store, indices, batch=settings.batch, height=height, width=width, seed=settings.seed)
+
+
+def _presence_batches(store: SceneStore, recipe: Recipe, settings: SceneTrainingSettings) -> Batches:
+    return PresenceLoader(store, batch=settings.batch, height=recipe.height, width=recipe.width, seed=settings.seed)
+
+
+_TRAINING_VIEWS = partial(training_views, weathers=WEATHERS)
+_VALIDATION_VIEWS = partial(validation_views, weathers=WEATHERS)
+
+TASKS = {
+    WEATHERS: SceneTask(
+        settings=SceneTrainingSettings(steps=900, batch=16, peak_rate=1e-3),
+        loss=classification_loss,
+        batches=_weather_batches,
+        metrics=weather_metrics,
+        training_views=_TRAINING_VIEWS,
+        validation_views=_VALIDATION_VIEWS,
+    ),
+    tuple(OBJECTS): SceneTask(
+        settings=SceneTrainingSettings(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
+        loss=object_loss,
+        batches=_object_batches,
+        metrics=object_metrics,
+        training_views=_TRAINING_VIEWS,
+        validation_views=_VALIDATION_VIEWS,
+        held_out_weather=HELD_OUT_WEATHER,
+    ),
+    PRESENCE: SceneTask(
+        settings=SceneTrainingSettings(steps=2500, batch=32, peak_rate=1.5e-3, frames=3200, validation_frames=400),
+        loss=classification_loss,
+        batches=_presence_batches,
+        metrics=presence_metrics,
+        training_views=partial(fixed_camera_views, validation=False),
+        validation_views=partial(fixed_camera_views, validation=True, views_per_drive=4),
+        reference="car-reference",
+    ),
+}
