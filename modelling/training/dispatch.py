@@ -11,7 +11,7 @@ from cloud.models.opening import open_model
 from modelling.building import build, shipped_weights
 from modelling.recipes import RECIPES, Recipe
 from modelling.training import segmentation
-from modelling.training.dataset import unseen_views
+from modelling.training.dataset import TrainingView, unseen_views
 from modelling.training.scenes import scene_training
 from modelling.training.scenes.scene_tasks import TASKS
 from modelling.training.trainer import TrainingProgress
@@ -20,8 +20,6 @@ from modelling.training.weights import Weights, fold, unfold
 from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
 from shared.models.repository import Repository, StoredModel
-
-_TEST_VIEWS = 120
 
 
 def train(
@@ -67,15 +65,18 @@ def train(
     models = [Repository(folder / "models").find(recipe.name)]
     if chosen.donor is not None:
         models.append(Repository(source).find(chosen.donor))
-    _write_test(folder / "training.json", models, lambda done: on_progress(done, f"{recipe.name}: test"))
+    views = unseen_views(chosen.test_frames)
+    _write_test(folder / "training.json", models, views, lambda done: on_progress(done, f"{recipe.name}: test"))
     return weights
 
 
-def _write_test(path: Path, models: Sequence[StoredModel], on_progress: Callable[[float], None]) -> None:
+def _write_test(
+    path: Path, models: Sequence[StoredModel], views: Sequence[TrainingView], on_progress: Callable[[float], None]
+) -> None:
     """Adds the results of models on unseen drives to a training's record."""
     with ExitStack() as stack:
         opened = [stack.enter_context(open_model(each, None, Placement(device="cpu"))) for each in models]
-        test = scores_by_weather(opened, unseen_views(_TEST_VIEWS), lambda done: on_progress(done / _TEST_VIEWS))
+        test = scores_by_weather(opened, views, lambda done: on_progress(done / len(views)))
     document = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**document, "test": test}, indent=2) + "\n", encoding="utf-8")
 

@@ -84,6 +84,7 @@ class SegmentationSettings:
     minutes: float = math.inf
     frames: int = 1400
     validation_frames: int = 40
+    test_frames: int = 120
     batch: int = 4
     whole_batch: int = 1
     crop_height: int = 288
