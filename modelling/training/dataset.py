@@ -81,7 +81,8 @@ def generator(view: TrainingView) -> Random:
 def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
     """Returns the scene of a view, and its preprocessed image height×width×3 RGB; see `photographed_view`."""
     frame, image = photographed_view(view, rng)
-    return frame, apply(image, plan(Resize.CROP, *frame.class_ids.shape, height, width))
+    rows, columns = frame.class_ids.shape
+    return frame, apply(image, plan(Resize.CROP, rows, columns, height, width))
 
 
 def photographed_view(view: TrainingView, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:

@@ -25,9 +25,10 @@ def scores_by_weather(
     confusions = {model.card.name: dict.fromkeys((*WEATHERS, "all"), Confusion.empty(len(CLASSES))) for model in models}
     for done, view in enumerate(views, start=1):
         frame, image = photographed_view(view, generator(view))
+        rows, columns = frame.class_ids.shape
         for model in models:
             card = model.card
-            geometry = plan(card.resize, *frame.class_ids.shape, card.height, card.width)
+            geometry = plan(card.resize, rows, columns, card.height, card.width)
             mask = model.predict(apply(image, geometry)[np.newaxis])[0]
             predicted = to_source(mask, geometry, _UNSEEN)
             for group in (view.weather, "all"):
@@ -38,8 +39,8 @@ def scores_by_weather(
     return {
         "seeds": [min(view.seed for view in views), max(view.seed for view in views)],
         "frames": {name: sum(view.weather == name for view in views) for name in WEATHERS if name in weathers},
-        "height": frame.class_ids.shape[0],
-        "width": frame.class_ids.shape[1],
+        "height": rows,
+        "width": columns,
         "models": {
             name: {group: metrics(confusion) for group, confusion in by_group.items() if confusion.counts.any()}
             for name, by_group in confusions.items()

@@ -106,7 +106,8 @@ def test_a_tensorflow_lite_file_gives_the_masks_and_scores_of_the_network(labels
     whole, half = (each.numpy() for each in both(image.astype(np.float32) / 127.5 - 1))
     assert np.mean(outputs["mask"] == whole.argmax(axis=-1)) > 0.98
     confidence = outputs["confidence"]
-    assert (confidence.dtype, confidence.shape) == (np.float32, (1, 9, 13, 12))
+    assert confidence.dtype == np.float32
+    assert confidence.shape == (1, 9, 13, 12)
     np.testing.assert_allclose(confidence, half[:, 1::4, 1::4], atol=0.01 * np.abs(half).max())
 
 
