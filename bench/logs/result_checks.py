@@ -27,6 +27,13 @@ def results_of_vehicle(rows: LogRows) -> Bools:
     return rows.table.empty("t_sent_ns") & rows.table.one_of("outcome", [*WITH_RESULT, Outcome.EXPIRED])
 
 
+def last_stage_ns(rows: LogRows) -> Ints:
+    """Returns the time of each frame's last stage at the vehicle, 0 if it has none."""
+    stamps = [rows.numbers[f"t_{stage}_ns"] for stage in EDGE_STAGES]
+    last_ns: Ints = np.max([np.where(stamp.known, stamp.data, 0) for stamp in stamps], axis=0)
+    return last_ns
+
+
 def check_results(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
     """Checks reused and local results; returns the problems of each check. `path` is the file named in the problems."""
     checks = _ResultChecks(rows, path)
@@ -81,7 +88,7 @@ class _ResultChecks:
         order = np.argsort(sequences)
         source = order[np.minimum(np.searchsorted(sequences[order], wanted), len(order) - 1)]
         cameras, gated = self._table.series("camera").to_numpy(), self._rows.numbers["t_gated_ns"]
-        result_ns = self._result_ns()[source]
+        result_ns = last_stage_ns(self._rows)[source]
         conditions = {
             "is not the number of an earlier frame": wanted >= sequences[rows],
             "is the number of a frame without a row": ~has_row,
@@ -106,12 +113,6 @@ class _ResultChecks:
         """Returns a mask of the frames whose result may be reused. The row of one may be lost, but not its outcome."""
         is_lost = self._table.one_of("reason", _OWN_RESULT_ROW_LOST)
         return self._table.one_of("outcome", _OWN_RESULT) | is_lost
-
-    def _result_ns(self) -> Ints:
-        """Returns the time of each frame's last stage at the vehicle, 0 if it has none."""
-        stamps = [self._rows.numbers[f"t_{stage}_ns"] for stage in EDGE_STAGES]
-        last_ns: Ints = np.max([np.where(stamp.known, stamp.data, 0) for stamp in stamps], axis=0)
-        return last_ns
 
     def _report(self, problems: ProblemCollector, where: Bools, column: str, what: str) -> None:
         problems.add_rows(f"cells of {column} that do not fit", self._table.lines[where], lambda _: what, column)

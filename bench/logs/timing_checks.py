@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.logs.log_rows import LogRows
 from bench.logs.problems import SHOWN_PER_KIND, Problem, ProblemCollector
-from bench.logs.result_checks import results_of_vehicle
+from bench.logs.result_checks import last_stage_ns, results_of_vehicle
 from bench.logs.text_table import Bools, IntegerColumn, Ints
 from shared.runlog.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
@@ -151,9 +151,7 @@ class _TimingChecks:
     def _until_result(self) -> _Expected:
         """Returns the time from due to the result, which a worker sent or the vehicle got without sending the frame."""
         due, decoded = self._timestamps(Stage.DUE), self._timestamps(Stage.MASK_DECODED)
-        stamps = [self._timestamps(stage) for stage in EDGE_STAGES]
-        last_ns = np.max([np.where(stamp.known, stamp.data, 0) for stamp in stamps], axis=0)
-        end_ns = np.where(decoded.known, decoded.data, last_ns)
+        end_ns = np.where(decoded.known, decoded.data, last_stage_ns(self._rows))
         return _Expected(end_ns - due.data, due.known & (decoded.known | results_of_vehicle(self._rows)))
 
     def _compare(
