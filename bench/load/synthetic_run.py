@@ -158,7 +158,7 @@ def _gated(
     later_ns = times[Stage.INFERRED_LOCALLY] - times[Stage.PREPROCESSED]
     edge = times | {stage: at_ns + later_ns for stage, at_ns in row.edge_times.items() if stage not in times}
     cloud = {stage: at_ns + later_ns for stage, at_ns in row.cloud_times.items()}
-    measured = {name: own.get(name) for name in ("gate_distance", "local_confidence")}
+    measured: dict[str, Any] = {name: own.get(name) for name in ("gate_distance", "local_confidence")}
     return replace(row, edge_times=edge, cloud_times=cloud, **measured)
 
 

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -48,7 +49,7 @@ def test_an_invalid_value_is_named_in_the_error(wrong: dict[str, float], named: 
         )
 
 
-def _run(rows: list[tuple[str, int | None, float | None]]) -> RunLog:
+def _run(rows: Sequence[tuple[str, int | None, float | None]]) -> RunLog:
     frames = pd.DataFrame(rows, columns=["outcome", "t_due_ns", "total_ms"])
     frames = frames.astype({"t_due_ns": "Int64", "total_ms": "float64"})
     return RunLog(Path("run"), "run", frames, {}, pd.DataFrame(), ())
@@ -57,7 +58,7 @@ def _run(rows: list[tuple[str, int | None, float | None]]) -> RunLog:
 def test_throughput_counts_frames_with_a_result_only() -> None:
     """Lost and dropped frames do not count, and do not extend the time."""
     start = 1_700_000_000_000_000_000
-    rows: list[tuple[str, int | None, float | None]] = [
+    rows = [
         ("answered", start, 500.0),
         ("lost", start + 100_000_000, None),
         ("answered", start + 200_000_000, 200.0),
