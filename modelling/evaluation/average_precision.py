@@ -54,10 +54,13 @@ class BoxMatcher:
                 boxes[~counts],  # All classes, because objects of a few pixels are hard to classify.
             )
 
+    def scored(self, class_id: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Returns the scores of the counted boxes of a class, and whether each matches a true box."""
+        return np.array(self._scores[class_id], np.float64), np.array(self._hits[class_id], bool)
+
     def metrics(self, class_id: int, threshold: float) -> DetectionMetrics:
         """Returns the metrics of a class; recall and precision count boxes with a score of at least `threshold`."""
-        scores = np.array(self._scores[class_id], np.float64)
-        hits = np.array(self._hits[class_id], bool)
+        scores, hits = self.scored(class_id)
         truths = self.truths[class_id]
         selected = scores >= threshold
         correct = int(hits[selected].sum())

@@ -1,5 +1,6 @@
 """Evaluates a detector on a bag with true boxes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message
 from shared.imaging import boxes
-from shared.imaging.geometry import Resize, plan
+from shared.imaging.geometry import Geometry, Resize, plan
 from shared.messages.model_card import ModelCard
 from shared.models.model import Model
 from shared.tasks.detection import objects
@@ -114,28 +115,43 @@ class _BoxCounter:
         self._manifest = with_low_threshold(model.manifest)
         card = model.card
         self._identity = plan(Resize.CROP, card.height, card.width, card.height, card.width)
-        self._class_of = _classes(card.labels.names)
+        self._truth = TrueBoxes(card)
         self.matchers: dict[float, BoxMatcher] = matchers_by_size(len(card.labels.names))
         self.frames = 0
-        self.foreign_boxes = 0
+
+    @property
+    def foreign_boxes(self) -> int:
+        """The number of true boxes whose class the detector does not have."""
+        return self._truth.foreign
 
     def add(self, message: Message, true: list[Box]) -> None:
         image, geometry = prepared(*decode(message), self._model.card, self._demosaic)
         outputs = self._model.infer(image[np.newaxis])
         found = objects({head: values[0] for head, values in outputs.items()}, self._identity, self._manifest)
-        rows = self._rows(true)
-        rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
-        clipped = np.concatenate(split_boxes(rows, self._model.card.height, self._model.card.width))
+        true_boxes, class_ids = self._truth.in_input(true, geometry)
         for matcher in self.matchers.values():
-            matcher.add(found, clipped[:, 1:], clipped[:, 0].astype(np.intp))
+            matcher.add(found, true_boxes, class_ids)
         self.frames += 1
 
-    def _rows(self, true: list[Box]) -> npt.NDArray[np.float32]:
-        """Returns class, x1, y1, x2, y2 of the boxes whose class the model has."""
+
+class TrueBoxes:
+    """Converts the true boxes of a frame to a detector's classes and input, and counts those of other classes."""
+
+    def __init__(self, card: ModelCard) -> None:
+        """Raises an EvaluationError if the detector has none of the drive's classes."""
+        self._card = card
+        self._class_of = _classes(card.labels.names)
+        self.foreign = 0
+
+    def in_input(self, true: Sequence[Box], geometry: Geometry) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
+        """Returns the boxes N×4 in pixels of the input, clipped to it, and their class ids."""
         known = [box for box in true if box.name in self._class_of]
-        self.foreign_boxes += len(true) - len(known)
-        rows = [(self._class_of[box.name], box.x, box.y, box.x + box.width, box.y + box.height) for box in known]
-        return np.array(rows, np.float32).reshape(-1, 5)
+        self.foreign += len(true) - len(known)
+        values = [(self._class_of[box.name], box.x, box.y, box.x + box.width, box.y + box.height) for box in known]
+        rows = np.array(values, np.float32).reshape(-1, 5)
+        rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
+        clipped = np.concatenate(split_boxes(rows, self._card.height, self._card.width))
+        return clipped[:, 1:], clipped[:, 0].astype(np.intp)
 
 
 def _classes(names: tuple[str, ...]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Evaluates a segmentation model on a bag with true labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,19 +137,11 @@ def evaluate_segmentation(
     source = BagSource(bag, topics=[camera, truth])
     matcher: TimestampMatcher[Frame, Frame] = TimestampMatcher()
     try:
-        for frame in source.frames():
-            if isinstance(frame, UnreadableFrame):
-                matcher.unmatched += frame.camera == camera
-                continue
-            add = matcher.add_image if frame.camera == camera else matcher.add_truth
-            pair = add(frame.stamp_ns, frame)
-            if pair is not None:
-                counter.add(*pair)
-                settings.on_frame(counter.frames, total)
+        for image, true in images_with_labels(source, camera, matcher):
+            counter.add(image, true)
+            settings.on_frame(counter.frames, total)
             if counter.frames == settings.frames:
                 break
-        else:
-            matcher.end()
         sha256 = str(source.provenance["sha256"])
     finally:
         source.close()
@@ -158,6 +150,34 @@ def evaluate_segmentation(
     return SegmentationEvaluation(
         model.card, sha256, camera, counter.frames, matcher.unmatched, counter.foreign_pixels, counter.confusion
     )
+
+
+def images_with_labels(
+    source: BagSource, camera: str, matcher: TimestampMatcher[Frame, Frame]
+) -> Iterator[tuple[Frame, Frame]]:
+    """Yields the images on the topic `camera` with the true labels of the same timestamp, the source's other topic.
+
+    The matcher counts the images without labels, and those that cannot be read.
+
+    Raises:
+        EvaluationError: labels are not mono8 of the image's size.
+    """
+    for frame in source.frames():
+        if isinstance(frame, UnreadableFrame):
+            matcher.unmatched += frame.camera == camera
+            continue
+        add = matcher.add_image if frame.camera == camera else matcher.add_truth
+        pair = add(frame.stamp_ns, frame)
+        if pair is None:
+            continue
+        image, truth = pair
+        if truth.layout is not Layout.MONO8 or truth.pixels.shape != image.pixels.shape[:2]:
+            raise EvaluationError(
+                f"labels on {truth.camera} are {truth.layout} of {truth.pixels.shape}, the image is "
+                f"{image.pixels.shape[:2]}: labels must be mono8 of the image's size"
+            )
+        yield pair
+    matcher.end()
 
 
 class _MaskCounter:
@@ -172,11 +192,6 @@ class _MaskCounter:
         self.foreign_pixels = 0
 
     def add(self, frame: Frame, truth: Frame) -> None:
-        if truth.layout is not Layout.MONO8 or truth.pixels.shape != frame.pixels.shape[:2]:
-            raise EvaluationError(
-                f"labels on {truth.camera} are {truth.layout} of {truth.pixels.shape}, the image is "
-                f"{frame.pixels.shape[:2]}: labels must be mono8 of the image's size"
-            )
         image, geometry = prepared(frame.pixels, frame.layout, self._model.card, self._demosaic)
         mask = self._model.predict(image[np.newaxis])[0]
         if mask.max() >= self._classes:

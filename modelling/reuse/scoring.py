@@ -1,0 +1,257 @@
+"""Scores presented answers against the truth in a bag, task by task.
+
+The result of scoring one frame is an array of counts. Their sum over any set of frames gives the accuracy on these frames,
+which makes it cheap to compare thousands of thresholds.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from modelling.evaluation.average_precision import BoxMatcher
+from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.detection import TrueBoxes
+from modelling.evaluation.detection_scores import HEADLINE_SIZE, with_low_threshold
+from modelling.evaluation.segmentation import EvaluationError
+from modelling.reuse.calibration import CalibrationSamples
+from shared.imaging import boxes
+from shared.imaging.frames import Pixels
+from shared.imaging.geometry import UNSEEN, Geometry, to_source
+from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
+from shared.messages.results import Detections
+from shared.models.manifest import Manifest
+from shared.tasks.detection import LOWEST_SCORE, objects
+from shared.tasks.model_outputs import log_odds, log_probabilities
+from shared.tasks.segmentation import CONFIDENCE_HEAD
+
+Counts = npt.NDArray[np.int64]
+FrameOutputs = Mapping[str, npt.NDArray[Any]]  # The outputs of a model for one frame.
+
+_PackedMask = tuple[int, bytes]  # Rows, and the compressed pixels.
+
+_ROWS = 300  # Rows of a mask that are scored, about; more cost time and hardly change the mean IoU.
+_SAMPLED_CELLS = 200  # Cells of a segmentation's scores that calibrate the temperature, per frame.
+_SCORE_BINS = 200  # Ranges of a box's score in which average precision does not distinguish.
+
+
+class Scorer(Protocol):
+    """Scores the answers of a reference model and a local model of one task."""
+
+    metric: str  # The accuracy's name.
+    unit: str  # What a reliability diagram counts.
+
+    def answer(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry, own: Geometry) -> Any:
+        """Returns an answer as `count` takes it; `reference` and `own` are the geometries of the two models' inputs."""
+
+    def true_answer(self, truth: Any, reference: Geometry) -> Any:
+        """Returns the truth as `count` takes it."""
+
+    def count(self, truth: Any, answer: Any) -> Counts:
+        """Returns the counts of presenting an answer for a frame."""
+
+    def accuracy(self, counts: Counts) -> float:
+        """Returns the accuracy in points, 0 to 100; NaN if undefined."""
+
+    def confidence_outputs(self, outputs: FrameOutputs, manifest: Manifest) -> FrameOutputs:
+        """Returns the outputs that the task's confidence needs, as few as possible."""
+
+    def samples(
+        self, outputs: FrameOutputs, truth: Any, manifest: Manifest, reference: Geometry, own: Geometry
+    ) -> CalibrationSamples:
+        """Returns samples that calibrate the local model, of its outputs and its truth."""
+
+
+class ClassificationScorer:
+    """Counts right answers."""
+
+    metric, unit = "accuracy", "frames"
+
+    def answer(self, outputs: FrameOutputs, _manifest: Manifest, _reference: Geometry, _own: Geometry) -> int:
+        """See Scorer."""
+        return int(outputs["scores"].argmax())
+
+    def true_answer(self, truth: int, _reference: Geometry) -> int:
+        """See Scorer."""
+        return truth
+
+    def count(self, truth: int, answer: int) -> Counts:
+        """Returns the number of right answers, and of all."""
+        return np.array([truth == answer, 1], np.int64)
+
+    def accuracy(self, counts: Counts) -> float:
+        """See Scorer."""
+        return float(100 * counts[0] / counts[1])
+
+    def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
+        """See Scorer."""
+        return {"scores": outputs["scores"]}
+
+    def samples(
+        self, outputs: FrameOutputs, truth: int, _manifest: Manifest, _reference: Geometry, _own: Geometry
+    ) -> CalibrationSamples:
+        """Returns one sample."""
+        return CalibrationSamples(log_probabilities(outputs["scores"])[np.newaxis], np.array([truth], np.intp))
+
+
+class SegmentationScorer:
+    """Counts pixels by true and presented class, of about `_ROWS` rows of the camera's image.
+
+    Masks are kept compressed, since a drive has hundreds.
+    """
+
+    metric, unit = "mIoU", "pixels"
+
+    def __init__(self, card: ModelCard) -> None:
+        self._names = card.labels.names
+
+    def answer(self, outputs: FrameOutputs, _manifest: Manifest, reference: Geometry, _own: Geometry) -> _PackedMask:
+        """See Scorer. A mask of another size is scaled to the reference's, as on the vehicle."""
+        mask = outputs["mask"]
+        size = (reference.target_width, reference.target_height)
+        if mask.shape != size[::-1]:
+            mask = np.asarray(cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
+        return _packed(to_source(mask, reference, UNSEEN))
+
+    def true_answer(self, truth: Pixels, _reference: Geometry) -> _PackedMask:
+        """See Scorer."""
+        return _packed(truth)
+
+    def count(self, truth: _PackedMask, answer: _PackedMask) -> Counts:
+        """Returns the confusion matrix as one row."""
+        classes = len(self._names)
+        true, given = _unpacked(truth), _unpacked(answer)
+        counted = (true < classes) & (given < classes)
+        return Confusion.empty(classes).with_masks(true[counted], given[counted]).counts.ravel()
+
+    def accuracy(self, counts: Counts) -> float:
+        """See Scorer."""
+        classes = len(self._names)
+        return 100 * Confusion(counts.reshape(classes, classes)).mean_iou(self._names)
+
+    def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
+        """Returns the scores as float16, since their differences are what counts."""
+        found = outputs.get(CONFIDENCE_HEAD)
+        return {} if found is None else {CONFIDENCE_HEAD: found.astype(np.float16)}
+
+    def samples(
+        self, outputs: FrameOutputs, truth: Pixels, _manifest: Manifest, _reference: Geometry, own: Geometry
+    ) -> CalibrationSamples:
+        """Returns some cells of the scores, evenly distributed, with the true class at their centre."""
+        scores = outputs[CONFIDENCE_HEAD]
+        height, width, classes = scores.shape
+        cells = np.arange(height * width)[:: max(1, height * width // _SAMPLED_CELLS)]
+        rows = _source_pixels(cells // width, height, own.target_height, (own.paste_top, own.paste_height),
+                              (own.crop_top, own.crop_height))  # fmt: skip
+        columns = _source_pixels(cells % width, width, own.target_width, (own.paste_left, own.paste_width),
+                                 (own.crop_left, own.crop_width))  # fmt: skip
+        seen = (rows >= 0) & (rows < truth.shape[0]) & (columns >= 0) & (columns < truth.shape[1])
+        true = truth[rows[seen], columns[seen]].astype(np.intp)
+        sampled = scores.reshape(-1, classes)[cells[seen]].astype(np.float32)
+        return CalibrationSamples(sampled[true < classes], true[true < classes])
+
+
+class DetectionScorer:
+    """Counts true boxes, and presented boxes that match one or none, by class and score."""
+
+    metric, unit = "mAP", "boxes"
+
+    def __init__(self, card: ModelCard) -> None:
+        self._classes = len(card.labels.names)
+        self._truth = TrueBoxes(card)
+
+    def answer(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry, own: Geometry) -> Detections:
+        """Returns the boxes in pixels of the reference model's input."""
+        found = objects(outputs, own, with_low_threshold(manifest))
+        return Detections(boxes.to_target(found.boxes, reference), found.class_ids, found.scores)
+
+    def true_answer(self, truth: Any, reference: Geometry) -> Any:
+        """Returns boxes in pixels of the reference model's input, and their classes."""
+        return self._truth.in_input(truth, reference)
+
+    def count(self, truth: Any, answer: Detections) -> Counts:
+        """Returns the counts class by class: true boxes, then boxes that match by score, then boxes that do not."""
+        matcher = BoxMatcher(self._classes, HEADLINE_SIZE)
+        matcher.add(answer, *truth)
+        counts = np.zeros((self._classes, 1 + 2 * _SCORE_BINS), np.int64)
+        for class_id in range(self._classes):
+            scores, hits = matcher.scored(class_id)
+            bins = np.minimum((scores * _SCORE_BINS).astype(np.intp), _SCORE_BINS - 1)
+            counts[class_id, 0] = matcher.truths[class_id]
+            counts[class_id, 1 : 1 + _SCORE_BINS] = np.bincount(bins[hits], minlength=_SCORE_BINS)
+            counts[class_id, 1 + _SCORE_BINS :] = np.bincount(bins[~hits], minlength=_SCORE_BINS)
+        return counts.ravel()
+
+    def accuracy(self, counts: Counts) -> float:
+        """Returns the mean of the classes' average precision; the envelope is that of `average_precision`."""
+        of_classes = []
+        for row in counts.reshape(self._classes, -1):
+            truths, hits, others = row[0], row[1 : 1 + _SCORE_BINS][::-1], row[1 + _SCORE_BINS :][::-1]
+            if not truths:
+                continue
+            correct = np.cumsum(hits)
+            precision = correct / np.maximum(1, correct + np.cumsum(others))
+            envelope = np.maximum.accumulate(precision[::-1])[::-1]
+            of_classes.append(float(np.sum(envelope * hits) / truths))
+        return 100 * sum(of_classes) / len(of_classes) if of_classes else float("nan")
+
+    def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
+        """Returns the anchors that may be boxes."""
+        likely = outputs["scores"].max(axis=1) >= LOWEST_SCORE
+        return {name: outputs[name][likely] for name in ("boxes", "scores")}
+
+    def samples(
+        self, outputs: FrameOutputs, truth: Any, manifest: Manifest, reference: Geometry, own: Geometry
+    ) -> CalibrationSamples:
+        """Returns the boxes that the confidence counts; the true class is whether a box matches a true one."""
+        section = manifest.detection.model_copy(update={"score_threshold": LOWEST_SCORE})
+        found = objects(outputs, own, manifest.model_copy(update={"detection": section}))
+        matcher = BoxMatcher(self._classes, 0.0)
+        in_input = Detections(boxes.to_target(found.boxes, reference), found.class_ids, found.scores)
+        matcher.add(in_input, *self._truth.in_input(truth, reference))
+        scored = [matcher.scored(class_id) for class_id in range(self._classes)]
+        odds = log_odds(np.concatenate([scores for scores, _ in scored]))
+        hits = np.concatenate([hits for _, hits in scored])
+        return CalibrationSamples(np.stack([np.zeros_like(odds), odds], axis=1), hits.astype(np.intp))
+
+
+def scorer_for(card: ModelCard) -> Scorer:
+    """Returns the scorer of a reference model's task.
+
+    Raises:
+        EvaluationError: a bag has no ground truth for the task.
+    """
+    match card.task:
+        case "classification":
+            return ClassificationScorer()
+        case "segmentation":
+            return SegmentationScorer(card)
+        case "detection":
+            return DetectionScorer(card)
+    raise EvaluationError(
+        f"{card.name} is a model of the task {card.task}, for which a bag has no ground truth: choose another model"
+    )
+
+
+def _packed(mask: Pixels) -> _PackedMask:
+    step = max(1, round(mask.shape[0] / _ROWS))
+    rows = np.ascontiguousarray(mask[::step, ::step], np.uint8)
+    return len(rows), zlib.compress(rows, 1)
+
+
+def _unpacked(packed: _PackedMask) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(zlib.decompress(packed[1]), np.uint8).reshape(packed[0], -1)
+
+
+def _source_pixels(
+    cells: npt.NDArray[np.intp], count: int, target: int, paste: tuple[int, int], crop: tuple[int, int]
+) -> npt.NDArray[np.intp]:
+    """Returns the pixels of the source along one axis under the centres of cells, which divide the target evenly.
+
+    `paste` and `crop` are start and length; see `Geometry`.
+    """
+    in_target = (cells + 0.5) * target / count
+    return np.floor((in_target - paste[0]) / paste[1] * crop[1] + crop[0]).astype(np.intp)

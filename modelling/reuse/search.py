@@ -1,0 +1,192 @@
+"""Chooses thresholds: the fewest reference inferences that cost no more accuracy than allowed, also on other drives."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelling.reuse.replay import Replay
+from modelling.reuse.scoring import Counts, Scorer
+from modelling.reuse.simulation import ReplayedFrame, simulate
+from shared.reuse.cascade import CascadeThresholds, is_sure
+from shared.reuse.gate import GateSettings, distance
+
+BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
+
+_RESAMPLES = 500  # Of the bootstrap.
+_SEED = 1
+_FEWEST_DRIVES = 5  # With fewer drives, the bootstrap resamples parts of them.
+_PARTS = 10  # Parts of each drive, then.
+_LAGS = (1, 2, 5, 10, 25, 50)  # Frames between two images whose distance may be a threshold.
+_QUANTILES = 24  # Thresholds to try, from the distances of the drives.
+_LOW_SCORES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45)
+_SHARES = (0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a vehicle would have presented with some thresholds, and its accuracy in points."""
+
+    gate: GateSettings | None
+    cascade: CascadeThresholds | None
+    sent: float  # Shares of the frames.
+    reused: float
+    answered_locally: float
+    reference_accuracy: float
+    accuracy: float
+    by_unit: Counts  # Counts of the presented answers, by drive or part of a drive.
+
+    @property
+    def loss(self) -> float:
+        """The points of accuracy lost; negative if the local model is better where it answers."""
+        return self.reference_accuracy - self.accuracy
+
+
+class Tuner:
+    """Compares thresholds on the frames of a replay."""
+
+    def __init__(self, replayed: Replay) -> None:
+        self._replay = replayed
+        self._scorer: Scorer = replayed.scorer
+        self._counts: dict[tuple[int, int, bool], Counts] = {}
+        self._units = _Units.of(replayed)
+        frames = np.arange(len(replayed.frames))
+        self._of_reference = self._units.summed(self._rows(frames, is_local=False))
+        self.reference_accuracy = self._scorer.accuracy(self._of_reference.sum(axis=0))
+
+    def outcomes(self, gate: GateSettings | None, cascade: CascadeThresholds | None) -> Outcomes:
+        """Simulates a vehicle with some thresholds."""
+        return next(self.candidates([gate], [cascade]))
+
+    def candidates(
+        self, gates: Sequence[GateSettings | None], cascades: Sequence[CascadeThresholds | None]
+    ) -> Iterator[Outcomes]:
+        """Simulates vehicles with all pairs of a gate and a cascade.
+
+        A gate reuses the same frames with any cascade, since each frame that is not reused has an answer of its own. So
+        each gate is simulated once.
+        """
+        frames = self._replay.frames
+        certain = [
+            np.array([cascade is not None and _is_sure(frame, cascade) for frame in frames]) for cascade in cascades
+        ]
+        for gate in gates:
+            answered = np.array([each.answered for each in simulate(frames, gate)], np.intp)
+            own = answered == np.arange(len(frames))
+            rows = self._rows(answered, is_local=False)
+            local_rows = self._rows(answered, is_local=True) if any(each.any() for each in certain) else rows
+            for cascade, sure in zip(cascades, certain, strict=True):
+                by_unit = self._units.summed(np.where(sure[answered][:, np.newaxis], local_rows, rows))
+                yield Outcomes(
+                    gate,
+                    cascade,
+                    sent=float(np.mean(own & ~sure)),
+                    reused=float(np.mean(~own)),
+                    answered_locally=float(np.mean(own & sure)),
+                    reference_accuracy=self.reference_accuracy,
+                    accuracy=self._scorer.accuracy(by_unit.sum(axis=0)),
+                    by_unit=by_unit,
+                )
+
+    def gate_thresholds(self, method: str) -> list[float]:
+        """Returns thresholds to try: 0, and quantiles of the distances of frames of the same drive."""
+        frames = self._replay.frames
+        found = [
+            distance(method, frame.small, frames[index - lag].small)
+            for lag in _LAGS
+            for index, frame in enumerate(frames)
+            if index >= lag and frames[index - lag].drive == frame.drive
+        ]
+        quantiles = np.quantile(found, np.linspace(0, 1, _QUANTILES)) if found else []
+        return sorted({0.0} | {float(f"{value:.3g}") for value in quantiles})
+
+    def cascades(self) -> list[CascadeThresholds]:
+        """Returns thresholds of a cascade to try; none without a local model."""
+        confidences = [frame.confidence for frame in self._replay.frames if frame.confidence is not None]
+        if not confidences:
+            return []
+        if confidences[0].two_sided:
+            return [CascadeThresholds(low, 1 - high) for low, high in product(_LOW_SCORES, _LOW_SCORES)]
+        return [CascadeThresholds(0.0, share) for share in _SHARES]
+
+    def loss_bound(self, outcomes: Outcomes) -> float:
+        """Returns the upper confidence bound of the loss on other drives; NaN if undefined.
+
+        The drives are resampled with replacement (bootstrap): thresholds that are good only because of some drives lose
+        more in the resamples without these.
+        """
+        generator = np.random.default_rng(_SEED)
+        units = len(self._of_reference)
+        losses = []
+        for drawn in generator.integers(0, units, (_RESAMPLES, units)):
+            weights = np.bincount(drawn, minlength=units)
+            reference, presented = weights @ self._of_reference, weights @ outcomes.by_unit
+            losses.append(self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
+        defined = [loss for loss in losses if not np.isnan(loss)]
+        return float(np.quantile(defined, BOUND)) if defined else float("nan")
+
+    def _rows(self, answered: npt.NDArray[np.intp], *, is_local: bool) -> Counts:
+        """Returns the counts of each frame, with the answer to the frame `answered`; each pair is counted once."""
+        replayed = self._replay
+        answers: Sequence[Any] = replayed.local_answers if is_local else replayed.reference_answers
+        rows = []
+        for index, other in enumerate(answered.tolist()):
+            key = (index, other, is_local)
+            if key not in self._counts:
+                self._counts[key] = self._scorer.count(replayed.truths[index], answers[other])
+            rows.append(self._counts[key])
+        return np.stack(rows)
+
+
+def _is_sure(frame: ReplayedFrame, cascade: CascadeThresholds) -> bool:
+    assert frame.confidence is not None, "a cascade needs the confidence of each frame"
+    return is_sure(frame.confidence, cascade)
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """What the bootstrap resamples: drives, or parts of drives if there are few."""
+
+    starts: npt.NDArray[np.intp]  # The first frame of each.
+
+    @classmethod
+    def of(cls, replayed: Replay) -> "_Units":
+        drives = [frame.drive for frame in replayed.frames]
+        parts = 1 if len(replayed.drives) >= _FEWEST_DRIVES else _PARTS
+        starts: set[int] = set()
+        for drive in replayed.drives:
+            first, count = drives.index(drive), drives.count(drive)
+            starts |= {first + part * count // parts for part in range(parts)}
+        return cls(np.array(sorted(starts), np.intp))
+
+    def summed(self, rows: Counts) -> Counts:
+        """Returns the sums of the frames' rows by unit."""
+        return np.asarray(np.add.reduceat(rows, self.starts, axis=0))
+
+
+def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[Outcomes, float] | None:
+    """Returns the candidate with the fewest reference inferences whose loss and its bound are allowed, and the bound.
+
+    Args:
+        tuner: Computes the bound.
+        candidates: The thresholds to choose from.
+        allowed: The largest loss, in points.
+    """
+    for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
+        if each.loss <= allowed:
+            bound = tuner.loss_bound(each)
+            if bound <= allowed:
+                return each, bound
+    return None
+
+
+def pareto_front(candidates: Sequence[Outcomes]) -> list[Outcomes]:
+    """Returns the candidates that lose less than all with fewer reference inferences, the fewest first."""
+    front: list[Outcomes] = []
+    for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
+        if not front or each.loss < front[-1].loss:
+            front.append(each)
+    return front

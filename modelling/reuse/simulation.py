@@ -1,0 +1,59 @@
+"""Simulates which answer a vehicle would present for each frame, with a gate and a cascade."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.reuse.cascade import CascadeThresholds, is_sure
+from shared.reuse.gate import DifferenceGate, Form, GateSettings, SmallImage
+from shared.tasks.model_outputs import Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedFrame:
+    """What the gate and the cascade see of a frame."""
+
+    drive: str  # Frames of different drives are never compared.
+    form: Form
+    small: SmallImage
+    time_ns: int
+    confidence: Confidence | None = None  # Of the local model's answer; None without a local model.
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """The answer that a vehicle presents for a frame."""
+
+    answered: int  # Index of the frame whose answer it is: the frame itself, or an earlier one whose answer is reused.
+    is_local: bool  # Whether the local model gave it, rather than the reference model.
+    distance: float | None  # As measured by the gate.
+
+
+def simulate(
+    frames: Sequence[ReplayedFrame], gate: GateSettings | None = None, cascade: CascadeThresholds | None = None
+) -> list[Presented]:
+    """Returns the presented answer for each frame, if every answer is present before the next frame.
+
+    Args:
+        frames: The frames, by drive and time.
+        gate: None for no gate.
+        cascade: None for no cascade; otherwise every frame needs a confidence.
+    """
+    detector: DifferenceGate[Presented] | None = None if gate is None else DifferenceGate(gate)
+    presented = []
+    for index, frame in enumerate(frames):
+        compared = detector and detector.compare(
+            frame.drive, frame.form, frame.small, sequence=index, time_ns=frame.time_ns
+        )
+        if compared and compared.reused:
+            earlier = compared.reused.result
+            presented.append(Presented(earlier.answered, earlier.is_local, compared.distance))
+            continue
+        is_local = False
+        if cascade is not None:
+            assert frame.confidence is not None, "a cascade needs the confidence of each frame"
+            is_local = is_sure(frame.confidence, cascade)
+        answer = Presented(index, is_local, compared.distance if compared else None)
+        presented.append(answer)
+        if detector and compared:
+            detector.keep(compared, answer)
+    return presented

@@ -1,0 +1,103 @@
+"""`skylane model tune-gate`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from modelling.cli_options import DEVICE, MODELS, frame_progress
+from shared.flags import FiniteRange
+from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.models.repository import Repository
+
+_BOTH = "both"
+_METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
+
+
+@click.command("tune-gate")
+@click.argument("bags", metavar="BAG...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--model", "reference", metavar="NAME", required=True, help="The reference model, which workers run.")
+@click.option(
+    "--local-model", metavar="NAME", help="The local model of a cascade, which the vehicle runs. [no cascade]"
+)
+@click.option(
+    "--loss",
+    type=FiniteRange(min=0, max=100),
+    default=1.0,
+    show_default=True,
+    help="Points of accuracy that gate and cascade may lose together.",
+)
+@click.option("--gate-loss", type=FiniteRange(min=0, max=100), help="Points that the gate alone may lose. [as --loss]")
+@click.option(
+    "--gate",
+    type=click.Choice(sorted(_METHODS)),
+    default="mse",
+    show_default=True,
+    help="How frames are compared; both tunes a threshold for each.",
+)
+@click.option(
+    "--reuse-frames", type=click.IntRange(min=1), default=100, show_default=True, help="Longest reuse in frames."
+)
+@click.option(
+    "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=10_000.0, show_default=True, help="Longest reuse."
+)
+@click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
+@click.option(
+    "--demosaic",
+    type=click.Choice(sorted(DEMOSAIC_METHODS)),
+    default="binning",
+    show_default=True,
+    help="Demosaicing method for raw images.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The tuning file to write, for --tuning of `skylane edge play`.",
+)
+@MODELS
+@DEVICE
+def tune_gate(
+    bags: tuple[Path, ...],
+    *,
+    reference: str,
+    local_model: str | None,
+    repository: Repository,
+    device: str,
+    out: Path,
+    gate: str,
+    frames: int | None,
+    demosaic: str,
+    **limits: Any,
+) -> None:
+    """Find the thresholds with which a vehicle sends the fewest frames of BAGs, and write them to a tuning file.
+
+    The BAGs have true labels or boxes, as `skylane bag make` writes them. Both models run once on each frame; then vehicles
+    with many thresholds are simulated. The chosen thresholds lose at most --loss points of accuracy (mean IoU, accuracy of
+    a classifier, or mean average precision) against the reference model, on these BAGs and, with 95 % confidence, on
+    others. Judge them on other drives than those they were tuned on.
+    """
+    # Imported here, because engines take seconds to import and `list` does not need them.
+    from modelling.reuse.opening import opened_models  # noqa: PLC0415
+    from modelling.reuse.replay import ReplaySettings, replay  # noqa: PLC0415
+    from modelling.reuse.tables import header, reliability_table, thresholds_table  # noqa: PLC0415
+    from modelling.reuse.tune import TuneSettings, tune  # noqa: PLC0415
+    from shared.reuse.tuning import write_tuning  # noqa: PLC0415
+
+    with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
+        task = progress.add_task("running the models", total=None)
+        replayed = replay(
+            bags,
+            model,
+            local,
+            ReplaySettings(frames, demosaic, lambda done, total: progress.update(task, completed=done, total=total)),
+        )
+        progress.update(task, description="comparing thresholds", total=None)
+        result = tune(replayed, model.card, local, TuneSettings(methods=_METHODS[gate], **limits))
+    console = Console()
+    console.print(thresholds_table(result))
+    if result.tuning.local is not None:
+        console.print(reliability_table(result.tuning))
+    write_tuning(out, result.tuning, header(result.tuning))
+    click.echo(f"wrote {out}")

@@ -1,0 +1,132 @@
+"""Replays of bags with two models, task by task."""
+
+from pathlib import Path
+
+import pytest
+
+from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
+from modelling.reuse.replay import Replay, ReplaySettings, replay
+from modelling.reuse.search import Tuner
+from modelling.reuse.tune import TuneSettings, tune
+from shared.imaging.labels import Labels
+from shared.models.model import Model
+from shared.reuse.cascade import CascadeThresholds
+from shared.reuse.gate import GateSettings
+from tests.modelling.reuse.parts import EMPTY, VEHICLE, model_of, write_drive
+from tests.support.stub_models import tensor_model
+
+TASKS = ("classification", "segmentation", "detection")
+LEVELS = [EMPTY] * 4 + [VEHICLE] * 4 + [EMPTY] * 2 + [VEHICLE + 30] * 2
+ALL_TASKS = pytest.mark.parametrize("task", TASKS)
+
+
+def _reference(task: str) -> Model:
+    return model_of(task, lambda level: 0.98 if level > 100 else 0.02)
+
+
+def _local(task: str) -> Model:
+    """It does not recognise bright frames, and knows that."""
+    return model_of(task, lambda level: 0.4 if level > 165 else 0.97 if level > 100 else 0.03, "local")
+
+
+@pytest.fixture
+def bags(tmp_path: Path) -> list[Path]:
+    """Three drives of the same camera in different light."""
+    return [write_drive(tmp_path / f"drive-{index}", LEVELS, light=index) for index in range(3)]
+
+
+def _replayed(bags: list[Path], task: str) -> Replay:
+    return replay(bags, _reference(task), _local(task), ReplaySettings())
+
+
+@ALL_TASKS
+def test_the_references_accuracy_is_that_of_evaluate(bags: list[Path], task: str) -> None:
+    """For masks up to the sampled pixels; the true answers are known."""
+    tuner = Tuner(_replayed(bags[:1], task))
+    evaluated = evaluate_model(_reference(task), bags[0], EvaluationSettings()).accuracy
+    assert evaluated is not None
+    assert tuner.reference_accuracy == pytest.approx(100 * evaluated)
+    assert tuner.reference_accuracy > 90
+
+
+@ALL_TASKS
+def test_a_reused_answer_is_scored_against_the_frames_own_truth(bags: list[Path], task: str) -> None:
+    """A gate that never opens presents the first answer for all frames, and loses much."""
+    tuner = Tuner(_replayed(bags, task))
+    closed = tuner.outcomes(GateSettings("mse", 65_025, 100, 10_000), None)
+    assert closed.sent == 3 / len(LEVELS) / 3
+    assert closed.loss > 20
+    exact = tuner.outcomes(GateSettings("mse", 1, 100, 10_000), None)
+    assert exact.sent == pytest.approx(4 / len(LEVELS))
+    assert exact.loss == pytest.approx(0)
+
+
+@ALL_TASKS
+def test_the_local_model_answers_where_it_is_sure(bags: list[Path], task: str) -> None:
+    """Its errors are in the frames that it is not sure of, so tuning sends these."""
+    local = _local(task)
+    replayed = _replayed(bags, task)
+    result = tune(replayed, _reference(task).card, local, TuneSettings(1.0, methods=("mse", "pixels")))
+    tuning, measured = result.tuning, result.tuning.measured
+    assert measured is not None
+    assert tuning.local is not None
+    assert tuning.gate is not None
+    assert tuning.gate.pixels is not None
+    assert measured.loss <= measured.loss_bound <= 1.0
+    assert measured.drives == ("drive-0", "drive-1", "drive-2")
+    assert measured.frames == 3 * len(LEVELS)
+    assert measured.sent + measured.reused + measured.answered_locally == pytest.approx(1, abs=1e-3)
+    # An uncertain box at the right place costs no average precision, so a detector may answer all frames.
+    assert measured.sent == pytest.approx(0 if task == "detection" else 1 / len(LEVELS), abs=1e-3)
+    assert sum(each.count for each in measured.reliability) > 0
+    thresholds = CascadeThresholds(tuning.local.c_low, tuning.local.c_high)
+    again = Tuner(replayed).outcomes(tuning.gate_settings("mse"), thresholds)
+    assert again.loss == pytest.approx(measured.loss, abs=1e-3)
+
+
+def test_the_frames_of_each_bag_can_be_limited(bags: list[Path]) -> None:
+    """The progress counts the frames of all bags."""
+    seen: list[tuple[int, int]] = []
+    settings = ReplaySettings(frames=2, on_frame=lambda done, total: seen.append((done, total)))
+    replayed = replay(bags, _reference("classification"), None, settings)
+    assert len(replayed.frames) == 6
+    assert seen == [(done, 6) for done in range(1, 7)]
+    assert replayed.local_answers == []
+
+
+def test_models_that_do_not_fit_are_refused(bags: list[Path]) -> None:
+    """Before the first frame, with the names of both."""
+    reference = _reference("classification")
+    with pytest.raises(EvaluationError, match=r"task of the local model local \(detection\).*\(classification\)"):
+        replay(bags, reference, _local("detection"), ReplaySettings())
+    others = Labels(("yes", "no"), ((0, 0, 0), (1, 1, 1)))
+    other = model_of("classification", lambda _: 0.5, "local", labels=others)
+    with pytest.raises(EvaluationError, match=r"labels of the local model local \(yes, no\)"):
+        replay(bags, reference, other, ReplaySettings())
+    with pytest.raises(EvaluationError, match="choose a model with the labels no vehicle, vehicle"):
+        replay(bags, other, None, ReplaySettings())
+    with pytest.raises(EvaluationError, match="task tensors"):
+        replay(bags, tensor_model(), None, ReplaySettings())
+
+
+def test_a_bag_counts_once(bags: list[Path]) -> None:
+    """Drives are known by the names of their bags."""
+    with pytest.raises(EvaluationError, match="same name"):
+        replay([bags[0], bags[0]], _reference("classification"), None, ReplaySettings())
+
+
+def test_thresholds_that_cannot_be_found_are_an_error(bags: list[Path]) -> None:
+    """Here presented answers would have to be better than the reference's."""
+    reference = _reference("classification")
+    replayed = replay(bags, reference, None, ReplaySettings())
+    with pytest.raises(EvaluationError, match=r"at most -5 points of accuracy.*--loss"):
+        tune(replayed, reference.card, None, TuneSettings(-5.0))
+
+
+def test_bags_without_objects_are_an_error(tmp_path: Path) -> None:
+    """They have no average precision that could be lost."""
+    reference = _reference("detection")
+    replayed = replay([write_drive(tmp_path / "empty", [EMPTY] * 3)], reference, None, ReplaySettings())
+    with pytest.raises(EvaluationError, match="mAP is undefined"):
+        tune(replayed, reference.card, None, TuneSettings(1.0))

@@ -1,0 +1,126 @@
+"""The choice of thresholds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from modelling.reuse.replay import Replay
+from modelling.reuse.scoring import ClassificationScorer
+from modelling.reuse.search import Outcomes, Tuner, best, pareto_front
+from modelling.reuse.simulation import ReplayedFrame, simulate
+from shared.reuse.cascade import CascadeThresholds
+from shared.reuse.gate import SIDE, GateSettings
+from shared.tasks.model_outputs import Confidence
+
+FRAMES = 60
+
+
+def _replay(drives: int, seed: int = 1, *, bad: Sequence[int] = ()) -> Replay:
+    """Random drives whose local model knows the truth less well than the reference; in the `bad` ones, it always errs."""
+    generator = np.random.default_rng(seed)
+    replayed = Replay(ClassificationScorer())
+    for drive in range(drives):
+        replayed.drives.append(f"drive-{drive}")
+        level, truth = 100, 0
+        for index in range(FRAMES):
+            if generator.random() < 0.2:
+                level, truth = int(generator.integers(50, 200)), int(generator.integers(2))
+            score = np.clip(truth + generator.normal(0, 0.3), 0.01, 0.99)
+            score = 1 - score if drive in bad else score
+            small = np.full((SIDE, SIDE), level, np.uint8) + generator.integers(0, 3, (SIDE, SIDE), np.uint8)
+            confidence = Confidence(np.array([score], np.float32), two_sided=True)
+            replayed.frames.append(
+                ReplayedFrame(f"drive-{drive}", (80, 120, "rgb8"), small, index * 100_000_000, confidence)
+            )
+            replayed.truths.append(truth)
+            replayed.reference_answers.append(truth if generator.random() < 0.97 else 1 - truth)
+            replayed.local_answers.append(int(score > 0.5))
+    return replayed
+
+
+def _gate(threshold: float) -> GateSettings:
+    return GateSettings("mse", threshold, 20, 10_000)
+
+
+@pytest.mark.parametrize("cascade", [None, CascadeThresholds(0.2, 0.8), CascadeThresholds(0.01, 0.6)])
+@pytest.mark.parametrize("threshold", [None, 0.0, 2.0, 500.0])
+def test_outcomes_are_those_of_the_simulated_vehicle(
+    threshold: float | None, cascade: CascadeThresholds | None
+) -> None:
+    """The search simulates each gate once and adds cascades later, which must not change the result."""
+    replayed = _replay(6)
+    gate = None if threshold is None else _gate(threshold)
+    got = Tuner(replayed).outcomes(gate, cascade)
+    presented = simulate(replayed.frames, gate, cascade)
+    right = [
+        (replayed.local_answers if each.is_local else replayed.reference_answers)[each.answered] == truth
+        for each, truth in zip(presented, replayed.truths, strict=True)
+    ]
+    own = [index for index, each in enumerate(presented) if each.answered == index]
+    assert got.accuracy == pytest.approx(100 * np.mean(right))
+    assert got.reused == pytest.approx(1 - len(own) / len(presented))
+    assert got.sent == pytest.approx(sum(not presented[index].is_local for index in own) / len(presented))
+    assert got.sent + got.reused + got.answered_locally == pytest.approx(1)
+
+
+def test_without_gate_and_cascade_nothing_is_lost() -> None:
+    """Every frame is sent."""
+    got = Tuner(_replay(5)).outcomes(None, None)
+    assert (got.loss, got.sent) == (0, 1)
+
+
+@pytest.mark.parametrize("drives", [1, 5, 8])
+@pytest.mark.parametrize("allowed", [0.5, 3.0])
+def test_the_chosen_thresholds_keep_to_the_allowed_loss(drives: int, allowed: float) -> None:
+    """Their bound does too, and no candidate that keeps to it sends fewer frames."""
+    tuner = Tuner(_replay(drives))
+    candidates = list(tuner.candidates([_gate(each) for each in tuner.gate_thresholds("mse")], tuner.cascades()))
+    found = best(tuner, candidates, allowed)
+    assert found is not None
+    chosen, bound = found
+    assert chosen.loss <= allowed
+    assert chosen.loss <= bound <= allowed
+    assert chosen.sent < 1
+    usable = [each for each in candidates if each.loss <= allowed and tuner.loss_bound(each) <= allowed]
+    assert chosen.sent == min(each.sent for each in usable)
+
+
+def test_more_loss_saves_more_frames() -> None:
+    """The share of frames sent falls with the allowed loss."""
+    tuner = Tuner(_replay(6))
+    candidates = list(tuner.candidates([_gate(1.5)], tuner.cascades()))
+    found = [best(tuner, candidates, allowed) for allowed in (0.2, 2.0, 20.0)]
+    sent = [each[0].sent for each in found if each is not None]
+    assert sent == sorted(sent, reverse=True)
+    assert len(set(sent)) > 1
+
+
+def test_a_loss_on_a_few_drives_raises_the_bound() -> None:
+    """Drives like these may come more often elsewhere; parts of one drive take the place of drives."""
+    cascade = CascadeThresholds(0.2, 0.8)
+    even, uneven = Tuner(_replay(8)), Tuner(_replay(8, bad=(7,)))
+    gaps = [
+        tuner.loss_bound(tuner.outcomes(None, cascade)) - tuner.outcomes(None, cascade).loss for tuner in (even, uneven)
+    ]
+    assert gaps[1] > 2 * gaps[0] > 0
+
+
+def test_no_thresholds_are_chosen_if_all_lose_too_much() -> None:
+    """The caller reports an error."""
+    tuner = Tuner(_replay(5, bad=range(5)))
+    assert best(tuner, list(tuner.candidates([None], [CascadeThresholds(0.45, 0.55)])), 1.0) is None
+
+
+def test_the_front_has_no_candidate_that_is_worse_in_both() -> None:
+    """From few frames sent to small losses."""
+    tuner = Tuner(_replay(5))
+    candidates = list(tuner.candidates([_gate(1.0), _gate(50.0)], tuner.cascades()))
+    front = pareto_front(candidates)
+    assert [each.sent for each in front] == sorted(each.sent for each in front)
+    assert [each.loss for each in front] == sorted((each.loss for each in front), reverse=True)
+
+    def is_worse(one: Outcomes, other: Outcomes) -> bool:
+        return one.sent >= other.sent and one.loss >= other.loss
+
+    assert all(any(is_worse(each, other) for other in front) for each in candidates)
