@@ -56,6 +56,10 @@ class Tuner:
         frames = np.arange(len(replayed.frames))
         self._of_reference = self._units.summed(self._rows(frames, is_local=False))
         self.reference_accuracy = self._scorer.accuracy(self._of_reference.sum(axis=0))
+        units = len(self._of_reference)
+        drawn = np.random.default_rng(_SEED).integers(0, units, (_RESAMPLES, units))
+        self._resamples = np.stack([np.bincount(row, minlength=units) for row in drawn])  # Weights of the units.
+        self._resampled_reference = [self._scorer.accuracy(row) for row in self._resamples @ self._of_reference]
 
     def outcomes(self, gate: GateSettings | None, cascade: CascadeThresholds | None) -> Outcomes:
         """Simulates a vehicle with some thresholds."""
@@ -118,13 +122,10 @@ class Tuner:
         The drives are resampled with replacement (bootstrap): thresholds that are good only because of some drives lose
         more in the resamples without these.
         """
-        generator = np.random.default_rng(_SEED)
-        units = len(self._of_reference)
-        losses = []
-        for drawn in generator.integers(0, units, (_RESAMPLES, units)):
-            weights = np.bincount(drawn, minlength=units)
-            reference, presented = weights @ self._of_reference, weights @ outcomes.by_unit
-            losses.append(self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
+        losses = [
+            reference - self._scorer.accuracy(counts)
+            for reference, counts in zip(self._resampled_reference, self._resamples @ outcomes.by_unit, strict=True)
+        ]
         defined = [loss for loss in losses if not np.isnan(loss)]
         return float(np.quantile(defined, BOUND)) if defined else float("nan")
 

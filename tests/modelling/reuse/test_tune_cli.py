@@ -1,0 +1,122 @@
+"""`skylane model tune-gate` with models of the repository."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from modelling.model_cli import model
+from modelling.recipes import PRESENCE
+from shared.hashing import tree_sha256
+from shared.reuse.tuning import read_tuning
+from tests.modelling.reuse.parts import EMPTY, HEIGHT, VEHICLE, WIDTH, write_drive
+
+onnx: Any = import_module("onnx")
+import_module("onnx.numpy_helper")
+
+LEVELS = [EMPTY] * 4 + [VEHICLE] * 4 + [EMPTY] * 2
+
+
+def _add_model(root: Path, name: str, slope: float, labels: tuple[str, ...] = PRESENCE) -> None:
+    """Writes an ONNX classifier, whose odds of a vehicle rise by `slope` per grey level above 100."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    weights = np.array([[0, slope / 3]] * 3, np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["picture", "axes"], ["means"], keepdims=0),
+            helper.make_node("Gemm", ["means", "weights", "offset"], ["logits"]),
+        ],
+        "network",
+        [helper.make_tensor_value_info("picture", float32, ["batch", 3, HEIGHT // 2, WIDTH // 2])],
+        [helper.make_tensor_value_info("logits", float32, ["batch", 2])],
+        [
+            onnx.numpy_helper.from_array(np.array([2, 3], np.int64), "axes"),
+            onnx.numpy_helper.from_array(weights, "weights"),
+            onnx.numpy_helper.from_array(np.array([0, -100 * slope], np.float32), "offset"),
+        ],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    manifest = {
+        "task": "classification",
+        "format": "onnx",
+        "file": "model.onnx",
+        "sha256": tree_sha256(folder / "model.onnx"),
+        "input": {"tensor": "picture", "dtype": "float32", "height": HEIGHT // 2, "width": WIDTH // 2},
+        "output": {"tensor": "logits", "kind": "logits"},
+        "labels": [{"name": each, "colour": [index, 0, 0]} for index, each in enumerate(labels)],
+    }
+    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with a reference model, a less certain local model, and one with other labels."""
+    _add_model(tmp_path / "models", "reference", 0.2)
+    _add_model(tmp_path / "models", "small", 0.05)
+    _add_model(tmp_path / "models", "other", 0.05, ("yes", "no"))
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def bags(tmp_path: Path) -> list[Path]:
+    """Two drives."""
+    return [write_drive(tmp_path / f"drive-{index}", LEVELS, light=index) for index in range(2)]
+
+
+def _tune(root: Path, *arguments: Any) -> Result:
+    words = ["tune-gate", *arguments, "--models", root]
+    return CliRunner().invoke(model, [str(each) for each in words])
+
+
+def test_the_thresholds_are_written_to_a_file(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """It names both models by their hash, and a table shows what was tried."""
+    out = tmp_path / "tuning" / "reference.yaml"
+    ended = _tune(root, *bags, "--model", "reference", "--local-model", "small", "--gate", "both", "--out", out)
+    assert ended.exit_code == 0, ended.output
+    tuning = read_tuning(out)
+    assert (tuning.reference.name, tuning.reference.sha256) == ("reference", tree_sha256(root / "reference/model.onnx"))
+    assert tuning.local is not None
+    assert (tuning.local.name, tuning.local.sha256) == ("small", tree_sha256(root / "small/model.onnx"))
+    assert tuning.local.temperature < 1  # The small model is right more often than it believes.
+    assert tuning.measured is not None
+    assert tuning.measured.calibration_error < tuning.measured.calibration_error_uncalibrated
+    assert tuning.measured.loss <= 1.0
+    assert tuning.measured.sent < 0.5
+    assert tuning.gate is not None
+    assert tuning.gate_settings("pixels").reuse_frames == tuning.gate_settings("mse").reuse_frames == 100
+    assert "sent" in ended.output
+    assert "expected calibration error" in ended.output
+    assert "with 95 % confidence" in " ".join(ended.output.split())
+
+
+def test_a_gate_is_tuned_without_a_local_model(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """The file then has no section of it."""
+    out = tmp_path / "gate.yaml"
+    limits = ("--reuse-frames", 3, "--reuse-ms", 700, "--frames", 6, "--loss", 0)
+    ended = _tune(root, *bags, "--model", "reference", *limits, "--out", out)
+    assert ended.exit_code == 0, ended.output
+    tuning = read_tuning(out)
+    assert tuning.local is None
+    assert tuning.gate_settings("mse").reuse_ms == 700
+    assert tuning.measured is not None
+    assert (tuning.measured.frames, tuning.measured.loss, tuning.measured.sent) == (
+        12,
+        0,
+        pytest.approx(1 / 3, abs=1e-3),
+    )
+
+
+def test_models_that_do_not_fit_are_refused(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """No file is written."""
+    out = tmp_path / "tuning.yaml"
+    ended = _tune(root, *bags, "--model", "reference", "--local-model", "other", "--out", out)
+    assert ended.exit_code != 0
+    assert "labels of the local model other" in str(ended.exception)
+    assert not out.exists()
