@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from cloud.models.loader import ModelLoader
 from shared.inference.placement import Placement
@@ -14,7 +15,7 @@ from shared.models.repository import Repository
 def opened_models(
     repository: Repository, reference: str, local: str | None, device: str
 ) -> Iterator[tuple[Model, Model | None]]:
-    """Opens both models.
+    """Opens both models, the local one with its output for the confidence.
 
     Raises:
         SkylaneError: a model does not exist or cannot be opened.
@@ -22,6 +23,8 @@ def opened_models(
     with ExitStack() as stack:
         found = None
         if local is not None:
-            found = stack.enter_context(open_local(repository.find(local), Placement()))
+            stored = repository.find(local)
+            stored = replace(stored, manifest=stored.manifest.with_confidence_head())
+            found = stack.enter_context(open_local(stored, Placement()))
         model = stack.enter_context(ModelLoader(repository, Placement(device=device)).open(reference))
         yield model, found

@@ -24,6 +24,7 @@ from shared.imaging.geometry import Geometry
 from shared.messages.model_card import ModelCard
 from shared.models.model import Model
 from shared.reuse.gate import small_grey
+from shared.tasks.model_outputs import CONFIDENCE_HEAD
 from shared.tasks.task import task_named
 
 
@@ -151,6 +152,11 @@ def _check(reference: ModelCard, local: Model | None) -> None:
                 f"the {what} of the local model {local.card.name} ({theirs}) must be those of {reference.name} ({ours}): "
                 f"choose another local model"
             )
+    if local.card.task == "segmentation" and CONFIDENCE_HEAD not in local.manifest.heads:
+        raise EvaluationError(
+            f"{local.card.name} does not name an output of scores, so its masks have no confidence: add the key confidence "
+            f"to its model.yaml, or choose another local model"
+        )
 
 
 def _suffix(card: ModelCard) -> str | None:

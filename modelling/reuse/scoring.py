@@ -25,8 +25,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
 from shared.models.manifest import Manifest
 from shared.tasks.detection import LOWEST_SCORE, objects
-from shared.tasks.model_outputs import log_odds, log_probabilities
-from shared.tasks.segmentation import CONFIDENCE_HEAD
+from shared.tasks.model_outputs import CONFIDENCE_HEAD, log_odds, log_probabilities
 
 Counts = npt.NDArray[np.int64]
 FrameOutputs = Mapping[str, npt.NDArray[Any]]  # The outputs of a model for one frame.

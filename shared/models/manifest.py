@@ -17,13 +17,13 @@ from shared.inference.placement import Precision
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError
+from shared.tasks.model_outputs import CONFIDENCE_HEAD
 from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 MANIFEST_NAME = "model.yaml"
-CONFIDENCE_HEAD = "confidence"  # See `Manifest.with_confidence_head`.
 REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # Protocols of remote model servers.
 
 Colour = tuple[

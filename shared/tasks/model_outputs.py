@@ -14,6 +14,10 @@ from shared.errors import SkylaneError
 
 Floats = npt.NDArray[np.float32]
 
+CONFIDENCE_HEAD = (
+    "confidence"  # A segmentation's optional output: h×w×C scores before softmax, maybe coarser than the mask.
+)
+
 _SMALLEST = 1e-12  # Keeps the logarithm of a probability finite.
 
 

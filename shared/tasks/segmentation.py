@@ -14,9 +14,8 @@ from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
 from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
 from shared.messages.results import ResultError
-from shared.tasks.model_outputs import Confidence, ConfidenceError, Head, calibrated_softmax
+from shared.tasks.model_outputs import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
 
-CONFIDENCE_HEAD = "confidence"  # The optional output with scores before softmax, h×w×C, possibly coarser than the mask.
 SURE_PIXEL = 0.8  # Probability of a pixel's class from which the pixel counts as certain.
 _UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask of the frame's size.
 

@@ -11,9 +11,10 @@ from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.models.manifest import CONFIDENCE_HEAD, OutputKind, OutputSection
+from shared.models.manifest import OutputKind, OutputSection
 from shared.models.model import ImagesError, OutputError
 from shared.models.repository import Repository, RepositoryError, default_root
+from shared.tasks.model_outputs import CONFIDENCE_HEAD
 
 
 def _graph(workshop: Any) -> Any:

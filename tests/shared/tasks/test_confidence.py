@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.tasks.model_outputs import (
+    CONFIDENCE_HEAD,
     Confidence,
     ConfidenceError,
     calibrated_sigmoid,
@@ -15,7 +16,6 @@ from shared.tasks.model_outputs import (
     log_odds,
     log_probabilities,
 )
-from shared.tasks.segmentation import CONFIDENCE_HEAD
 from shared.tasks.task import task_named
 from tests.shared.tasks.parts import manifest
 
