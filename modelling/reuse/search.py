@@ -21,9 +21,8 @@ _SEED = 1
 _FEWEST_DRIVES = 5  # With fewer drives, the bootstrap resamples parts of them.
 _PARTS = 10  # Parts of each drive, then.
 _LAGS = (1, 2, 5, 10, 25, 50)  # Frames between two images whose distance may be a threshold.
-_QUANTILES = 24  # Thresholds to try, from the distances of the drives.
+_QUANTILES = 24  # Thresholds to try, from the distances or scores of the drives.
 _LOW_SCORES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45)
-_SHARES = (0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,12 @@ class Tuner:
             return []
         if confidences[0].two_sided:
             return [CascadeThresholds(low, 1 - high) for low, high in product(_LOW_SCORES, _LOW_SCORES)]
-        return [CascadeThresholds(0.0, share) for share in _SHARES]
+        shares = np.quantile([each.scores.min() for each in confidences], np.linspace(0, 1, _QUANTILES))
+        return [
+            CascadeThresholds(0.0, each)
+            for each in sorted({1.0} | {round(float(share), 3) for share in shares})
+            if each
+        ]
 
     def loss_bound(self, outcomes: Outcomes) -> float:
         """Returns the upper confidence bound of the loss on other drives; NaN if undefined.

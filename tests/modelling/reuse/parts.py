@@ -25,7 +25,7 @@ BUS = Box("bus", 20, 10, 60, 60)
 STREET = ("road", "car", "none")
 _PERIOD_NS = 100_000_000
 _OUTPUTS: dict[str, dict[str, Any]] = {
-    "segmentation": {"output": {"tensor": "o", "kind": "class_ids"}},
+    "segmentation": {"output": {"tensor": "o", "kind": "class_ids"}, "confidence": "c"},
     "classification": {"output": {"tensor": "o", "kind": "probabilities"}},
     "detection": {
         "outputs": {"boxes": {"tensor": "b", "kind": "boxes"}, "scores": {"tensor": "s", "kind": "probabilities"}}
@@ -60,7 +60,7 @@ def model_of(task: str, certainty: Callable[[float], float], name: str = "refere
         "input": {"tensor": "i", "height": HEIGHT // 2, "width": WIDTH // 2},
         "labels": [{"name": each, "colour": [index, 0, 0]} for index, each in enumerate(labels)],
     }
-    manifest = Manifest.model_validate(fields | _OUTPUTS[task])
+    manifest = Manifest.model_validate(fields | _OUTPUTS[task]).with_confidence_head()
     card = ModelCard(
         name, "1", manifest.sha256, task, HEIGHT // 2, WIDTH // 2, Layout.RGB8, Resize.CROP,
         Labels(labels, tuple((index, 0, 0) for index in range(len(labels)))), trained=True,

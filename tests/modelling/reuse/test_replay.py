@@ -110,6 +110,14 @@ def test_models_that_do_not_fit_are_refused(bags: list[Path]) -> None:
         replay(bags, tensor_model(), None, ReplaySettings())
 
 
+def test_a_segmentation_without_scores_cannot_be_local(bags: list[Path]) -> None:
+    """Its manifest names no tensor for the confidence."""
+    local = _local("segmentation")
+    local.manifest = local.manifest.model_copy(update={"outputs": {"mask": local.manifest.heads["mask"]}})
+    with pytest.raises(EvaluationError, match="add the key confidence"):
+        replay(bags, _reference("segmentation"), local, ReplaySettings())
+
+
 def test_a_bag_counts_once(bags: list[Path]) -> None:
     """Drives are known by the names of their bags."""
     with pytest.raises(EvaluationError, match="same name"):
