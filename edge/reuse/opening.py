@@ -58,7 +58,7 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
         yield None
         return
     tuning = _Tuned.find(config, card)
-    settings: dict[str, Any] = {} if tuning is None else {"tuning": str(tuning.path)}
+    settings: dict[str, Any] = {} if tuning is None else tuning.record
     gate = None
     if config.gate is not None:
         chosen = _gate_settings(config, config.gate, card, tuning)
@@ -159,6 +159,14 @@ class _Tuned:
                 raise
             return None
         return cls(path, tuning)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The file for the manifest, with what its numbers cost on the drives that they were chosen on."""
+        measured = self.tuning.measured
+        return {"tuning": str(self.path)} | (
+            {} if measured is None else {"measured": measured.model_dump(mode="json", exclude_none=True)}
+        )
 
 
 def _needs_tuning(config: EdgeConfig) -> bool:

@@ -182,15 +182,20 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     problems = ProblemCollector(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
-        frames = pd.read_parquet(path)
-        columns = [*dict.fromkeys((*_NEEDED, *durations))]
-        # A study of an earlier version lacks the columns of frames that were not sent.
-        frames = frames[[name for name in columns if name in frames or name not in ADDED_COLUMNS]]
-        frames = frames.reindex(columns=columns).astype(dict.fromkeys(durations, np.float64))
-    except (OSError, ValueError, KeyError) as error:
+        frames = _read_columns(path, [*dict.fromkeys((*_NEEDED, *durations))])
+        frames = frames.astype(dict.fromkeys(durations, np.float64))
+    except (OSError, ValueError) as error:
         problems.add_file(f"cannot be read ({' '.join(str(error).split())[:200]}): the report compares no frames")
         return pd.DataFrame(), problems.collected()
     return frames[frames["phase"] == "measured"], ()
+
+
+def _read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path, columns=columns)
+    except ValueError:  # A study of an earlier version lacks the columns of frames that were not sent.
+        known = [name for name in columns if name not in ADDED_COLUMNS]
+        return pd.read_parquet(path, columns=known).reindex(columns=columns)
 
 
 def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:

@@ -10,10 +10,10 @@ from bench.report.chapters.comparisons.runs import compare_totals
 from bench.report.chapters.run.distribution import describe_stages
 from bench.report.chapters.run.outcomes import outcome_counts
 from bench.report.chapters.run.stages import stage_summaries
-from bench.report.chapters.run.unsent import origin_summaries
 from bench.report.data.answered_frames import FrameGroup, answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog
+from bench.report.data.unsent_frames import origin_summaries
 
 
 def report_json(source: ReportInput) -> Any:

@@ -59,8 +59,8 @@ def _computed(settings: PlaybackSettings, folder: Path) -> Path:
 
 def main(*, playback: dict[str, Any], folder: str) -> None:
     """Computes the answers to the frames of one drive, unless their file exists; replies with its path."""
-    paths = {name: Path(playback.pop(name)) for name in ("bag", "models")}
-    settings = PlaybackSettings(**paths, **playback)
+    paths = {name: Path(playback[name]) for name in ("bag", "models")}
+    settings = PlaybackSettings(**(playback | paths))
     model = ModelLoader(Repository(settings.models)).open(settings.model)
     reply(str(known_answers_file(settings, model, Path(folder))))
 

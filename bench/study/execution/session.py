@@ -187,10 +187,8 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         answers = () if setup.fixed_inference_ms is None else answers_of(plan, setup, variant)
 
         def start(number: int) -> Worker | NullWorkerProcess:
-            name, endpoints = (
-                f"worker-{number + 1}",
-                {kind: f"{_HOST}:{each[number]}" for kind, each in ports.items() if each},
-            )
+            name = f"worker-{number + 1}"
+            endpoints = {kind: f"{_HOST}:{each[number]}" for kind, each in ports.items() if each}
             log = logs / f"{name}.log"
             if setup.fixed_inference_ms is not None:
                 settings = NullWorkerSettings(
@@ -199,7 +197,8 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
                     models=variant.root,
                     answers=answers,
                     think_ms=setup.fixed_inference_ms,
-                    **endpoints,
+                    http=endpoints.get("http"),
+                    grpc=endpoints.get("grpc"),
                 )
                 return stack.enter_context(NullWorkerProcess(broker.url, settings, log=log))
             flags = [*engine, *(f"--{kind}={address}" for kind, address in endpoints.items())]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis, stacked_histogram, vertical_lines
-from bench.report.content import ChapterPart, Chart, ReportTable
+from bench.report.content import ChapterPart, Chart, ReportTable, TableRow
 from bench.report.data.answered_frames import column_values
 from bench.report.data.reuse_settings import ReuseSettings
 from bench.report.data.unsent_frames import fates, reuse_ages
@@ -15,9 +15,7 @@ from bench.report.output.stage_styles import FATE_COLOURS
 from bench.statistics.bootstrap import Floats
 
 _BINS = 40
-_SMALLEST_SHARE = (
-    1e-3  # Of the threshold; smaller distances, down to 0, are drawn at this value on the logarithmic axis.
-)
+_SMALLEST_SHARE = 1e-3  # Of the threshold; smaller distances are drawn at this value, as a logarithmic axis has no 0.
 
 
 def parts(frames: pd.DataFrame, settings: ReuseSettings) -> Iterator[ChapterPart]:
@@ -36,7 +34,7 @@ def _distance_chart(compared: pd.DataFrame, settings: ReuseSettings) -> Chart:
     threshold = settings.threshold
     positive = distances[distances > 0]
     scale = threshold if threshold > 0 else float(np.median(positive)) if len(positive) else 1.0
-    smallest = scale * _SMALLEST_SHARE
+    smallest = max(scale * _SMALLEST_SHARE, float(positive.min(initial=scale)))
     drawn = np.maximum(distances, smallest)
     edges = np.geomspace(smallest, max(float(drawn.max()), scale) * 1.001, _BINS + 1)
     traces = stacked_histogram(drawn, fates(compared), edges, FATE_COLOURS, "%{y:,} frames around %{x:.3g}")
@@ -49,10 +47,11 @@ def _distance_chart(compared: pd.DataFrame, settings: ReuseSettings) -> Chart:
     )
     if np.isfinite(threshold):
         caption += (
-            f"{share(below)} are not above the threshold {threshold:g}. A frame below it is sent if the result has "
-            "become too old. "
+            f"{share(below)} are not above the threshold {threshold:g}; such a frame is sent if the result has become too "
+            "old. "
         )
-    caption += f"Distances below {smallest:.3g} are drawn at this value."
+    if (distances < smallest).any():
+        caption += f"Distances below {smallest:.3g} are drawn at this value."
     title = f"{settings.distance}<br>(logarithmic)"
     layout = {
         "barmode": "stack",
@@ -86,7 +85,7 @@ def _age_chart(ages_ms: Floats, settings: ReuseSettings) -> Chart:
 
 
 def _age_table(age_frames: Floats, ages_ms: Floats, settings: ReuseSettings) -> ReportTable:
-    rows = [
+    rows: list[TableRow] = [
         (unit, *(float(np.percentile(ages, percent)) for percent in (50, 95)), float(ages.max()), longest)
         for unit, ages, longest in (
             ("frames of the camera", age_frames, settings.reuse_frames),

@@ -112,7 +112,9 @@ def manifest_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in _section(manifest, "configuration").items():
         yield from _flattened(f"set: {name}", value)
     yield from _flattened("machine", _section(manifest, "host"))
-    shown = {*general, "started_ns", "ended_ns", "source", "model", "configuration", "host", "outcomes"}
+    reuse = _section(manifest, "reuse")  # Another chapter shows the measurements of the tuning.
+    yield from _flattened("reuse", {name: value for name, value in reuse.items() if name != "measured"})
+    shown = {*general, "started_ns", "ended_ns", "source", "model", "configuration", "host", "outcomes", "reuse"}
     for name, value in manifest.items():
         if name not in shown:
             yield from _flattened(name, value)

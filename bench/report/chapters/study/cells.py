@@ -117,7 +117,7 @@ def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
         by_origin = (100 * shares[name] for name in origins)
         means = [float(cell_runs[name].mean()) if len(cell_runs) else float("nan") for name, _ in shown]
         percentiles = (totals.p50, totals.p95, totals.p99)
-        row = (cell.name, len(cell_runs), totals.count, 100 * group.result_share, *by_origin)
+        row: TableRow = (cell.name, len(cell_runs), totals.count, 100 * group.result_share, *by_origin)
         rows.append((*row, *percentiles, *means))
     shares_shown = ("with a result %", *origins.values())
     headings = ("cell", "runs", "frames", *shares_shown, "p50 ms", "p95 ms", "p99 ms", *(name for _, name in shown))

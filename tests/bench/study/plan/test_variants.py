@@ -87,3 +87,11 @@ def test_an_engine_that_cannot_read_quantised_models_is_rejected(tmp_path: Path)
     """Otherwise the worker would fail with the file of another engine."""
     with pytest.raises(ModelMissingError, match="engine tensorflow cannot read quantised models"):
         ModelVariants(MODELS, tmp_path).find(_setup(precision="int8"))
+
+
+def test_missing_local_models_are_reported_with_the_others(tmp_path: Path) -> None:
+    """Vehicles would fail in the middle of the study."""
+    variants = ModelVariants(tmp_path / "models", tmp_path / "built")
+    with pytest.raises(ModelMissingError, match="models 'road-small', 'street-lite' are not built in"):
+        variants.check([_setup()], ["street-lite"])
+    assert variants.root == tmp_path / "models"
