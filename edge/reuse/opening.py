@@ -15,11 +15,14 @@ from shared.inference.placement import Placement
 from shared.inference.table import LOCAL_ENGINES, formats_of
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import BatchingSection
+from shared.models.model import Model
 from shared.models.opening import open_local
 from shared.models.repository import Repository, StoredModel, default_root
+from shared.models.warmup_images import warmup_images
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import DifferenceGate, GateSettings
 from shared.reuse.tuning import TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
+from shared.tasks.model_outputs import ConfidenceError
 from shared.tasks.task import task_named
 
 _REUSE_FRAMES, _REUSE_MS = 100, 10_000.0  # Longest reuse if neither the options nor a tuning file set it.
@@ -76,17 +79,18 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
     stored = Repository(config.models or default_root()).find(config.local_model)
     check_local_model(stored, card)
     tuned = _tuned_local(config, stored, tuning)
-    thresholds = _thresholds(config, stored, card, tuned) if config.cascade else None
     local = LocalModel(_opened(stored, config), config.local_timeout_ms / 1e3)
     try:
-        answers = LocalAnswers(local, card, config.resize, config.want, thresholds, tuned.temperature if tuned else 1.0)
+        thresholds = _thresholds(config, local.model, card, tuned) if config.cascade else None
+        temperature = 1.0 if tuned is None else tuned.temperature
+        answers = LocalAnswers(local, card, config.resize, config.want, thresholds, temperature)
         opened = local.model.card
         settings["local"] = {
             "name": opened.name,
             "version": opened.version,
             "sha256": opened.sha256,
             "engine": answers.engine,
-            "temperature": answers.temperature,
+            "temperature": temperature,
             "c_low": thresholds.c_low if thresholds else None,
             "c_high": thresholds.c_high if thresholds else None,
         }
@@ -207,26 +211,34 @@ def _tuned_local(config: EdgeConfig, stored: StoredModel, tuned: _Tuned | None) 
 
 
 def _thresholds(
-    config: EdgeConfig, stored: StoredModel, card: ModelCard, tuned: TunedLocalSection | None
+    config: EdgeConfig, local: Model, card: ModelCard, tuned: TunedLocalSection | None
 ) -> CascadeThresholds:
+    """Returns the thresholds of the cascade, after checking that the model's answers have a confidence."""
+    name = local.card.name
+    outputs = local.infer(warmup_images(local.card.height, local.card.width, 1))
+    one = {head: values[0] for head, values in outputs.items()}
+    try:
+        confidence = task_named(card.task).confidence(one, local.manifest, 1.0)
+    except ConfidenceError as error:
+        raise LocalModelError(f"--cascade: local model {name}: {error}") from error
     c_low, c_high = config.c_low, config.c_high
     if tuned is not None:
         c_low, c_high = tuned.c_low if c_low is None else c_low, tuned.c_high if c_high is None else c_high
+    if not confidence.two_sided and c_high is not None:
+        c_low = c_low or 0.0  # Not used: a low score is never certain.
     if c_low is None or c_high is None:
         raise TuningError(
-            f"--cascade: there are no tuned thresholds for local model {stored.name}: give --c-low and --c-high, or tune "
-            f"them with `skylane model tune-gate BAG --model {card.name} --local-model {stored.name}` and give the file "
-            "with --tuning"
+            f"--cascade: there are no tuned thresholds for local model {name}: give --c-low and --c-high, or tune them "
+            f"with `skylane model tune-gate BAG --model {card.name} --local-model {name}` and give the file with --tuning"
         )
     return CascadeThresholds(c_low, c_high)
 
 
-def _opened(stored: StoredModel, config: EdgeConfig) -> Any:
+def _opened(stored: StoredModel, config: EdgeConfig) -> Model:
     """Opens and warms up the local model, for one image at a time."""
-    manifest = stored.manifest.model_copy(update={"batching": BatchingSection(max_size=1)})
-    model = open_local(
-        replace(stored, manifest=manifest), Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
-    )
+    manifest = stored.manifest.with_confidence_head().model_copy(update={"batching": BatchingSection(max_size=1)})
+    placement = Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
+    model = open_local(replace(stored, manifest=manifest), placement)
     try:
         model.warm_up()
     except BaseException:

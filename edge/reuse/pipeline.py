@@ -83,8 +83,8 @@ class ReusingPipeline(Pipeline):
         record.times[Stage.GATED] = clock.now_ns()
         return self._present_reused(record, compared)
 
-    def _is_reused_after_waiting(self, record: FrameRecord) -> bool:
-        """Compares a frame again after it waited for room: the result of an earlier frame may be present by now."""
+    def _is_reused_by_now(self, record: FrameRecord) -> bool:
+        """Compares a frame again before it is sent: the result of an earlier frame may have come in the meantime."""
         if self.reuse.gate is None:
             return False
         record.comparison = compared = self.reuse.gate.compare_again(record.comparison)
@@ -125,12 +125,10 @@ class ReusingPipeline(Pipeline):
                 self.ledger.drop(record, f"undecodable: {error}")
                 return
             while refusal is None and not self.window.has_room:  # Only in a closed loop.
-                if not self.window.wait_for_room(unless=self.sender.no_worker_alive):
-                    refusal = "stopped"
-                elif self._is_reused_after_waiting(record):
-                    return
-                else:
-                    refusal = self._refusal(record)
+                is_running = self.window.wait_for_room(unless=self.sender.no_worker_alive)
+                refusal = self._refusal(record) if is_running else "stopped"
+            if self._is_reused_by_now(record):
+                return
             if refusal is None:
                 self.sender.send(record, message)
                 return

@@ -26,6 +26,7 @@ from cloud.frontends.mqtt import worker_will
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
+from edge.reuse.opening import open_reuse
 from edge.run import run
 from edge.sinks.sink import Sink
 from edge.sources.opening import open_source
@@ -133,6 +134,7 @@ class Vehicle:
     def __init__(self, bus: Bus, source: Path, out: Path, *, sinks: Sequence[Sink] = (), **settings: Any) -> None:
         """`settings`: those of EdgeConfig, in a closed loop unless they say otherwise, and `unresponsive_after_s`."""
         self.out = out
+        self._opened = ExitStack()
         times = {key: settings.pop(key) for key in ("unresponsive_after_s",) if key in settings}
         defaults = {"vehicle": out.name, "model": "tiny", "codec": "raw", "closed_loop": True}
         config = EdgeConfig.model_validate(defaults | settings)
@@ -140,7 +142,8 @@ class Vehicle:
         self.card = self._transport.wait_for_card(WAIT_S)
         self._source = open_source(str(source), topics=config.topics)
         self._log = LogWriter(out)
-        run_settings = RunSettings(config, "s1", self.card, **times)
+        reuse = self._opened.enter_context(open_reuse(config, self.card))
+        run_settings = RunSettings(config, "s1", self.card, reuse=reuse, **times)
         self._node = EdgeNode(self._source, self._transport, self._log, sinks, run_settings)
         self.stop = self._node.stop
         self.counts = self._node.counts
@@ -156,6 +159,7 @@ class Vehicle:
             self._transport.close()
             self._log.__exit__()
             self._source.close()
+            self._opened.close()
         assert not self._node.faults
         rows = list(read_rows(self.out))
         check(rows)

@@ -1,23 +1,29 @@
 """Frames that are not sent, end to end: the difference detector, the local model and the cascade."""
 
 import json
+import math
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
 
 from bench.logs.audit import audit
 from cloud.models.loader import ModelLoader
+from shared.imaging.geometry import UNSEEN
+from shared.inference.placement import Precision
 from shared.models.model import Model
 from shared.models.repository import Repository
-from shared.runlog.latency_log import read_rows
+from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, play, worker
-from tests.support.local_models import write_brightness
+from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH, Vehicle, check, connect, noise, play, worker
+from tests.support.local_models import write_brightness, write_segmentation
 
 DARK, DIM, GREY, BRIGHT = 20, 60, 128, 230
 
@@ -114,3 +120,185 @@ def test_the_local_model_answers_where_it_is_sure(
     assert (local["name"], local["c_low"], local["c_high"], local["temperature"]) == ("local", 0.1, 0.9, 1.0)
     assert (local["failures"], local["switched_off"]) == ({}, "")
     assert "4 frames answered by the vehicle (local 1, onnxruntime fp32" in printed
+
+
+@pytest.mark.mosquitto
+def test_gate_and_cascade_work_together(mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path) -> None:
+    """The result of the local model is reused like that of a worker."""
+    levels = [DARK] * 3 + [GREY] * 3 + [BRIGHT] * 3
+    with worker(mosquitto_url, reference):
+        rows, *_ = played(
+            mosquitto_url,
+            scene(tmp_path, levels),
+            tmp_path / "car",
+            gate="pixels",
+            gate_threshold=1.0,
+            local_model="local",
+            models=repository,
+            cascade=True,
+            c_low=0.1,
+            c_high=0.9,
+        )
+    assert outcomes(rows) == {"answered": 1, "answered_locally": 2, "reused": 6}
+    assert [row["reused_sequence"] for row in rows] == ["", "0", "0", "", "3", "3", "", "6", "6"]
+
+
+@pytest.mark.mosquitto
+def test_a_result_is_not_reused_for_longer_than_allowed(mosquitto_url: str, reference: Model, tmp_path: Path) -> None:
+    """A slow change, below the threshold from frame to frame, is found in the end."""
+    with worker(mosquitto_url, reference):
+        rows, *_ = played(
+            mosquitto_url, scene(tmp_path, [DARK] * 9), tmp_path / "car", gate="mse", gate_threshold=5, reuse_frames=2
+        )
+    assert [row["reused_sequence"] for row in rows] == ["", "0", "0", "", "3", "3", "", "6", "6"]
+    assert [row["gate_distance"] != "" for row in rows] == [False, *[True] * 8]
+
+
+@pytest.mark.mosquitto
+def test_a_camera_that_changes_its_size_gets_no_old_result(
+    mosquitto_url: str, reference: Model, tmp_path: Path
+) -> None:
+    """The mask of another frame size would not fit; the change is counted."""
+    source = scene(tmp_path, [DARK] * 4)
+    for name in ("0002.png", "0003.png"):
+        image = cv2.imread(str(source / name))
+        cv2.imwrite(str(source / name), cv2.resize(image, (2 * WIDTH, 2 * HEIGHT)))
+    with worker(mosquitto_url, reference):
+        rows, _, manifest, printed = played(mosquitto_url, source, tmp_path / "car", gate="mse", gate_threshold=5.0)
+    assert [row["reused_sequence"] for row in rows] == ["", "0", "", "2"]
+    assert manifest["reuse"]["gate"]["resets"] == 1
+    assert "WARNING: the size or encoding of a camera's frames changed 1 times" in printed
+
+
+def shade(number: float) -> int:
+    """Returns the grey level of a class of the segmentation."""
+    return round(number * 255 / (CLASSES - 1))
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("mask_size", ["model", "frame"])
+def test_masks_of_the_local_model_are_like_those_of_the_reference(
+    mosquitto_url: str, tmp_path: Path, mask_size: str
+) -> None:
+    """They have the size of the reference model's input, or of the frame, and videos show them in order."""
+    for name, factor in (("tiny", 1), ("local", 2)):
+        write_segmentation(tmp_path, name, HEIGHT // factor, WIDTH // factor, CLASSES)
+    source = tmp_path / "shades"
+    source.mkdir()
+    numbers = [2, 2.5, 2.5, 7, 3, 3]
+    for index, number in enumerate(numbers):
+        cv2.imwrite(str(source / f"{index}.png"), np.full((2 * HEIGHT, 3 * WIDTH, 3), shade(number), np.uint8))
+    with ModelLoader(Repository(tmp_path)).open("tiny") as model, worker(mosquitto_url, model):
+        code, printed = play(
+            source,
+            mosquitto_url,
+            tmp_path / "car",
+            closed_loop=True,
+            sinks=("png", "video", "bag", "overlay"),
+            gate="mse",
+            gate_threshold=1.0,
+            local_model="local",
+            models=tmp_path,
+            cascade=True,
+            c_high=0.9,
+            mask_size=mask_size,
+            codec="raw",
+        )
+    assert code == 0, printed
+    assert audit(tmp_path / "car") == ()
+    rows = sorted(read_rows(tmp_path / "car"), key=lambda row: int(row["sequence"]))
+    assert [row["outcome"] for row in rows] == [
+        "answered_locally", "answered", "reused", "answered_locally", "answered_locally", "reused"
+    ]  # fmt: skip
+    size = (HEIGHT, WIDTH) if mask_size == "model" else (2 * HEIGHT, 3 * WIDTH)
+    masks = [
+        cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in sorted((tmp_path / "car" / "masks").rglob("*.png"))
+    ]
+    assert [mask.shape for mask in masks] == [size] * len(numbers)
+    for mask, number in zip(masks, numbers, strict=True):
+        found = set(np.unique(mask)) - {UNSEEN}
+        assert found <= {math.floor(number), math.ceil(number)}
+        assert (UNSEEN in mask) == (mask_size == "frame")  # The crop leaves out the sides of the frame.
+    with av.open(str(next((tmp_path / "car").glob("overlay_*.webm")))) as video:
+        assert sum(1 for _ in video.decode(video=0)) == len(numbers)
+    assert "came too late" not in printed
+
+
+class Waiting:
+    """An engine that answers when it is released."""
+
+    name = "tensorflow"
+    device = "cpu"
+    precision = Precision.FP32
+    batch_size = None
+
+    def __init__(self, released: threading.Event) -> None:
+        self._released = released
+
+    def infer(self, batch: Any) -> dict[str, Any]:
+        """See Engine."""
+        assert self._released.wait(WAIT_S)
+        return {"scores": np.tile(np.array([0.0, 1.0], np.float32), (len(batch), 1))}
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+@pytest.mark.mosquitto
+def test_the_local_model_answers_what_does_not_fit_into_the_window(
+    mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path
+) -> None:
+    """In an open loop, the frames were dropped without it."""
+    released = threading.Event()
+    slow = Model(reference.manifest, reference.card, Waiting(released))
+    source = scene(tmp_path, [BRIGHT] * 10)
+    with worker(mosquitto_url, slow):
+        vehicle = Vehicle(
+            connect(mosquitto_url),
+            source,
+            tmp_path / "car",
+            closed_loop=False,
+            arrivals="uniform",
+            arrival_rate_hz=50.0,
+            loop=True,
+            window=2,
+            local_model="local",
+            models=repository,
+        )
+
+        def tick() -> None:
+            if vehicle.counts().outcomes.get(Outcome.ANSWERED_LOCALLY, 0) >= 5:
+                released.set()
+                vehicle.stop()
+
+        rows = vehicle.play(tick)
+    assert outcomes(rows)["answered"] == 2
+    assert outcomes(rows)["answered_locally"] >= 5
+    assert {row["reason"] for row in rows if row["outcome"] == "answered_locally"} == {""}
+
+
+@pytest.mark.mosquitto
+def test_the_local_model_answers_when_no_worker_is_left(
+    mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path
+) -> None:
+    """A vehicle that loses its connection still gets results, at once."""
+    with ExitStack() as serving:
+        serving.enter_context(worker(mosquitto_url, reference))
+        vehicle = Vehicle(
+            connect(mosquitto_url),
+            scene(tmp_path, [BRIGHT, DARK]),
+            tmp_path / "car",
+            loop=True,
+            local_model="local",
+            models=repository,
+        )
+
+        def tick() -> None:
+            if vehicle.answered() >= 5:
+                serving.close()
+            if vehicle.counts().outcomes.get(Outcome.ANSWERED_LOCALLY, 0) >= 5:
+                vehicle.stop()
+
+        rows = vehicle.play(tick)
+    assert set(outcomes(rows)) <= {"answered", "answered_locally"}
+    assert outcomes(rows)["answered"] >= 5

@@ -29,29 +29,40 @@ def write_brightness(
         node("MatMul", ["mean", "slope"], ["scaled"]),
         node("Add", ["scaled", "offset"], ["logits"]),
     ]
-    model = _model(nodes, constants, [height, width, 3], ("logits", [2]))
+    model = _model(nodes, constants, [height, width, 3], {"logits": [2]})
     keys = {"task": "classification", "output": {"tensor": "logits", "kind": "logits"}}
     _write(root / name, model, height, width, {**keys, "labels": _labels(labels)})
 
 
 def write_segmentation(root: Path, name: str, height: int, width: int, classes: int) -> None:
-    """Writes a segmentation whose class of a pixel is the index of the nearest of `classes` grey levels."""
+    """Writes a segmentation whose class of a pixel is the nearest of `classes` grey levels, which are evenly spaced.
+
+    It is sure of pixels near a level, and unsure of those between two levels.
+    """
     levels = np.linspace(0, 1, classes, dtype=np.float32)
     weights = np.repeat(2 * levels[:, np.newaxis] / 3, 3, axis=1)[:, :, np.newaxis, np.newaxis]
-    nodes = [onnx.helper.make_node("Conv", ["image", "weights", "offset"], ["scores"])]
-    constants = {"weights": weights.astype(np.float32), "offset": -(levels**2)}
-    model = _model(nodes, constants, [3, height, width], ("scores", [classes, height, width]))
-    labels = _labels([f"class-{number}" for number in range(classes)])
-    _write(root / name, model, height, width, {"output": {"tensor": "scores", "kind": "scores"}, "labels": labels})
+    nodes = [
+        onnx.helper.make_node("Conv", ["image", "weights", "offset"], ["scores"]),
+        onnx.helper.make_node("Transpose", ["scores"], ["logits"], perm=[0, 2, 3, 1]),
+    ]
+    sharpness = 4.0 * (classes - 1) ** 2
+    constants = {"weights": (sharpness * weights).astype(np.float32), "offset": -sharpness * levels**2}
+    outputs = {"scores": [classes, height, width], "logits": [height, width, classes]}
+    keys = {
+        "output": {"tensor": "scores", "kind": "scores"},
+        "confidence": "logits",
+        "labels": _labels([f"class-{number}" for number in range(classes)]),
+    }
+    _write(root / name, _model(nodes, constants, [3, height, width], outputs), height, width, keys)
 
 
-def _model(nodes: list[Any], constants: dict[str, Any], image: list[int], output: tuple[str, list[int]]) -> Any:
-    """Returns a ModelProto with the input `image` and one output; shapes without the batch."""
+def _model(nodes: list[Any], constants: dict[str, Any], image: list[int], outputs: dict[str, list[int]]) -> Any:
+    """Returns a ModelProto with the input `image`; shapes without the batch."""
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info("image", float32, ["batch", *image])]
-    outputs = [helper.make_tensor_value_info(output[0], float32, ["batch", *output[1]])]
+    infos = [helper.make_tensor_value_info(name, float32, ["batch", *shape]) for name, shape in outputs.items()]
     tensors = [onnx.numpy_helper.from_array(values, key) for key, values in constants.items()]
-    graph = helper.make_graph(nodes, "network", inputs, outputs, tensors)
+    graph = helper.make_graph(nodes, "network", inputs, infos, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
