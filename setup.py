@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent
 FOLDERS = (
     "configs",
     "mosquitto",
+    "models/car-tiny",
     "models/road-objects",
     "models/road-small",
     "models/road-tiny",

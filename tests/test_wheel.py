@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534  # Numeric, as some images have no user database.
-SHIPPED_MODELS = ("road-objects", "road-small", "road-tiny", "road-weather")
+SHIPPED_MODELS = ("car-tiny", "road-objects", "road-small", "road-tiny", "road-weather")
 GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
 
 

@@ -2,15 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cloud.models.loader import ModelLoader
-from modelling.recipes import recipe
+from modelling.building import build
+from modelling.evaluation.true_boxes import truth_of
+from modelling.recipes import PRESENCE, recipe
 from modelling.training.dataset import TrainingView, generator, rendered_view
+from modelling.training.scenes.presence_batches import small
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
+from shared.imaging.labels import read_labels
 from shared.inference.placement import Placement
 from shared.models.opening import open_local
 from shared.models.repository import Repository, default_root
@@ -88,3 +93,28 @@ def test_the_local_segmentation_agrees_with_the_truth_and_is_surer_where_it_is_r
     sampled = right[np.ix_(rows, columns)]
     assert (outputs["mask"][0][np.ix_(rows, columns)] == scores.argmax(axis=-1)).mean() > 0.97
     assert highest[sampled].mean() > highest[~sampled].mean() + 0.1
+
+
+@pytest.mark.parametrize("name", ["car-tiny", "car-reference"])
+def test_the_answer_of_a_fixed_camera_follows_the_traffic(name: str, tmp_path: Path) -> None:
+    """Vehicles pass close to the camera at 0 and 6 s. The reference is built from shipped weights, not shipped itself."""
+    labels = read_labels(Path(__file__).parents[2] / "configs/labels/street12.yaml")
+    build(recipe(name), tmp_path, labels, source=default_root())
+    views = [TrainingView(970_002, "clear", time_s, static_camera=True) for time_s in (0.0, 4.0, 6.0, 12.0, 20.0)]
+    scenes = [rendered_view(view, HEIGHT, WIDTH, generator(view)) for view in views]
+    with ModelLoader(Repository(tmp_path), Placement(device="cpu")).open(name) as model:
+        assert model.card.labels.names == PRESENCE
+        images = [small(image, model.card.height, model.card.width) for _, image in scenes]
+        answers = [int(model.infer(image[np.newaxis])["scores"].argmax()) for image in images]
+    assert answers == [truth_of(frame.boxes, len(frame.rgb)) for frame, _ in scenes] == [1, 0, 1, 0, 0]
+
+
+def test_car_tiny_is_small_and_judged_beside_its_reference() -> None:
+    """The file is read by a vehicle; its record has the figures of both models on the same unseen cameras."""
+    folder = default_root() / "car-tiny"
+    assert (folder / "model.tflite").stat().st_size < 200_000
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    tiny, reference = record["validation"], record["validation of car-reference"]
+    assert set(tiny["by_weather"]) == set(reference["by_weather"]) == set(WEATHERS)
+    assert min(figures["all"]["accuracy"] for figures in (tiny, reference)) > 0.9
+    assert tiny["all"]["frames"] == reference["all"]["frames"] == record["validation_frames"]

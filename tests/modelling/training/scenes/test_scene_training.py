@@ -10,14 +10,17 @@ import pytest
 from modelling.building import shipped_weights
 from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, validation_views
+from modelling.training.dispatch import train
 from modelling.training.scenes.presence_batches import PresenceLoader, answer
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.training.scenes.scene_tasks import TASKS, SceneTask
 from modelling.training.scenes.scene_training import train_network
 from modelling.training.scenes.weather_batches import WeatherLoader
+from modelling.training.segmentation import TrainingError
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, unfold
 from rosbag_tools.drive.scene import WEATHERS
+from shared.imaging.labels import Labels
 from shared.models.repository import default_root
 
 
@@ -89,6 +92,19 @@ def test_the_classifiers_are_trained_on_all_weathers(scenes: SceneStore) -> None
         images, weathers = next(batches)
     assert images.shape == (40, HEIGHT // 2, WIDTH // 2, 3)
     assert set(weathers.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_a_model_with_the_weights_of_another_is_not_trained(tmp_path: Path) -> None:
+    """The error names the recipe to train instead."""
+    with pytest.raises(TrainingError, match="train road-small, and build car-reference without --train"):
+        train(
+            recipe("car-reference"),
+            tmp_path,
+            {},
+            lambda _done, _text: None,
+            source=default_root(),
+            labels=Labels((), ()),
+        )
 
 
 def test_fixed_cameras_see_one_place(tmp_path: Path) -> None:
