@@ -12,7 +12,7 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry
 from shared.imaging.frames import Frame, Pixels
-from shared.reuse.gate import Comparison, small_grey
+from shared.reuse.gate import GateComparison, small_grey
 from shared.stages import Stage
 
 _POLL_S = 0.2
@@ -96,7 +96,7 @@ class ReusingPipeline(Pipeline):
             record.local_confidence = None
         return self._present_reused(record, compared)
 
-    def _present_reused(self, record: FrameRecord, compared: Comparison[ModelResult]) -> bool:
+    def _present_reused(self, record: FrameRecord, compared: GateComparison[ModelResult]) -> bool:
         if compared.reused is None:
             return False
         if self.ledger.reuse(record, compared.reused.sequence).has_result:

@@ -83,7 +83,7 @@ class GateSettings:
 class ReusableFrame(Generic[R]):
     """A frame whose result is present."""
 
-    compared: "Comparison[R]"
+    compared: "GateComparison[R]"
     result: R
 
     @property
@@ -93,7 +93,7 @@ class ReusableFrame(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Generic[R]):
+class GateComparison(Generic[R]):
     """A frame that the gate has compared. Its owner passes it to `DifferenceGate.keep` when its result is present."""
 
     camera: str
@@ -126,7 +126,7 @@ class DifferenceGate(Generic[R]):
         """How often a camera changed the size or encoding of its frames."""
         return self._resets
 
-    def compare(self, camera: str, form: Form, small: SmallImage, *, sequence: int, time_ns: int) -> Comparison[R]:
+    def compare(self, camera: str, form: Form, small: SmallImage, *, sequence: int, time_ns: int) -> GateComparison[R]:
         """Compares a frame with the kept frame of its camera.
 
         Args:
@@ -142,9 +142,9 @@ class DifferenceGate(Generic[R]):
                 self._kept.pop(camera, None)
                 self._resets += 1
             position = self._positions[camera] = self._positions.get(camera, -1) + 1
-        return self.compare_again(Comparison(camera, form, sequence, time_ns, position, small, None, None))
+        return self.compare_again(GateComparison(camera, form, sequence, time_ns, position, small, None, None))
 
-    def compare_again(self, compared: Comparison[R]) -> Comparison[R]:
+    def compare_again(self, compared: GateComparison[R]) -> GateComparison[R]:
         """Compares a frame with the frame that is kept now, because more results may be present than before."""
         with self._lock:
             kept = self._kept.get(compared.camera)
@@ -158,7 +158,7 @@ class DifferenceGate(Generic[R]):
         )
         return replace(compared, distance=found, reused=kept if is_near else None)
 
-    def keep(self, compared: Comparison[R], result: R) -> None:
+    def keep(self, compared: GateComparison[R], result: R) -> None:
         """Keeps the result of a frame for later ones, unless a later frame's is kept or the camera's form has changed.
 
         A comparison whose result was reused must not be passed.

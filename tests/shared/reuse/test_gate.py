@@ -10,8 +10,8 @@ from shared.imaging.frames import Layout
 from shared.reuse.gate import (
     METHODS,
     SIDE,
-    Comparison,
     DifferenceGate,
+    GateComparison,
     GateSettings,
     SmallImage,
     changed_pixels,
@@ -32,11 +32,11 @@ def _level(grey: int) -> SmallImage:
     return np.full((SIDE, SIDE), grey, np.uint8)
 
 
-def _compare(gate: DifferenceGate[str], sequence: int, grey: int = 0, camera: str = "left") -> Comparison[str]:
+def _compare(gate: DifferenceGate[str], sequence: int, grey: int = 0, camera: str = "left") -> GateComparison[str]:
     return gate.compare(camera, FORM, _level(grey), sequence=sequence, time_ns=sequence * 100 * MS)
 
 
-def _kept(gate: DifferenceGate[str], sequence: int, grey: int = 0) -> Comparison[str]:
+def _kept(gate: DifferenceGate[str], sequence: int, grey: int = 0) -> GateComparison[str]:
     compared = _compare(gate, sequence, grey)
     gate.keep(compared, f"result {sequence}")
     return compared
@@ -164,7 +164,7 @@ def test_threads_may_share_a_gate() -> None:
     arriving = [_compare(gate, sequence) for sequence in range(200)]
     seen: list[tuple[int, str]] = []
 
-    def keep(part: list[Comparison[str]]) -> None:
+    def keep(part: list[GateComparison[str]]) -> None:
         for compared in part:
             gate.keep(compared, f"result {compared.sequence}")
 
