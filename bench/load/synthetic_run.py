@@ -141,21 +141,24 @@ def _gated(
     if Stage.TAKEN not in row.edge_times:
         return row
     times = {stage: row.edge_times[stage] for stage in (Stage.DUE, *_PREPARED_MS)}
-    gated_ns = times[Stage.GATED] = times[Stage.PREPROCESSED] + round(_GATED_MS * _MS * noise.gamma(20, 1 / 20))
     own: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_FIELDS}
-    source = next((each for each in reversed(results) if max(each.edge_times.values()) <= gated_ns), None)
-    if source is not None:
-        is_similar = noise.random() < plan.reused
-        own["gate_distance"] = _GATE_THRESHOLD * (noise.uniform(0, 1) if is_similar else 1 + noise.gamma(2, 1))
-        if is_similar:
-            return LatencyRow(**own, outcome=Outcome.REUSED, reused_sequence=source.sequence, edge_times=times)
-    times[Stage.INFERRED_LOCALLY] = gated_ns + round(_INFERRED_LOCALLY_MS * _MS * noise.gamma(20, 1 / 20))
-    is_sure = noise.random() < plan.local
-    own["local_confidence"] = noise.uniform(_SURE, 1) if is_sure else noise.uniform(0, _SURE)
-    if is_sure:
-        model = {"engine": "tflite", "model_version": "1"}
-        return LatencyRow(**own, **model, outcome=Outcome.ANSWERED_LOCALLY, edge_times=times)
-    later_ns = times[Stage.INFERRED_LOCALLY] - times[Stage.PREPROCESSED]
+    if plan.reused:
+        gated_ns = times[Stage.GATED] = times[Stage.PREPROCESSED] + round(_GATED_MS * _MS * noise.gamma(20, 1 / 20))
+        source = next((each for each in reversed(results) if max(each.edge_times.values()) <= gated_ns), None)
+        if source is not None:
+            is_similar = noise.random() < plan.reused
+            own["gate_distance"] = _GATE_THRESHOLD * (noise.uniform(0, 1) if is_similar else 1 + noise.gamma(2, 1))
+            if is_similar:
+                return LatencyRow(**own, outcome=Outcome.REUSED, reused_sequence=source.sequence, edge_times=times)
+    if plan.local:
+        took_ns = round(_INFERRED_LOCALLY_MS * _MS * noise.gamma(20, 1 / 20))
+        times[Stage.INFERRED_LOCALLY] = max(times.values()) + took_ns
+        is_sure = noise.random() < plan.local
+        own["local_confidence"] = noise.uniform(_SURE, 1) if is_sure else noise.uniform(0, _SURE)
+        if is_sure:
+            own |= {"engine": "tflite", "model_version": "1"}
+            return LatencyRow(**own, outcome=Outcome.ANSWERED_LOCALLY, edge_times=times)
+    later_ns = max(times.values()) - times[Stage.PREPROCESSED]
     edge = times | {stage: at_ns + later_ns for stage, at_ns in row.edge_times.items() if stage not in times}
     cloud = {stage: at_ns + later_ns for stage, at_ns in row.cloud_times.items()}
     measured: dict[str, Any] = {name: own.get(name) for name in ("gate_distance", "local_confidence")}
