@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.reliability.ledger import FrameRecord, Ledger
-from edge.sinks.sink import ModelResult
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages.frame import ResultMessage, Status
+from shared.messages.results import ModelResult
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 from shared.tasks.task import task_named

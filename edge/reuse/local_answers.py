@@ -7,7 +7,6 @@ import numpy as np
 
 from edge.reliability.ledger import FrameRecord
 from edge.reuse.local_model import LocalModel
-from edge.sinks.sink import ModelResult
 from shared import clock
 from shared.imaging import geometry
 from shared.imaging.frames import Pixels
@@ -16,6 +15,7 @@ from shared.imaging.opencv import cv2
 from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
 from shared.reuse.cascade import CascadeThresholds, is_sure
 from shared.stages import Stage
 from shared.tasks.model_outputs import ConfidenceError
@@ -115,7 +115,7 @@ class LocalAnswers:
             options=self.options,
         )
         result = task_named(self.reference.task).result(outputs, request, self.model.model.manifest)
-        return ModelResult(result, self.version, self.engine)
+        return ModelResult(result, self.version, self.engine, self.model.model.card.name)
 
     def _plan(self, record: FrameRecord) -> geometry.Geometry:
         """Returns the geometry of the local model's input, which shows what the reference model would see."""

@@ -9,11 +9,11 @@ from typing import Any
 from edge.config import EdgeConfig
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel
-from edge.sinks.sink import ModelResult
 from shared.errors import SkylaneError
 from shared.inference.placement import Placement
 from shared.inference.table import LOCAL_ENGINES, formats_of
 from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
 from shared.models.manifest import BatchingSection
 from shared.models.model import Model
 from shared.models.opening import open_local

@@ -7,11 +7,12 @@ from edge.reliability.ledger import FrameRecord
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.feed import SinkFeed
-from edge.sinks.sink import ModelResult, Origin
+from edge.sinks.sink import Origin
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry
 from shared.imaging.frames import Frame, Pixels
+from shared.messages.results import ModelResult
 from shared.reuse.gate import GateComparison, small_grey
 from shared.stages import Stage
 

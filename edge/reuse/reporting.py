@@ -37,8 +37,8 @@ def reuse_lines(reuse: Reuse | None, counts: RunCounts, *, is_open_loop: bool) -
         )
         if reuse.gate.resets:
             yield (
-                f"WARNING: the size or encoding of a camera's frames changed {reuse.gate.resets} times: no result from "
-                "before a change was reused after it"
+                f"WARNING: changes of a camera's frame size or encoding: {reuse.gate.resets}; no result from before one "
+                "was reused after it"
             )
     if reuse.local is not None:
         yield from _local_lines(reuse.local, counts, is_open_loop=is_open_loop)

@@ -9,13 +9,14 @@ from typing import Any
 
 from edge.reliability.ledger import FrameRecord
 from edge.reliability.pending_results import PendingResults
-from edge.sinks.sink import FrameResult, ModelResult, Origin, Sink, SinkError
+from edge.sinks.sink import FrameResult, Origin, Sink, SinkError
 from edge.sinks.table import SINKS
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import apply
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
 from shared.runtime.threads import BoundedQueue, lower_priority
 from shared.tasks.task import TASKS, task_named
 
@@ -120,6 +121,7 @@ class SinkFeed:
             geometry=record.geometry,
             model_version=answer.model_version,
             engine=answer.engine,
+            model=answer.model,
             origin=origin,
             reused_sequence=record.reused_sequence,
         )

@@ -51,7 +51,7 @@ class JsonLinesSink:
             "sequence": frame.sequence,
             "stamp_ns": frame.stamp_ns,
             "task": self._card.task,
-            "model": self._card.name,
+            "model": frame.model or self._card.name,
             "version": frame.model_version,
             "engine": frame.engine,
             "origin": frame.origin,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
@@ -21,14 +21,6 @@ class Origin(StrEnum):
     LOCAL = "local"  # The vehicle's own model.
 
 
-class ModelResult(NamedTuple):
-    """A result as the task of the model decodes it, and the model that computed it."""
-
-    result: Any
-    model_version: str
-    engine: str  # Engine and precision, such as "openvino bf16".
-
-
 @dataclass(frozen=True, slots=True)
 class FrameResult:
     """A frame with a result: the model's input as RGB H×W×3 uint8, and the result."""
@@ -43,6 +35,7 @@ class FrameResult:
     geometry: Geometry
     model_version: str = ""
     engine: str = ""
+    model: str = ""  # Of the model that computed the result, if it is not the requested one.
     origin: Origin = Origin.WORKER
     reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
 

@@ -46,6 +46,16 @@ class Tensors:
 Result = Mask | Classification | Detections | Tensors
 
 
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """A result as the task of the model decodes it, and the model that computed it."""
+
+    result: Result
+    model_version: str
+    engine: str  # Engine and precision, such as "openvino bf16".
+    model: str = ""  # Its name, if it is not the requested model.
+
+
 def array_of(
     arrays: Mapping[str, npt.NDArray[Any]], name: str, dtype: str, row_shape: tuple[int, ...] = ()
 ) -> npt.NDArray[Any]:

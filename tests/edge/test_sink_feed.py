@@ -8,9 +8,10 @@ import numpy as np
 from edge.reliability.ledger import FrameRecord
 from edge.reliability.pending_results import PendingResults
 from edge.sinks.feed import SinkFeed
-from edge.sinks.sink import FrameResult, ModelResult, Sink
+from edge.sinks.sink import FrameResult, Sink
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
+from shared.messages.results import ModelResult
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 from tests.edge.samples import CARD, HEIGHT, WIDTH

@@ -128,6 +128,7 @@ def test_the_local_model_answers_where_it_is_sure(
     assert {row["engine"] for row in rows if row["outcome"] == "answered_locally"} == {"onnxruntime fp32"}
     assert [line["classes"][0]["name"] for line in lines] == ["dark", "bright", "bright", "dark", "bright", "bright"]
     assert Counter(line["origin"] for line in lines) == {"worker": 2, "local": 4}
+    assert {(line["origin"], line["model"]) for line in lines} == {("worker", "tiny"), ("local", "local")}
     local = manifest["reuse"]["local"]
     assert (local["name"], local["c_low"], local["c_high"], local["temperature"]) == ("local", 0.1, 0.9, 1.0)
     assert (local["failures"], local["switched_off"]) == ({}, "")
@@ -179,7 +180,7 @@ def test_a_camera_that_changes_its_size_gets_no_old_result(
         rows, _, manifest, printed = played(mosquitto_url, source, tmp_path / "car", gate="mse", gate_threshold=5.0)
     assert [row["reused_sequence"] for row in rows] == ["", "0", "", "2"]
     assert manifest["reuse"]["gate"]["resets"] == 1
-    assert "WARNING: the size or encoding of a camera's frames changed 1 times" in printed
+    assert "WARNING: changes of a camera's frame size or encoding: 1;" in printed
 
 
 def shade(number: float) -> int:
