@@ -174,8 +174,7 @@ def test_a_camera_that_changes_its_size_gets_no_old_result(
     """The mask of another frame size would not fit; the change is counted."""
     source = scene(tmp_path, [DARK] * 4)
     for name in ("0002.png", "0003.png"):
-        image = cv2.imread(str(source / name))
-        cv2.imwrite(str(source / name), cv2.resize(image, (2 * WIDTH, 2 * HEIGHT)))
+        cv2.imwrite(str(source / name), np.full((2 * HEIGHT, 2 * WIDTH, 3), DARK, np.uint8))
     with worker(mosquitto_url, reference):
         rows, _, manifest, printed = played(mosquitto_url, source, tmp_path / "car", gate="mse", gate_threshold=5.0)
     assert [row["reused_sequence"] for row in rows] == ["", "0", "", "2"]

@@ -29,5 +29,12 @@ def test_a_caller_waits_until_old_frames_have_ended() -> None:
         pending.add(sequence)
     assert pending.wait_until_within(6, 0.0)
     assert not pending.wait_until_within(3, 0.0)
-    threading.Timer(0.01, lambda: [pending.remove(sequence) for sequence in (2, 0, 1)]).start()
+
+    def end_frames() -> None:
+        for sequence in (2, 0, 1):
+            pending.remove(sequence)
+
+    ending = threading.Timer(0.01, end_frames)
+    ending.start()
     assert pending.wait_until_within(3, WAIT_S)
+    ending.join(WAIT_S)
