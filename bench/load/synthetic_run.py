@@ -172,7 +172,7 @@ def _reuse_section(plan: SyntheticRunPlan) -> dict[str, Any]:
         gate = {"method": "mse", "threshold": _GATE_THRESHOLD, "reuse_frames": 100, "reuse_ms": 15_000.0}
         section["gate"] = gate
     if plan.local:
-        thresholds = {"temperature": 1.4, "c_low": 0.1, "c_high": _SURE, "two_sided": False}
+        thresholds = {"temperature": 1.4, "c_low": 0.0, "c_high": _SURE}
         section["local"] = {"name": "road-tiny", "version": "1", "engine": "tflite fp32", **thresholds}
         section["measured"] = {
             "reliability_unit": "frames",

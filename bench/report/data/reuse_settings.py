@@ -32,10 +32,9 @@ class ReuseSettings:
     reuse_ms: float = np.nan
     resets: float = np.nan  # How often a camera changed the size or encoding of its frames.
     local_model: str = ""
-    c_low: float = np.nan
+    c_low: float = np.nan  # 0 if a low score is never certain.
     c_high: float = np.nan
     temperature: float = np.nan
-    two_sided: bool = False  # Whether a score up to `c_low` is certain too.
     switched_off: str = ""  # Why the local model was switched off during the run; empty if it was not.
     failures: Mapping[str, int] = field(default_factory=dict)  # Failures of the local model, by reason.
     tuning: str = ""  # The tuning file.
@@ -71,7 +70,6 @@ def reuse_settings(run: RunLog) -> ReuseSettings:
         c_low=_number(local.get("c_low")),
         c_high=_number(local.get("c_high")),
         temperature=_number(local.get("temperature")),
-        two_sided=local.get("two_sided") is True,
         switched_off=_text(local.get("switched_off")),
         failures={reason: count for reason, count in failures.items() if count},
         tuning=_text(section.get("tuning")),

@@ -14,6 +14,7 @@ from bench.report.output.number_format import milliseconds, number, share
 from bench.report.output.stage_styles import FATE_COLOURS, SERIES, TOTAL_COLOUR
 
 _BINS = 40
+_YES_OR_NO = 0.5  # The lowest confidence in an answer yes or no.
 
 
 def parts(frames: pd.DataFrame, settings: ReuseSettings) -> Iterator[ChapterPart]:
@@ -34,10 +35,10 @@ def parts(frames: pd.DataFrame, settings: ReuseSettings) -> Iterator[ChapterPart
 
 def _confidence_chart(asked: pd.DataFrame, settings: ReuseSettings) -> Chart:
     confidences = column_values(asked, "local_confidence")
-    edges = np.linspace(min(0.5 if settings.two_sided else 0.0, float(confidences.min())), 1.0, _BINS + 1)
+    edges = np.linspace(min(_YES_OR_NO, float(confidences.min())), 1.0, _BINS + 1)
     traces = stacked_histogram(confidences, fates(asked), edges, FATE_COLOURS, "%{y:,} frames around %{x:.3f}")
     sure_from: dict[float, list[str]] = {}
-    low = 1 - settings.c_low if settings.two_sided else np.nan
+    low = 1 - settings.c_low if settings.c_low > 0 else np.nan
     for name, value in (("c_high", settings.c_high), ("1 − c_low", low)):
         if np.isfinite(value):
             sure_from.setdefault(round(value, 9), []).append(name)
@@ -47,8 +48,8 @@ def _confidence_chart(asked: pd.DataFrame, settings: ReuseSettings) -> Chart:
         f"Confidence of the local model in {len(asked):,} frames, median {number(float(np.median(confidences)))}; it "
         f"answered {sure:,} of them ({share(sure / len(asked))})."
     )
-    if settings.two_sided:
-        caption += " The confidence of an answer no is 1 minus the score, so c_low counts as 1 − c_low."
+    if settings.c_low > 0:
+        caption += " The confidence in an answer no is 1 minus the score, so that c_low counts as 1 − c_low."
     layout = {
         "barmode": "stack",
         "bargap": 0,

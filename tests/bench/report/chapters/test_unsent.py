@@ -170,10 +170,10 @@ def test_savings_are_counted_in_inferences_and_bytes(gated: Path) -> None:
 def test_confidences_are_drawn_with_both_thresholds(gated: Path, tmp_path: Path) -> None:
     """A low score of a yes-or-no model is a confident no."""
     assert [mark["x0"] for mark in chart(gated, "local_confidences").layout["shapes"]] == [0.9]
-    local = {"name": "road-tiny", "c_low": 0.3, "c_high": 0.9, "two_sided": True}
+    local = {"name": "road-tiny", "c_low": 0.3, "c_high": 0.9}
     other = changed_manifest(gated, tmp_path / "two", local=local)
     assert [mark["x0"] for mark in chart(other, "local_confidences").layout["shapes"]] == pytest.approx([0.9, 0.7])
-    one_sided = changed_manifest(gated, tmp_path / "one", local=local | {"two_sided": False})
+    one_sided = changed_manifest(gated, tmp_path / "one", local=local | {"c_low": 0.0})
     assert [mark["x0"] for mark in chart(one_sided, "local_confidences").layout["shapes"]] == [0.9]
 
 
