@@ -78,6 +78,16 @@ def skylane() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; an error that the user can fix is reported in one line, with exit code 1."""
+    try:
+        _run(arguments)
+    except SystemExit as ended:
+        from shared.runtime.threads import end_process_if_threads_hang  # noqa: PLC0415 (keeps `skylane --help` fast)
+
+        end_process_if_threads_hang(ended.code if isinstance(ended.code, int) else 1)
+        raise
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     os.environ.setdefault(_GRPC_LOG, "NONE")  # gRPC logs every failed connection attempt; it reads this at import.
     if arguments is None and sys.argv[1:2]:
         _configure_memory(sys.argv[1])

@@ -2,11 +2,14 @@
 
 import queue
 from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import numpy as np
 
 from shared import clock
+from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs
 from shared.logs import get_logger
 from shared.models.model import Model
@@ -15,8 +18,13 @@ from shared.runtime.threads import ThreadGroup
 RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.
 _MAX_RAISES_IN_A_ROW = 3
 _JOIN_TIMEOUT_S = 10.0
+_OPENING_TIMEOUT_S = 60.0
 
 _LOG = get_logger("edge")
+
+
+class LocalModelError(SkylaneError):
+    """The local model cannot answer in place of the reference model."""
 
 
 class LocalModel:
@@ -25,9 +33,19 @@ class LocalModel:
     A model that exceeds the time limit once, or raises three times in a row, is switched off for the rest of the run.
     """
 
-    def __init__(self, model: Model, timeout_s: float) -> None:
-        """Starts the thread. `model` is warm already, and is closed by `close`."""
-        self.model = model
+    def __init__(
+        self, open_model: Callable[[], Model], timeout_s: float, opening_timeout_s: float = _OPENING_TIMEOUT_S
+    ) -> None:
+        """Opens the model in the thread that will run it, so that a file that hangs does not hang the command.
+
+        Args:
+            open_model: Opens the model and warms it up; `close` closes it.
+            timeout_s: Time limit of an inference.
+            opening_timeout_s: Time limit of `open_model`.
+
+        Raises:
+            LocalModelError: the model was not open in time; other errors of `open_model` are raised as they are.
+        """
         self.failures: Counter[str] = Counter()
         self.off_reason = ""  # Why the model was switched off; empty while it is in use.
         self._timeout_s = timeout_s
@@ -36,7 +54,19 @@ class LocalModel:
         self._took_ms: deque[float] = deque(maxlen=1000)
         self._raises_in_a_row = 0
         self._threads = ThreadGroup(lambda: None)
-        self._threads.start("local model", self._run)
+        opened: queue.SimpleQueue[Model | Exception] = queue.SimpleQueue()
+        self._threads.start("local model", partial(self._run, open_model, opened))
+        try:
+            model = opened.get(timeout=opening_timeout_s)
+        except queue.Empty:
+            self._abandon()
+            raise LocalModelError(
+                f"the local model did not answer its first images within {opening_timeout_s:g} s: it hangs or is too large "
+                "for this machine; choose another one with --local-model"
+            ) from None
+        if isinstance(model, Exception):
+            raise model
+        self.model = model
 
     @property
     def is_on(self) -> bool:
@@ -71,19 +101,31 @@ class LocalModel:
     def close(self) -> None:
         """Ends the thread and closes the model. A model that hangs is left to the end of the process."""
         if self.failures[TIMED_OUT]:
+            self._abandon()
             return
         self._images.put(None)
         self._threads.join(_JOIN_TIMEOUT_S)
         self.model.close()
 
+    def _abandon(self) -> None:
+        """Leaves the thread alone; it ends if the model ever returns."""
+        self._images.put(None)
+        self._threads.abandon()
+
     def _switch_off(self, reason: str) -> None:
         self.off_reason = reason
         _LOG.warning("local model switched off", model=self.model.card.name, reason=reason)
 
-    def _run(self) -> None:
+    def _run(self, open_model: Callable[[], Model], opened: "queue.SimpleQueue[Model | Exception]") -> None:
+        try:
+            model = open_model()
+        except Exception as error:  # noqa: BLE001 (the constructor raises it again)
+            opened.put(error)
+            return
+        opened.put(model)
         while (image := self._images.get()) is not None:
             try:
-                outputs = self.model.infer(np.ascontiguousarray(image)[np.newaxis])
+                outputs = model.infer(np.ascontiguousarray(image)[np.newaxis])
                 answer: Outputs | Exception = {name: values[0] for name, values in outputs.items()}
             except Exception as error:  # noqa: BLE001 (any failure of a model is counted, and the frame goes to a worker)
                 answer = error

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
 from edge.reuse.local_answers import LocalAnswers
-from edge.reuse.local_model import LocalModel
-from shared.errors import SkylaneError
+from edge.reuse.local_model import LocalModel, LocalModelError
 from shared.inference.placement import Placement
 from shared.inference.table import LOCAL_ENGINES, formats_of
 from shared.messages.model_card import ModelCard
@@ -28,10 +28,6 @@ from shared.tasks.task import task_named
 _REUSE_FRAMES, _REUSE_MS = 100, 10_000.0  # Longest reuse if neither the options nor a tuning file set it.
 _MAX_ASPECT_DIFFERENCE = 0.01
 _TASKS_WITH_PLACES = ("segmentation", "detection")  # Their results depend on the field of view.
-
-
-class LocalModelError(SkylaneError):
-    """The local model cannot answer in place of the reference model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
     stored = Repository(config.models or default_root()).find(config.local_model)
     check_local_model(stored, card)
     tuned = _tuned_local(config, stored, tuning)
-    local = LocalModel(_opened(stored, config), config.local_timeout_ms / 1e3)
+    local = LocalModel(partial(_opened, stored, config), config.local_timeout_ms / 1e3)
     try:
         thresholds = _thresholds(config, local.model, card, tuned) if config.cascade else None
         temperature = 1.0 if tuned is None else tuned.temperature
@@ -221,6 +217,11 @@ def _thresholds(
         confidence = task_named(card.task).confidence(one, local.manifest, 1.0)
     except ConfidenceError as error:
         raise LocalModelError(f"--cascade: local model {name}: {error}") from error
+    except (ValueError, TypeError) as error:  # NumPy's errors.
+        shapes = ", ".join(f"{head} {'×'.join(map(str, values.shape)) or 'one number'}" for head, values in one.items())
+        raise LocalModelError(
+            f"--cascade: local model {name}: its scores have a wrong shape or type ({shapes}): correct model.yaml"
+        ) from error
     c_low, c_high = config.c_low, config.c_high
     if tuned is not None:
         c_low, c_high = tuned.c_low if c_low is None else c_low, tuned.c_high if c_high is None else c_high

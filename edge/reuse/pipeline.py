@@ -144,9 +144,13 @@ class ReusingPipeline(Pipeline):
     def _refusal(self, record: FrameRecord) -> str | None:
         """Returns the reason why a frame cannot be sent, or None. In a closed loop, a full window is no reason."""
         local = self.reuse.local
-        if local is not None and local.model.is_on and self.sender.no_worker_alive():
+        if local is not None and local.model.is_on and self._is_cut_off():
             return "no_worker"  # At once: the sender would wait for a worker to return.
         refusal = self.sender.refusal(record)
         if refusal is None and not self.waits_for_room and not self.window.has_room:
             return "window"
         return refusal
+
+    def _is_cut_off(self) -> bool:
+        """Returns whether a frame could not reach a worker now."""
+        return not self.sender.transport.is_connected or self.sender.no_worker_alive()

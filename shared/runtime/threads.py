@@ -2,6 +2,7 @@
 
 import os
 import queue
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 _NO_THREAD = "can't start new thread"  # CPython's message.
 _POLL_S = 0.2  # Interval at which a waiting writer checks whether its reader is alive.
+
+_abandoned: list[threading.Thread] = []
 
 
 class ThreadsExhaustedError(SkylaneError):
@@ -106,11 +109,23 @@ class ThreadGroup:
                 raise SkylaneError(f"thread {thread.name} did not end within {timeout_s:g} s of being asked to")
         self.check()
 
+    def abandon(self) -> None:
+        """Gives up the threads that still run, because they hang in a library; see `end_process_if_threads_hang`."""
+        _abandoned.extend(thread for thread in self._threads if thread.is_alive())
+
     def _run(self, body: Callable[[], None]) -> None:
         try:
             body()
         except BaseException as error:  # noqa: BLE001 (the main thread raises it again)
             self.fault(error)
+
+
+def end_process_if_threads_hang(exit_code: int) -> None:
+    """Ends the process at once if an abandoned thread still runs: otherwise C++ aborts the process while Python ends."""
+    if any(thread.is_alive() for thread in _abandoned):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
 
 
 class Counts:

@@ -213,20 +213,23 @@ def resume(pid: int) -> None:
 def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path], tuple[int, int]]:
     """Returns a function that compares the masks of a run with the labels computed from its images.
 
-    With `only_written`, missing masks are not counted, because the vehicle was killed.
+    The mask of a frame with a reused result is compared with the image of the frame whose result it is. With
+    `only_written`, missing masks are not counted, because the vehicle was killed.
     """
     pictures = sorted(source.iterdir())
 
     def check(run: Path) -> tuple[int, int]:
         checked = wrong = 0
-        for row in read_rows(run):
-            if row["outcome"] != Outcome.ANSWERED:
+        rows = {row["sequence"]: row for row in read_rows(run)}
+        for row in rows.values():
+            if not Outcome(row["outcome"]).has_result:
                 continue
             index = int(row["frame_index"])
+            answered_index = int(rows[row["reused_sequence"] or row["sequence"]]["frame_index"])
             mask = _read(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
             if only_written and not mask.size:
                 continue
-            picture = _read(pictures[index % len(pictures)])  # With `--loop` the index continues.
+            picture = _read(pictures[answered_index % len(pictures)])  # With `--loop` the index continues.
             checked += 1
             wrong += not np.array_equal(mask, expected_labels(picture[..., ::-1]))  # OpenCV reads BGR.
         return checked, wrong

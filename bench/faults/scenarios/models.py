@@ -36,7 +36,7 @@ def nasty_model(rig: Rig) -> Finding:
     good = rig.vehicle(broker.url, "vehicle-good", pictures=60, flags=[*_FLAGS, "--loop", "--window", "2"])
     rig.wait_for_frames([good], 20, Outcome.ANSWERED)
     bad = {
-        name: rig.vehicle(broker.url, f"vehicle-{name}", source=_marked(rig, name, marks), flags=_FLAGS)
+        name: rig.vehicle(broker.url, f"vehicle-{name}", source=marked_pictures(rig, name, marks), flags=_FLAGS)
         for name, marks in _NASTY.items()
     }
     engines: set[int] = set()
@@ -70,12 +70,7 @@ def _worker(rig: Rig, url: str) -> Worker:
     """Starts a worker with the model, which is made first."""
     if find_spec("tensorflow") is None:
         raise UnavailableError("no TensorFlow: pip install 'skylane[cloud]'")
-    models = rig.folder / "models"
-    rig.say("making the model")
-    command = [sys.executable, "-m", "bench.faults.hostile.nasty_graph", str(models), str(HEIGHT), str(WIDTH)]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
-    if made.returncode:
-        raise RigError(f"the model could not be made: {made.stderr.strip().splitlines()[-1]}")
+    models = make_model(rig, "bench.faults.hostile.nasty_graph")
     rig.say("starting the worker")
     log = rig.folder / "worker-1.log"
     return rig.enter(
@@ -83,9 +78,24 @@ def _worker(rig: Rig, url: str) -> Worker:
     )
 
 
-def _marked(rig: Rig, name: str, marks: Mapping[int, Mark]) -> Path:
+def make_model(rig: Rig, module: str, *arguments: str) -> Path:
+    """Runs a module that writes the model `nasty` for the rig's images; returns its model repository.
+
+    Raises:
+        RigError: the module failed.
+    """
+    models = rig.folder / "models"
+    rig.say("making the model")
+    command = [sys.executable, "-m", module, str(models), str(HEIGHT), str(WIDTH), *arguments]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode:
+        raise RigError(f"the model could not be made: {made.stderr.strip().splitlines()[-1]}")
+    return models
+
+
+def marked_pictures(rig: Rig, name: str, marks: Mapping[int, Mark], count: int = 30) -> Path:
     """Creates a folder of images of noise, some with trigger pixels."""
-    folder = rig.pictures(30, name=f"pictures-{name}")
+    folder = rig.pictures(count, name=f"pictures-{name}")
     for index, mark in marks.items():
         path = str(folder / f"{index:05d}.png")
         picture = cv2.imread(path)

@@ -4,9 +4,12 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from edge.reuse.local_model import RAISED, TIMED_OUT, LocalModel
+from edge.reuse.local_model import RAISED, TIMED_OUT, LocalModel, LocalModelError
+from shared.errors import SkylaneError
 from shared.inference.errors import InferenceError
+from shared.models.model import Model
 from tests.support import tiny_model
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine
 
@@ -17,7 +20,7 @@ IMAGE = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
 def local_model(act: Callable[[], None] = lambda: None, timeout_s: float = WAIT_S) -> tuple[LocalModel, Engine]:
     """Starts the tiny model, which returns the first channel of an image."""
     engine = Engine(act)
-    return LocalModel(tiny_model.model(engine=engine), timeout_s), engine
+    return LocalModel(lambda: tiny_model.model(engine=engine), timeout_s), engine
 
 
 def test_it_infers_one_image_without_a_batch() -> None:
@@ -66,4 +69,33 @@ def test_a_hang_switches_it_off() -> None:
     assert local.failures == {TIMED_OUT: 1}
     local.close()
     assert not engine.closed.is_set()  # It is in use until the process ends.
+    (thread,) = (each for each in threading.enumerate() if each.name == "local model")
     released.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_a_model_that_hangs_while_it_is_opened_is_an_error() -> None:
+    """The command must end by itself: Ctrl-C does not interrupt a library in the main thread."""
+    released = threading.Event()
+
+    def open_model() -> Model:
+        released.wait(WAIT_S)
+        return tiny_model.model()
+
+    with pytest.raises(LocalModelError, match=r"did not answer its first images within 0\.05 s"):
+        LocalModel(open_model, WAIT_S, opening_timeout_s=0.05)
+    (thread,) = (each for each in threading.enumerate() if each.name == "local model")
+    released.set()
+    thread.join(WAIT_S)  # It does not wait for images.
+    assert not thread.is_alive()
+
+
+def test_the_error_of_a_model_that_cannot_be_opened_is_raised_as_it_is() -> None:
+    """It names the file and what to do."""
+
+    def open_model() -> Model:
+        raise SkylaneError("model.onnx is damaged")
+
+    with pytest.raises(SkylaneError, match=r"model\.onnx is damaged"):
+        LocalModel(open_model, WAIT_S)

@@ -30,7 +30,7 @@ def local() -> Iterator[LocalModel]:
         if next(calls) == 1:
             raise InferenceError("the model failed")
 
-    started = LocalModel(tiny_model.model(engine=Engine(act)), 60.0)
+    started = LocalModel(lambda: tiny_model.model(engine=Engine(act)), 60.0)
     yield started
     started.close()
 

@@ -1,4 +1,4 @@
-"""Fuzz target of files written by users: settings, manifests, label files. The first byte selects the reader."""
+"""Fuzz target of files written by users: settings, manifests, label and tuning files. The first byte selects the reader."""
 
 import atexit
 import shutil
@@ -14,6 +14,7 @@ from shared.config import Section, read_yaml
 from shared.errors import SkylaneError
 from shared.imaging.labels import MAX_LABELS, read_labels
 from shared.models.manifest import Manifest
+from shared.reuse.tuning import read_tuning, write_tuning
 
 MAX_BYTES = 1 << 13
 _ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,12 @@ def _labels(path: Path) -> None:
     assert len(read_labels(path).names) <= MAX_LABELS
 
 
+def _tuning(path: Path) -> None:
+    tuning = read_tuning(path)
+    write_tuning(path, tuning)
+    assert read_tuning(path) == tuning
+
+
 class _Reader(NamedTuple):
     read: Callable[[Path], None]
     name: str
@@ -47,6 +54,7 @@ _READERS = (
     _Reader(_section(StudyPlan), "study.yaml", "configs/studies/*.yaml"),
     _Reader(_labels, "labels.yaml", "configs/labels/*.yaml"),
     _Reader(_labels, "labels.xml", "configs/labels/*.xml"),
+    _Reader(_tuning, "tuning.yaml", "configs/tuning/*.yaml"),
 )
 _XML = b"<a><SLabel><Name>road</Name><fromColour>128 64 128</fromColour><toValue>1</toValue></SLabel></a>"
 
