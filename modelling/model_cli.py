@@ -17,6 +17,7 @@ from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
 from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
+from modelling.reuse.judge_cli import judge_gate
 from modelling.reuse.tune_cli import tune_gate
 from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
@@ -68,6 +69,7 @@ model.add_command(quantize)
 model.add_command(verify)
 model.add_command(convert_model)
 model.add_command(tune_gate)
+model.add_command(judge_gate)
 
 
 @model.command("list")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from shared.reuse.gate import small_grey
 from shared.tasks.model_outputs import CONFIDENCE_HEAD
 from shared.tasks.task import task_named
 
+_NS_PER_MS = 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
@@ -49,6 +52,15 @@ class Replay:
     local_answers: list[Any] = field(default_factory=list)  # Empty without a local model.
     local_outputs: list[FrameOutputs] = field(default_factory=list)  # What the confidence needs.
     samples: list[CalibrationSamples] = field(default_factory=list)
+    reduced_ms: list[float] = field(default_factory=list)  # Time of making the small image.
+
+    def only(self, drive: str) -> "Replay":
+        """Returns the frames of one drive."""
+        of_drive = [index for index, frame in enumerate(self.frames) if frame.drive == drive]
+        lists = ("frames", "truths", "reference_answers", "local_answers", "local_outputs", "samples", "reduced_ms")
+        values = {name: getattr(self, name) for name in lists}
+        chosen = {name: [each[index] for index in of_drive] for name, each in values.items() if each}
+        return Replay(self.scorer, [drive], **chosen)
 
     def samples_by_drive(self) -> list[CalibrationSamples]:
         """Returns the samples that calibrate the local model, by drive."""
@@ -115,7 +127,10 @@ class _Runner:
         prepared_image, geometry = prepared(image.pixels, image.layout, card, self._demosaic)
         outputs = _first(self._reference, prepared_image)
         form = (*image.pixels.shape[:2], str(image.layout))
-        replayed.frames.append(ReplayedFrame(drive, form, small_grey(prepared_image, card.layout), image.stamp_ns))
+        start_ns = perf_counter_ns()
+        small = small_grey(prepared_image, card.layout)
+        replayed.reduced_ms.append((perf_counter_ns() - start_ns) / _NS_PER_MS)
+        replayed.frames.append(ReplayedFrame(drive, form, small, image.stamp_ns))
         replayed.truths.append(scorer.true_answer(image.truth, geometry))
         replayed.reference_answers.append(scorer.answer(outputs, self._reference.manifest, geometry, geometry))
         if self._local is not None:

@@ -1,5 +1,6 @@
-"""`skylane model tune-gate` with models of the repository."""
+"""`skylane model tune-gate` and `judge-gate` with models of the repository."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ def bags(tmp_path: Path) -> list[Path]:
 
 
 def _tune(root: Path, *arguments: Any) -> Result:
-    words = ["tune-gate", *arguments, "--models", root]
+    return _run("tune-gate", *arguments, "--models", root)
+
+
+def _run(*words: Any) -> Result:
     return CliRunner().invoke(model, [str(each) for each in words])
 
 
@@ -120,3 +124,26 @@ def test_models_that_do_not_fit_are_refused(root: Path, bags: list[Path], tmp_pa
     assert ended.exit_code != 0
     assert "labels of the local model other" in str(ended.exception)
     assert not out.exists()
+
+
+def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """By use and drive, as a table or as JSON; a file for another version of the model is refused."""
+    out = tmp_path / "tuning.yaml"
+    ended = _tune(root, *bags, "--model", "reference", "--local-model", "small", "--out", out)
+    assert ended.exit_code == 0, ended.output
+    other = write_drive(tmp_path / "other", [EMPTY] * 6 + [VEHICLE] * 6)
+    judged = _run("judge-gate", other, "--tuning", out, "--models", root, "--json")
+    assert judged.exit_code == 0, judged.output
+    result = json.loads(judged.stdout)
+    assert result["frames"] == 12
+    assert result["both"]["drives"]["other"]["loss"] == 0
+    assert result["gate"]["sent"]["mean"] == pytest.approx(2 / 12, abs=1e-4)
+    shown = _run("judge-gate", other, bags[0], "--tuning", out, "--models", root)
+    assert "95 % interval" in shown.output
+    (root / "reference" / "model.yaml").unlink()
+    _add_model(tmp_path / "new", "reference", 0.3)
+    (root / "reference" / "model.onnx").unlink()
+    for file in (tmp_path / "new" / "reference").iterdir():
+        file.rename(root / "reference" / file.name)
+    refused = _run("judge-gate", other, "--tuning", out, "--models", root)
+    assert "another file of reference" in str(refused.exception)

@@ -1,0 +1,152 @@
+"""Judges tuned thresholds on drives that they were not tuned on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+from time import perf_counter_ns
+from typing import Any
+
+from modelling.reuse.replay import Replay
+from modelling.reuse.search import Outcomes, Tuner
+from modelling.reuse.simulation import simulate
+from shared.errors import MissingExtraError
+from shared.models.model import Model
+from shared.reuse.cascade import CascadeThresholds
+from shared.reuse.gate import GateSettings
+from shared.reuse.tuning import Tuning, cascade_thresholds
+from shared.terminal_table import Table
+
+CONFIDENCE = 0.95  # Confidence level of the intervals.
+COLUMNS = ("sent", "reused", "answered_locally", "reference_accuracy", "loss")
+
+_SHARES = ("sent", "reused", "answered_locally")
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class DriveMean:
+    """The mean of a value over the drives, with Student's interval; NaN ends with one drive."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "DriveMean":
+        """Returns the mean and interval of the drives' values.
+
+        Raises:
+            MissingExtraError: SciPy is not installed.
+        """
+        mean = fmean(values)
+        if len(values) == 1:
+            return cls(mean, math.nan, math.nan)
+        try:
+            from scipy.special import stdtrit  # noqa: PLC0415  It is part of another extra.
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("the interval over drives", "scipy", "report") from error
+        half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(len(values))
+        return cls(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What tuned thresholds cost and save: by use ("gate", "cascade", "both"), and by drive."""
+
+    metric: str
+    frames: int
+    gate_ms: float | None  # Median time of the gate for one frame; None without a gate.
+    by_use: Mapping[str, Mapping[str, Mapping[str, float]]]  # Use, drive, column.
+
+    def mean(self, use: str, column: str) -> DriveMean:
+        """Returns the mean of a column over the drives."""
+        return DriveMean.of([values[column] for values in self.by_use[use].values()])
+
+    def table(self, title: str) -> Table:
+        """Returns the values of each use and drive, and their mean."""
+        gate = "" if self.gate_ms is None else f" · the gate took {self.gate_ms:.2f} ms a frame"
+        table = Table(
+            title=title, caption=f"mean with 95 % interval over the drives; loss: points of {self.metric}{gate}"
+        )
+        for column in ("", "drive", "sent", "reused", "local", self.metric, "loss"):
+            table.add_column(column, justify="right")
+        for use, drives in self.by_use.items():
+            for drive, values in drives.items():
+                table.add_row(use, drive, *(_shown(column, values[column]) for column in COLUMNS))
+            means = (self.mean(use, column) for column in COLUMNS)
+            table.add_row(use, "mean", *(_shown_mean(*pair) for pair in zip(COLUMNS, means, strict=True)))
+            table.add_section()
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the results as plain types; an undefined number is None."""
+        uses = {}
+        for use, drives in self.by_use.items():
+            means = {column: self.mean(use, column) for column in COLUMNS}
+            uses[use] = {
+                "drives": {drive: _rounded(values) for drive, values in drives.items()},
+                **{
+                    column: _rounded({"mean": mean.mean, "low": mean.low, "high": mean.high})
+                    for column, mean in means.items()
+                },
+            }
+        return {"metric": self.metric, "frames": self.frames, "gate_ms": self.gate_ms, **uses}
+
+
+def judge(replayed: Replay, tuning: Tuning, local: Model | None, method: str | None) -> Judgement:
+    """Simulates vehicles that use the gate, the cascade, or both, on each drive.
+
+    Args:
+        replayed: The drives.
+        tuning: The thresholds.
+        local: The local model of the tuning; None if it has none.
+        method: How the gate compares frames; None for no gate.
+
+    Raises:
+        TuningError: the method was not tuned.
+    """
+    gate = None if method is None else tuning.gate_settings(method)
+    cascade = None
+    if local is not None and tuning.local is not None:
+        replayed.set_confidences(local, tuning.local.temperature)
+        cascade = cascade_thresholds(tuning.local)
+    uses: dict[str, tuple[GateSettings | None, CascadeThresholds | None]] = {}
+    if gate is not None:
+        uses["gate"] = (gate, None)
+    if cascade is not None:
+        uses["cascade"] = (None, cascade)
+    if gate is not None and cascade is not None:
+        uses["both"] = (gate, cascade)
+    drives = {name: Tuner(replayed.only(name)) for name in replayed.drives}
+    return Judgement(
+        replayed.scorer.metric,
+        len(replayed.frames),
+        None if gate is None else _gate_ms(replayed, gate),
+        {use: {name: _values(tuner.outcomes(*pair)) for name, tuner in drives.items()} for use, pair in uses.items()},
+    )
+
+
+def _gate_ms(replayed: Replay, gate: GateSettings) -> float:
+    """Returns the time of reducing an image (median), and of comparing it (mean)."""
+    start_ns = perf_counter_ns()
+    simulate(replayed.frames, gate)
+    return round(median(replayed.reduced_ms) + (perf_counter_ns() - start_ns) / _NS_PER_MS / len(replayed.frames), 4)
+
+
+def _values(outcomes: Outcomes) -> dict[str, float]:
+    return {column: float(getattr(outcomes, column)) for column in COLUMNS}
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else round(value, 5) for name, value in values.items()}
+
+
+def _shown(column: str, value: float) -> str:
+    return f"{value:.1%}" if column in _SHARES else f"{value:.2f}"
+
+
+def _shown_mean(column: str, mean: DriveMean) -> str:
+    if math.isnan(mean.low):
+        return _shown(column, mean.mean)
+    return f"{_shown(column, mean.mean)} ({_shown(column, mean.low)} to {_shown(column, mean.high)})"
