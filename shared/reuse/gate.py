@@ -7,7 +7,7 @@ Scale", VLDB 2017): the frames are compared as small images, by their mean squar
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,20 +32,20 @@ def small_grey(image: Pixels, layout: Layout) -> SmallImage:
     Halving the image first is four times as fast as one step, and the result differs by at most one grey level. An odd
     last row or column is left out. Bayer patterns become grey because each 2×2 pattern becomes one pixel.
     """
-    image = _halved(image, always=layout.is_bayer)
+    reduced = _halved(image, always=layout.is_bayer)
     if layout.channels > 1:
-        image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY if layout is Layout.RGB8 else cv2.COLOR_BGR2GRAY)
-    while min(image.shape[:2]) >= _HALVED_FROM:
-        image = _halved(image)
-    small = cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+        reduced = cv2.cvtColor(reduced, cv2.COLOR_RGB2GRAY if layout is Layout.RGB8 else cv2.COLOR_BGR2GRAY)
+    while min(reduced.shape[:2]) >= _HALVED_FROM:
+        reduced = _halved(reduced)
+    small: Any = cv2.resize(reduced, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
     return np.asarray(small if small.dtype == np.uint8 else small >> 8, np.uint8)
 
 
-def _halved(image: Pixels, *, always: bool = False) -> Pixels:
+def _halved(image: Any, *, always: bool = False) -> Any:
     height, width = image.shape[0] // 2, image.shape[1] // 2
     if not always and min(image.shape[:2]) < _HALVED_FROM:
         return image
-    return np.asarray(cv2.resize(image[: 2 * height, : 2 * width], (width, height), interpolation=cv2.INTER_AREA))
+    return cv2.resize(image[: 2 * height, : 2 * width], (width, height), interpolation=cv2.INTER_AREA)
 
 
 def mean_squared_difference(one: SmallImage, other: SmallImage) -> float:
