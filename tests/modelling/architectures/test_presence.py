@@ -17,7 +17,7 @@ def answers(share: float, name: str = "car") -> list[float]:
     class_ids = np.full((ROWS, COLUMNS), CLASSES.index("road"))
     class_ids[20 : 20 + round(share * ROWS), 10:15] = CLASSES.index(name)
     scores = 12 * np.eye(len(CLASSES), dtype=np.float32)[class_ids][np.newaxis]
-    return tf.nn.softmax(TallestVehicle()(tf.constant(scores)))[0].numpy().tolist()
+    return [float(each) for each in tf.nn.softmax(TallestVehicle()(tf.constant(scores)))[0].numpy()]
 
 
 @pytest.mark.parametrize("name", ["car", "truck", "bus"])
