@@ -31,7 +31,7 @@ _COMPUTE = ("inferred_ms", "postprocessed_ms", "mask_encoded_ms", "replied_ms")
 class BurstLatency:
     """The latency of a burst in milliseconds, from the time its frames were due to its last result, in four terms."""
 
-    frames: int  # With a result.
+    frames: int  # Frames that got a result.
     sent: int  # Of them, those answered by a worker: the requests N_R of the formula.
     workers: int
     network_ms: float

@@ -21,7 +21,7 @@ class OriginSummary:
     origin: str  # worker, reused or local.
     outcome: str
     frames: int
-    share: float  # Of the frames read.
+    share: float  # Share of the frames read.
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -31,7 +31,7 @@ class OriginSummary:
 class Savings:
     """What was saved by not sending frames."""
 
-    inferences: int  # Of workers.
+    inferences: int  # Inferences that workers did not run.
     bytes_each: float  # Mean size of an answered frame and its result; NaN if no frame was answered by a worker.
 
     @property

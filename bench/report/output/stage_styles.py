@@ -53,7 +53,7 @@ OUTCOME_COLOURS: Final = {
     "lost": "#3f3f3f",
     "aborted": "#9e9e9e",
 }
-FATE_COLOURS: Final = {  # What became of a frame that the gate or the local model saw.
+FATE_COLOURS: Final = {  # Fates of the frames that passed the gate or the local model.
     "reused": OUTCOME_COLOURS["reused"],
     "answered_locally": OUTCOME_COLOURS["answered_locally"],
     "sent": "#5b82a8",

@@ -21,7 +21,7 @@ from cloud.models.loader import ModelLoader
 from shared.models.repository import Repository
 
 _FOLDER = Path("runs") / "answers"
-_TIMEOUT_S = 3600.0  # For the frames of one drive.
+_TIMEOUT_S = 3600.0  # Time limit for one drive.
 
 
 def answers_of(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> tuple[Path, ...]:

@@ -52,9 +52,7 @@ class StudyPlan(Section):
     bag: Path | None = None  # What the vehicles play; None: the synthetic drive.
     drive_frames: int = Field(default=40, ge=2, le=100_000)  # Frames of the synthetic drive; longer runs repeat it.
     static_camera: bool = False  # Whether the camera of the synthetic drive stands at the kerb.
-    drive_seeds: tuple[int, ...] = Field(
-        default=(SEED,), min_length=1
-    )  # Of the drives; each repetition has the next one.
+    drive_seeds: tuple[int, ...] = Field(default=(SEED,), min_length=1)  # Each repetition plays the next drive.
     reuse: ReuseLimits = ReuseLimits()
     accuracy: bool = False  # Whether the returned masks are compared with the true labels.
     scenarios: ScenarioSettings = ScenarioSettings()

@@ -15,7 +15,7 @@ from bench.report.output.stage_styles import FATE_COLOURS
 from bench.statistics.bootstrap import Floats
 
 _BINS = 40
-_SMALLEST_SHARE = 1e-3  # Of the threshold; smaller distances are drawn at this value, as a logarithmic axis has no 0.
+_SMALLEST_SHARE = 1e-3  # Share of the threshold; smaller distances are drawn at it, as a logarithmic axis has no 0.
 
 
 def parts(frames: pd.DataFrame, settings: ReuseSettings) -> Iterator[ChapterPart]:
