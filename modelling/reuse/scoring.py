@@ -238,7 +238,7 @@ def scorer_for(card: ModelCard) -> Scorer:
 def _packed(mask: Pixels) -> _PackedMask:
     step = max(1, round(mask.shape[0] / _ROWS))
     rows = np.ascontiguousarray(mask[::step, ::step], np.uint8)
-    return len(rows), zlib.compress(rows, 1)
+    return len(rows), zlib.compress(rows.tobytes(), 1)
 
 
 def _unpacked(packed: _PackedMask) -> npt.NDArray[np.uint8]:

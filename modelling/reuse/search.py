@@ -103,8 +103,9 @@ class Tuner:
             for index, frame in enumerate(frames)
             if index >= lag and frames[index - lag].drive == frame.drive
         ]
-        quantiles = np.quantile(found, np.linspace(0, 1, _QUANTILES)) if found else []
-        return sorted({0.0} | {float(f"{value:.3g}") for value in quantiles})
+        if not found:
+            return [0.0]
+        return sorted({0.0} | {float(f"{value:.3g}") for value in np.quantile(found, np.linspace(0, 1, _QUANTILES))})
 
     def cascades(self) -> list[CascadeThresholds]:
         """Returns thresholds of a cascade to try; none without a local model."""
@@ -132,6 +133,17 @@ class Tuner:
         ]
         defined = [loss for loss in losses if not np.isnan(loss)]
         return float(np.quantile(defined, BOUND)) if defined else float("nan")
+
+    def uncompensated_loss(self, outcomes: Outcomes) -> float:
+        """Returns the mean loss of the drives, where a drive that gains accuracy counts as one that loses none.
+
+        A local model that is better than the reference on one camera does not make up for errors on another.
+        """
+        losses = [
+            max(0.0, self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
+            for reference, presented in zip(self._of_reference, outcomes.by_unit, strict=True)
+        ]
+        return float(np.nanmean(losses)) if not np.isnan(losses).all() else float("nan")
 
     def _rows(self, answered: npt.NDArray[np.intp], *, is_local: bool) -> Counts:
         """Returns the counts of each frame, with the answer to the frame `answered`; each pair is counted once."""
@@ -173,7 +185,7 @@ class _Units:
 
 
 def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[Outcomes, float] | None:
-    """Returns the candidate with the fewest reference inferences whose loss and its bound are allowed, and the bound.
+    """Returns the candidate with the fewest reference inferences whose losses and bound are allowed, and the bound.
 
     Args:
         tuner: Computes the bound.
@@ -181,7 +193,7 @@ def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[
         allowed: The largest loss, in points.
     """
     for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
-        if each.loss <= allowed:
+        if each.loss <= allowed and tuner.uncompensated_loss(each) <= allowed:
             bound = tuner.loss_bound(each)
             if bound <= allowed:
                 return each, bound

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,7 @@ def _local_section(card: ModelCard, temperature: float, chosen: Outcomes) -> Tun
 
 
 def _measured(replayed: Replay, chosen: Outcomes, bound: float, settings: TuneSettings) -> MeasuredSection:
-    calibration: dict[str, object] = {}
+    calibration: dict[str, Any] = {}
     if replayed.samples:
         fitted = cross_fitted(replayed.samples_by_drive())
         after, before = reliability(fitted), reliability([(samples, 1.0) for samples, _ in fitted])

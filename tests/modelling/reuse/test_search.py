@@ -106,6 +106,17 @@ def test_a_loss_on_a_few_drives_raises_the_bound() -> None:
     assert gaps[1] > 2 * gaps[0] > 0
 
 
+def test_a_gain_on_one_drive_does_not_make_up_for_a_loss_on_another() -> None:
+    """Here the local model errs on one drive, and the reference model on all others, so there is no loss in total."""
+    replayed = _replay(6, bad=(0,))
+    replayed.reference_answers[FRAMES:] = [1 - truth for truth in replayed.truths[FRAMES:]]
+    tuner = Tuner(replayed)
+    outcomes = tuner.outcomes(None, CascadeThresholds(0.4, 0.6))
+    assert outcomes.loss < 0
+    assert tuner.uncompensated_loss(outcomes) > 10
+    assert best(tuner, [outcomes], 5.0) is None
+
+
 def test_no_thresholds_are_chosen_if_all_lose_too_much() -> None:
     """The caller reports an error."""
     tuner = Tuner(_replay(5, bad=range(5)))

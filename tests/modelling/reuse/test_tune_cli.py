@@ -90,6 +90,8 @@ def test_the_thresholds_are_written_to_a_file(root: Path, bags: list[Path], tmp_
     assert (tuning.local.name, tuning.local.sha256) == ("small", tree_sha256(root / "small/model.onnx"))
     assert tuning.local.temperature < 1  # The small model is right more often than it believes.
     assert tuning.measured is not None
+    assert tuning.measured.calibration_error is not None
+    assert tuning.measured.calibration_error_uncalibrated is not None
     assert tuning.measured.calibration_error < tuning.measured.calibration_error_uncalibrated
     assert tuning.measured.loss <= 1.0
     assert tuning.measured.sent < 0.5
