@@ -112,11 +112,8 @@ def test_a_gate_is_tuned_without_a_local_model(root: Path, bags: list[Path], tmp
     assert tuning.local is None
     assert tuning.gate_settings("mse").reuse_ms == 700
     assert tuning.measured is not None
-    assert (tuning.measured.frames, tuning.measured.loss, tuning.measured.sent) == (
-        12,
-        0,
-        pytest.approx(1 / 3, abs=1e-3),
-    )
+    assert (tuning.measured.frames, tuning.measured.loss) == (12, 0)
+    assert tuning.measured.sent == pytest.approx(1 / 3, abs=1e-3)
 
 
 def test_models_that_do_not_fit_are_refused(root: Path, bags: list[Path], tmp_path: Path) -> None:
