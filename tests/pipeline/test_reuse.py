@@ -224,9 +224,8 @@ def test_masks_of_the_local_model_are_like_those_of_the_reference(
         "answered_locally", "answered", "reused", "answered_locally", "answered_locally", "reused"
     ]  # fmt: skip
     size = (HEIGHT, WIDTH) if mask_size == "model" else (2 * HEIGHT, 3 * WIDTH)
-    masks = [
-        cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in sorted((tmp_path / "car" / "masks").rglob("*.png"))
-    ]
+    paths = sorted((tmp_path / "car" / "masks").rglob("*.png"))
+    masks: list[Any] = [cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in paths]
     assert [mask.shape for mask in masks] == [size] * len(numbers)
     for mask, number in zip(masks, numbers, strict=True):
         found = set(np.unique(mask)) - {UNSEEN}
