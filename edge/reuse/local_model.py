@@ -1,4 +1,4 @@
-"""The local model: runs in a thread of its own with a time limit, so that a model that hangs cannot stop the vehicle."""
+"""The local model: runs in its own thread with a time limit, so that a hanging model cannot stop the vehicle."""
 
 import queue
 from collections import Counter, deque
@@ -70,12 +70,12 @@ class LocalModel:
 
     @property
     def is_on(self) -> bool:
-        """Whether the model is in use."""
+        """True until the model is switched off."""
         return not self.off_reason
 
     @property
     def median_ms(self) -> float | None:
-        """The median time of recent inferences; None if there were none."""
+        """The median time of recent inferences; None before the first one."""
         return median(self._took_ms) if self._took_ms else None
 
     def infer(self, image: Images) -> Outputs | None:

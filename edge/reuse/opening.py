@@ -32,7 +32,7 @@ _TASKS_WITH_PLACES = ("segmentation", "detection")  # Their results depend on th
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a run uses instead of sending frames, and its numbers for the manifest."""
+    """The gate and the local model of a run, and their settings for the manifest."""
 
     gate: DifferenceGate[ModelResult] | None
     local: LocalAnswers | None
@@ -40,7 +40,7 @@ class Reuse:
 
     @property
     def has_cascade(self) -> bool:
-        """Whether the local model answers frames that could be sent."""
+        """True if the local model also answers frames that could be sent."""
         return self.local is not None and self.local.thresholds is not None
 
 
@@ -195,7 +195,7 @@ def _gate_settings(config: EdgeConfig, method: str, card: ModelCard, tuned: _Tun
 
 
 def _tuned_local(config: EdgeConfig, stored: StoredModel, tuned: _Tuned | None) -> TunedLocalSection | None:
-    """Returns the tuned numbers of the local model; None if there are none and none are needed."""
+    """Returns the tuned numbers of the local model; None without a tuning file that has them, if the run needs none."""
     if tuned is None:
         return None
     try:

@@ -29,7 +29,7 @@ class ReusingPipeline(Pipeline):
 
     reuse: Reuse
     feed: SinkFeed
-    waits_for_room: bool  # In a closed loop, a frame waits for room in the window; in an open loop it is dropped.
+    waits_for_room: bool  # A frame waits for room in the window if the loop is closed, and is dropped if it is open.
 
     def run(self) -> None:
         """Works until the queue is closed and empty, or until stopped; the body of a thread."""
@@ -112,6 +112,7 @@ class ReusingPipeline(Pipeline):
         local = self.reuse.local
         assert local is not None
         result = local.result(record, answer)
+        record.times[Stage.INFERRED_LOCALLY] = clock.now_ns()  # The frame may have waited since the inference.
         if self.ledger.answer_locally(record, local.engine, local.version).has_result:
             self.keep(record, result)
             self.feed.put(record, result, Origin.LOCAL)
@@ -142,7 +143,7 @@ class ReusingPipeline(Pipeline):
         self.ledger.drop(record, refusal)
 
     def _refusal(self, record: FrameRecord) -> str | None:
-        """Returns the reason why a frame cannot be sent, or None. In a closed loop, a full window is no reason."""
+        """Returns the reason why a frame cannot be sent, or None. A full window is a reason in an open loop only."""
         local = self.reuse.local
         if local is not None and local.model.is_on and self._is_cut_off():
             return "no_worker"  # At once: the sender would wait for a worker to return.

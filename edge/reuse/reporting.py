@@ -1,4 +1,4 @@
-"""What the manifest and the summary of a run report about frames that were not sent."""
+"""The section of the manifest and the lines of the summary about frames that were not sent."""
 
 from collections.abc import Iterator
 from typing import Any
