@@ -25,6 +25,7 @@ from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.inference.placement import Precision
 from shared.logs import LEVELS, LogFormat
+from shared.reuse.gate import METHODS
 
 COMMANDS: dict[str, tuple[click.Command, type[Section]]] = {
     "edge play": (edge.cli.play, EdgeConfig),
@@ -39,6 +40,7 @@ OPTIONS = [
 TABLES: dict[str, Collection[str]] = {
     "transport": TRANSPORTS,
     "codec": IMAGE_CODECS,
+    "gate": METHODS,
     "mask_codec": MASK_CODECS,
     "resize": [*Resize],
     "arrivals": [*Arrivals],
