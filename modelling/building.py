@@ -88,6 +88,7 @@ def build(
     if Format.KERAS in chosen and recipe.output in _TASKS:
         raise BuildError(f"{recipe.name} is not written as a Keras file: choose frozen_graph or saved_model")
     is_copy = weights is None and recipe.trained and not recipe.keeps_weights and tuple(chosen) == recipe.formats
+    copied = _built_in_file(recipe, source or root) if is_copy else None
     network = None if is_copy else _with_weights(recipe, source or root, weights)
     batch = None if free_batch or recipe.largest_batch > 1 else 1
     trained = recipe.trained or weights is not None
@@ -96,10 +97,10 @@ def build(
         folder = root / (name or recipe.folder_name(each))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if is_copy:
-                _copy_built_in(recipe, source or root, folder / FILES[each])
-            else:
+            if copied is None:
                 _write(network, recipe, each, folder / FILES[each], batch=batch)
+            elif copied.resolve() != (folder / FILES[each]).resolve():
+                shutil.copyfile(copied, folder / FILES[each])
             manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
             (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
         except OSError as error:
@@ -136,15 +137,14 @@ def _built_in(recipe: Recipe, root: Path) -> Path:
     return Repository(root).root_of(name) / name / FILES[recipe.formats[0]]
 
 
-def _copy_built_in(recipe: Recipe, root: Path, path: Path) -> None:
-    source = _built_in(recipe, root)
-    if not source.is_file():
-        raise BuildError(f"no built-in file of {recipe.name}: {source} is missing; {_REMEDY}")
-    if source.resolve() != path.resolve():
-        shutil.copyfile(source, path)
+def _built_in_file(recipe: Recipe, root: Path) -> Path:
+    path = _built_in(recipe, root)
+    if not path.is_file():
+        raise BuildError(f"no built-in file of {recipe.name}: {path} is missing; {_REMEDY}")
+    return path
 
 
-_REMEDY = "restore the file from the repository's history, or train again with --train"
+_REMEDY = "name its repository by --weights-from, restore the file from git's history, or train again with --train"
 
 
 def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:

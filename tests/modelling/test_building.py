@@ -121,8 +121,9 @@ def test_a_model_shipped_as_tensorflow_lite_is_copied(labels: Labels, tmp_path: 
     assert Repository(copy).find("road-tiny").manifest.trained
     with pytest.raises(BuildError, match="tflite only"):
         build(tiny, copy, labels, formats=[Format.FROZEN_GRAPH], source=shipped)
-    with pytest.raises(BuildError, match="--train"):
+    with pytest.raises(BuildError, match="--weights-from"):
         build(tiny, tmp_path / "empty", labels)
+    assert not (tmp_path / "empty").exists()
 
 
 @pytest.mark.parametrize("name", ["road-large", "street-lite"])
