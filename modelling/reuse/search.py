@@ -124,26 +124,26 @@ class Tuner:
     def loss_bound(self, outcomes: Outcomes) -> float:
         """Returns the upper confidence bound of the loss on other drives; NaN if undefined.
 
-        The drives are resampled with replacement (bootstrap): thresholds that are good only because of some drives lose
-        more in the resamples without these.
+        The drives are resampled with replacement (bootstrap). It is the larger one of two bounds: that of the loss over all
+        frames, and that of the mean loss of the drives, where a drive that gains accuracy counts as one that loses none. A
+        local model that is better than the reference on one camera does not make up for errors on another.
         """
-        losses = [
+        in_total = [
             reference - self._scorer.accuracy(counts)
             for reference, counts in zip(self._resampled_reference, self._resamples @ outcomes.by_unit, strict=True)
         ]
-        defined = [loss for loss in losses if not np.isnan(loss)]
-        return float(np.quantile(defined, BOUND)) if defined else float("nan")
-
-    def uncompensated_loss(self, outcomes: Outcomes) -> float:
-        """Returns the mean loss of the drives, where a drive that gains accuracy counts as one that loses none.
-
-        A local model that is better than the reference on one camera does not make up for errors on another.
-        """
-        losses = [
-            max(0.0, self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
-            for reference, presented in zip(self._of_reference, outcomes.by_unit, strict=True)
-        ]
-        return float(np.nanmean(losses)) if not np.isnan(losses).all() else float("nan")
+        of_drives = np.array(
+            [
+                max(0.0, self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
+                for reference, presented in zip(self._of_reference, outcomes.by_unit, strict=True)
+            ]
+        )
+        weights = self._resamples * ~np.isnan(of_drives)
+        uncompensated = weights @ np.nan_to_num(of_drives) / np.maximum(1, weights.sum(axis=1))
+        defined = [loss for loss in in_total if not np.isnan(loss)]
+        if not defined:
+            return float("nan")
+        return float(max(np.quantile(defined, BOUND), np.quantile(uncompensated, BOUND)))
 
     def _rows(self, answered: npt.NDArray[np.intp], *, is_local: bool) -> Counts:
         """Returns the counts of each frame, with the answer to the frame `answered`; each pair is counted once."""
@@ -185,7 +185,7 @@ class _Units:
 
 
 def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[Outcomes, float] | None:
-    """Returns the candidate with the fewest reference inferences whose losses and bound are allowed, and the bound.
+    """Returns the candidate with the fewest reference inferences whose loss and its bound are allowed, and the bound.
 
     Args:
         tuner: Computes the bound.
@@ -193,7 +193,7 @@ def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[
         allowed: The largest loss, in points.
     """
     for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
-        if each.loss <= allowed and tuner.uncompensated_loss(each) <= allowed:
+        if each.loss <= allowed:
             bound = tuner.loss_bound(each)
             if bound <= allowed:
                 return each, bound

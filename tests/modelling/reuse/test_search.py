@@ -113,7 +113,7 @@ def test_a_gain_on_one_drive_does_not_make_up_for_a_loss_on_another() -> None:
     tuner = Tuner(replayed)
     outcomes = tuner.outcomes(None, CascadeThresholds(0.4, 0.6))
     assert outcomes.loss < 0
-    assert tuner.uncompensated_loss(outcomes) > 10
+    assert tuner.loss_bound(outcomes) > 10
     assert best(tuner, [outcomes], 5.0) is None
 
 
