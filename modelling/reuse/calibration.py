@@ -83,7 +83,7 @@ def fit_temperature(samples: CalibrationSamples) -> float:
 
 
 def reliability(parts: Sequence[tuple[CalibrationSamples, float]]) -> Reliability:
-    """Returns the diagram of samples, each part with a temperature of its own.
+    """Returns the diagram of samples, each part with its temperature.
 
     The confidence is the probability of the most probable class.
     """

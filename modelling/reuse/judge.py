@@ -52,7 +52,7 @@ class DriveMean:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What tuned thresholds cost and save: by use ("gate", "cascade", "both"), and by drive."""
+    """Cost and benefit of tuned thresholds, by use ("gate", "cascade", "both") and by drive."""
 
     metric: str
     frames: int

@@ -22,7 +22,9 @@ _METHODS = ("mse", "pixels", "none")
     required=True,
     help="The tuning file to judge.",
 )
-@click.option("--gate", type=click.Choice(_METHODS), default="mse", show_default=True, help="How frames are compared.")
+@click.option(
+    "--gate", type=click.Choice(_METHODS), default="mse", show_default=True, help="Method of comparing frames."
+)
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
 @click.option(
     "--demosaic",

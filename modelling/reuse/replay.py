@@ -33,7 +33,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """Which frames of the bags to replay."""
+    """The selection of frames to replay."""
 
     frames: int | None = None  # The largest number of each bag; None for all.
     demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
@@ -47,10 +47,10 @@ class Replay:
     scorer: Scorer
     drives: list[str] = field(default_factory=list)  # The names of the bags.
     frames: list[ReplayedFrame] = field(default_factory=list)
-    truths: list[Any] = field(default_factory=list)  # By frame, as the scorer takes them.
+    truths: list[Any] = field(default_factory=list)  # One for each frame, as the scorer takes them.
     reference_answers: list[Any] = field(default_factory=list)
     local_answers: list[Any] = field(default_factory=list)  # Empty without a local model.
-    local_outputs: list[FrameOutputs] = field(default_factory=list)  # What the confidence needs.
+    local_outputs: list[FrameOutputs] = field(default_factory=list)  # The outputs that the confidence needs.
     samples: list[CalibrationSamples] = field(default_factory=list)
     reduced_ms: list[float] = field(default_factory=list)  # Time of making the small image.
 

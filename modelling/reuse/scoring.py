@@ -41,7 +41,7 @@ class Scorer(Protocol):
     """Scores the answers of a reference model and a local model of one task."""
 
     metric: str  # The accuracy's name.
-    unit: str  # What a reliability diagram counts.
+    unit: str  # The things that a reliability diagram counts.
 
     def answer(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry, own: Geometry) -> Any:
         """Returns an answer as `count` takes it; `reference` and `own` are the geometries of the two models' inputs."""

@@ -16,7 +16,7 @@ from shared.reuse.gate import GateSettings, distance
 
 BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
 
-_RESAMPLES = 500  # Of the bootstrap.
+_RESAMPLES = 500  # Number of resamples of the bootstrap.
 _SEED = 1
 _FEWEST_DRIVES = 5  # With fewer drives, the bootstrap resamples parts of them.
 _PARTS = 10  # Parts of each drive, then.
@@ -27,7 +27,7 @@ _LOW_SCORES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What a vehicle would have presented with some thresholds, and its accuracy in points."""
+    """Shares of the frames and accuracy (in points) of a vehicle with some thresholds."""
 
     gate: GateSettings | None
     cascade: CascadeThresholds | None
@@ -165,7 +165,7 @@ def _is_sure(frame: ReplayedFrame, cascade: CascadeThresholds) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """What the bootstrap resamples: drives, or parts of drives if there are few."""
+    """The units that the bootstrap resamples: drives, or parts of drives if there are few."""
 
     starts: npt.NDArray[np.intp]  # The first frame of each.
 

@@ -10,13 +10,13 @@ from shared.tasks.model_outputs import Confidence
 
 @dataclass(frozen=True, slots=True)
 class ReplayedFrame:
-    """What the gate and the cascade see of a frame."""
+    """A frame as the gate and the cascade see it."""
 
     drive: str  # Frames of different drives are never compared.
     form: Form
     small: SmallImage
     time_ns: int
-    confidence: Confidence | None = None  # Of the local model's answer; None without a local model.
+    confidence: Confidence | None = None  # The local model's; None without a local model.
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Presented:
     """The answer that a vehicle presents for a frame."""
 
     answered: int  # Index of the frame whose answer it is: the frame itself, or an earlier one whose answer is reused.
-    is_local: bool  # Whether the local model gave it, rather than the reference model.
-    distance: float | None  # As measured by the gate.
+    is_local: bool  # True if it is the local model's answer, False if the reference model's.
+    distance: float | None  # The distance that the gate measured; None without a comparison.
 
 
 def simulate(

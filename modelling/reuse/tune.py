@@ -30,12 +30,12 @@ from shared.reuse.tuning import (
     Tuning,
 )
 
-_DIGITS = 4  # Of the numbers in a tuning file.
+_DIGITS = 4  # Decimal places in a tuning file.
 
 
 @dataclass(frozen=True, slots=True)
 class TuneSettings:
-    """What the thresholds may cost."""
+    """Limits of the search for thresholds."""
 
     loss: float  # Points of accuracy that gate and cascade may lose together.
     gate_loss: float | None = None  # Points that the gate alone may lose; None: as `loss`.

@@ -34,7 +34,7 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
     type=click.Choice(sorted(_METHODS)),
     default="mse",
     show_default=True,
-    help="How frames are compared; both tunes a threshold for each.",
+    help="Method of comparing frames; both tunes a threshold for each.",
 )
 @click.option(
     "--reuse-frames", type=click.IntRange(min=1), default=100, show_default=True, help="Longest reuse in frames."

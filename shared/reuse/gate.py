@@ -71,7 +71,7 @@ def distance(method: str, one: SmallImage, other: SmallImage) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """When the gate reuses a result."""
+    """The conditions for reusing a result."""
 
     method: str  # A key of METHODS.
     threshold: float  # Largest distance of two frames with the same result.
@@ -103,7 +103,7 @@ class GateComparison(Generic[R]):
     position: int  # Counts the frames of the camera.
     small: SmallImage
     distance: float | None  # None if there was no frame to compare with.
-    reused: ReusableFrame[R] | None  # The frame whose result fits this frame; None if it needs a result of its own.
+    reused: ReusableFrame[R] | None  # The frame whose result fits this frame; None if it needs a new result.
 
 
 class DifferenceGate(Generic[R]):
@@ -123,7 +123,7 @@ class DifferenceGate(Generic[R]):
 
     @property
     def resets(self) -> int:
-        """How often a camera changed the size or encoding of its frames."""
+        """The number of times a camera changed the size or encoding of its frames."""
         return self._resets
 
     def compare(self, camera: str, form: Form, small: SmallImage, *, sequence: int, time_ns: int) -> GateComparison[R]:

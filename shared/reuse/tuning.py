@@ -65,7 +65,7 @@ class ReliabilityBinSection(Section):
 
 
 class MeasuredSection(Section):
-    """What the chosen numbers cost and save on the drives that they were chosen on."""
+    """Cost and benefit of the chosen numbers on the drives that they were chosen on."""
 
     drives: tuple[str, ...]  # Names of the bags.
     frames: int = Field(ge=1)
@@ -79,7 +79,7 @@ class MeasuredSection(Section):
     sent: _Share  # Shares of all frames.
     reused: _Share
     answered_locally: _Share
-    reliability_unit: str | None = None  # What the reliability diagram counts: frames, pixels or boxes.
+    reliability_unit: str | None = None  # Unit of the reliability diagram: frames, pixels or boxes.
     calibration_error: float | None = (
         None  # Expected calibration error, on frames that the temperature was not fitted on.
     )
@@ -166,7 +166,7 @@ def write_tuning(path: Path, tuning: Tuning, header: str = "") -> None:
 
 
 def shipped_tuning(reference: str) -> Path | None:
-    """Returns the tuning file that ships for a reference model; None if there is none."""
+    """Returns the tuning file that ships for a reference model; None if no file ships for it."""
     path = shipped("configs") / "tuning" / f"{reference}.yaml"
     return path if path.is_file() else None
 

@@ -124,7 +124,7 @@ def test_no_thresholds_are_chosen_if_all_lose_too_much() -> None:
 
 
 def test_the_front_has_no_candidate_that_is_worse_in_both() -> None:
-    """From few frames sent to small losses."""
+    """It starts with the fewest frames sent and ends with the smallest loss."""
     tuner = Tuner(_replay(5))
     candidates = list(tuner.candidates([_gate(1.0), _gate(50.0)], tuner.cascades()))
     front = pareto_front(candidates)

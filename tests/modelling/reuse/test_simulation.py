@@ -28,7 +28,7 @@ def _answers(presented: list[Presented]) -> list[tuple[int, bool]]:
 
 
 def test_without_gate_and_cascade_every_frame_is_sent() -> None:
-    """As a vehicle does by default."""
+    """A vehicle does so by default."""
     assert simulate(_frames([1, 1])) == [
         Presented(0, is_local=False, distance=None),
         Presented(1, is_local=False, distance=None),

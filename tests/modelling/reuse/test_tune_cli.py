@@ -126,7 +126,7 @@ def test_models_that_do_not_fit_are_refused(root: Path, bags: list[Path], tmp_pa
 
 
 def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path], tmp_path: Path) -> None:
-    """By use and drive, as a table or as JSON; a file for another version of the model is refused."""
+    """The result is a table or JSON, by use and drive; a file for another version of the model is refused."""
     out = tmp_path / "tuning.yaml"
     ended = _tune(root, *bags, "--model", "reference", "--local-model", "small", "--out", out)
     assert ended.exit_code == 0, ended.output

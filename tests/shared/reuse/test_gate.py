@@ -45,7 +45,7 @@ def _kept(gate: DifferenceGate[str], sequence: int, grey: int = 0) -> GateCompar
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("size", [(608, 968), (305, 485), (40, 60), (1216, 1936)])
 def test_a_small_image_has_the_grey_level_of_the_image(layout: Layout, size: tuple[int, int]) -> None:
-    """Of any layout, size and depth of colour."""
+    """This holds for every layout, size and depth of colour."""
     level = 120 * (257 if layout.dtype == np.uint16 else 1)
     small = small_grey(np.full(layout.shape(*size), level, layout.dtype), layout)
     assert small.shape == (SIDE, SIDE)

@@ -101,7 +101,7 @@ def test_the_numbers_are_for_the_reference_model_only() -> None:
 
 
 def test_the_numbers_are_for_the_local_model_only() -> None:
-    """As for the reference model."""
+    """The checks are those of the reference model."""
     local = _tuned().local_for("car-tiny", "b" * 64, SOURCE)
     assert (local.temperature, cascade_thresholds(local)) == (1.4, CascadeThresholds(0.1, 0.9))
     with pytest.raises(TuningError, match="car-tiny, not for road-tiny"):
