@@ -1,5 +1,7 @@
 import os
 import queue
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -124,3 +126,19 @@ def _fail() -> None:
 
 def _wait(stop: threading.Event) -> None:
     stop.wait(WAIT_S)
+
+
+@pytest.mark.parametrize(("ending", "code"), [("group.abandon()", 7), ("", 0)])
+def test_an_abandoned_thread_ends_with_the_process(ending: str, code: int) -> None:
+    """A library that hangs must neither delay the end of a command nor change its exit code; output is complete."""
+    program = (
+        "import threading\n"
+        "from shared.runtime.threads import ThreadGroup, end_process_if_threads_hang\n"
+        "group = ThreadGroup(lambda: None)\n"
+        "group.start('hangs', threading.Event().wait)\n"
+        f"{ending}\n"
+        "print('summary', end='')\n"
+        "end_process_if_threads_hang(7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "summary")
