@@ -87,6 +87,7 @@ class LocalModel:
         except queue.Empty:
             self.failures[TIMED_OUT] += 1
             self._switch_off(f"it did not answer within {self._timeout_s * 1e3:g} ms")
+            self._abandon()
             return None
         if isinstance(answer, Exception):
             self.failures[RAISED] += 1
@@ -101,7 +102,6 @@ class LocalModel:
     def close(self) -> None:
         """Ends the thread and closes the model. A model that hangs is left to the end of the process."""
         if self.failures[TIMED_OUT]:
-            self._abandon()
             return
         self._images.put(None)
         self._threads.join(_JOIN_TIMEOUT_S)

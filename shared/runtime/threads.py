@@ -110,8 +110,14 @@ class ThreadGroup:
         self.check()
 
     def abandon(self) -> None:
-        """Gives up the threads that still run, because they hang in a library; see `end_process_if_threads_hang`."""
-        _abandoned.extend(thread for thread in self._threads if thread.is_alive())
+        """Gives up the threads that still run, because they hang in a library; see `end_process_if_threads_hang`.
+
+        They get the lowest priority, because a library that loops would take the time of a core from other threads.
+        """
+        for thread in self._threads:
+            if thread.is_alive() and thread.native_id is not None:
+                _abandoned.append(thread)
+                lower_priority(thread.native_id)
 
     def _run(self, body: Callable[[], None]) -> None:
         try:
@@ -196,6 +202,10 @@ class BoundedQueue(Generic[T]):
         return item
 
 
-def lower_priority() -> None:
-    """Gives the calling thread, and threads that it starts, the lowest priority, so that measured work runs first."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+def lower_priority(native_id: int | None = None) -> None:
+    """Gives a thread, by default the calling one, and threads that it starts, the lowest priority.
+
+    Measured work runs first then.
+    """
+    with suppress(ProcessLookupError):  # The thread has just ended.
+        os.setpriority(os.PRIO_PROCESS, native_id or threading.get_native_id(), 19)
