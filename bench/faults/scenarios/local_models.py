@@ -36,6 +36,7 @@ _WAITING = ("--queue", "8")  # Frames wait while a busy machine keeps the vehicl
 _MANY_PICTURES = 1000
 _EVERYTHING = ("--gate", "mse", "--gate-threshold", "65025", "--reuse-ms", "60000")  # All frames count as similar.
 _GATED_RATE_HZ, _REUSED_FRAMES, _CRASHES = 40.0, 4, 4
+_GATED_THINK_MS = 100.0  # So long that a frame is in flight at most of the crashes.
 
 
 @scenario(
@@ -197,7 +198,7 @@ def local_fallback(rig: Rig) -> Finding:
 def gate_and_crash(rig: Rig) -> Finding:
     """Kills the worker of a vehicle whose gate lets every fifth frame pass."""
     url = rig.broker().url
-    worker = rig.worker(url, think_ms=_THINK_MS)
+    worker = rig.worker(url, think_ms=_GATED_THINK_MS)
     flags = (*_EVERYTHING, "--reuse-frames", str(_REUSED_FRAMES), "--deadline-ms", "1000")
     vehicle = rig.vehicle(url, pictures=2 * _MANY_PICTURES, rate_hz=_GATED_RATE_HZ, flags=flags)
     for number in range(_CRASHES):
@@ -205,7 +206,7 @@ def gate_and_crash(rig: Rig) -> Finding:
         rig.say(f"crash {number + 1} of {_CRASHES}")
         kill(worker.pid)
         rig.wait_for_frames([vehicle], 20)
-        worker = rig.worker(url, think_ms=_THINK_MS)
+        worker = rig.worker(url, think_ms=_GATED_THINK_MS)
     rig.wait_for_frames([vehicle], 20, Outcome.REUSED)
     accounts = rig.end_vehicles()
     rows = {row["sequence"]: row for row in vehicle.rows()}
