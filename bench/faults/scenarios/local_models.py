@@ -11,6 +11,7 @@ from bench.faults.hostile.trigger_pixels import Mark
 from bench.faults.rig.rig import Rig, kill
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.faults.scenarios.models import make_model, marked_pictures
+from bench.faults.scenarios.vehicle import open_frames
 from bench.link.link import LinkSpec
 from bench.load.vehicle_process import VehicleProcess
 from shared import clock
@@ -35,8 +36,8 @@ _FALLBACK_S = 2.5  # Maximum time until the first local answer after the workers
 _WAITING = ("--queue", "8")  # Frames wait while a busy machine keeps the vehicle from taking them.
 _MANY_PICTURES = 1000
 _EVERYTHING = ("--gate", "mse", "--gate-threshold", "65025", "--reuse-ms", "60000")  # All frames count as similar.
-_GATED_RATE_HZ, _REUSED_FRAMES, _CRASHES = 40.0, 4, 4
-_GATED_THINK_MS = 100.0  # So long that a frame is in flight at most of the crashes.
+_GATED_RATE_HZ, _REUSED_FRAMES, _CRASHES = 40.0, 20, 4
+_GATED_THINK_MS = 100.0  # Time in which the worker can be killed while a frame is in flight.
 
 
 @scenario(
@@ -196,7 +197,7 @@ def local_fallback(rig: Rig) -> Finding:
     "only results that have arrived are reused",
 )
 def gate_and_crash(rig: Rig) -> Finding:
-    """Kills the worker of a vehicle whose gate lets every fifth frame pass."""
+    """Kills the worker of a vehicle whose gate reuses a result for at most twenty frames."""
     url = rig.broker().url
     worker = rig.worker(url, think_ms=_GATED_THINK_MS)
     flags = (*_EVERYTHING, "--reuse-frames", str(_REUSED_FRAMES), "--deadline-ms", "1000")
@@ -204,6 +205,7 @@ def gate_and_crash(rig: Rig) -> Finding:
     for number in range(_CRASHES):
         rig.wait_for_frames([vehicle], 20, Outcome.REUSED)
         rig.say(f"crash {number + 1} of {_CRASHES}")
+        rig.wait(lambda: open_frames(vehicle.folder), "a frame in flight")
         kill(worker.pid)
         rig.wait_for_frames([vehicle], 20)
         worker = rig.worker(url, think_ms=_GATED_THINK_MS)
