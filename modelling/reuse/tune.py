@@ -40,8 +40,8 @@ class TuneSettings:
     loss: float  # Points of accuracy that gate and cascade may lose together.
     gate_loss: float | None = None  # Points that the gate alone may lose; None: as `loss`.
     methods: tuple[str, ...] = ("mse",)  # Keys of `shared.reuse.gate.METHODS`; the first one is tuned with the cascade.
-    reuse_frames: int = 100  # Longest reuse.
-    reuse_ms: float = 10_000.0
+    reuse_frames: int = 10  # Longest reuse; a wrong answer is reused as long as a right one.
+    reuse_ms: float = 1000.0
 
 
 @dataclass(frozen=True, slots=True)

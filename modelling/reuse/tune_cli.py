@@ -37,10 +37,10 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
     help="Method of comparing frames; both tunes a threshold for each.",
 )
 @click.option(
-    "--reuse-frames", type=click.IntRange(min=1), default=100, show_default=True, help="Longest reuse in frames."
+    "--reuse-frames", type=click.IntRange(min=1), default=10, show_default=True, help="Longest reuse in frames."
 )
 @click.option(
-    "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=10_000.0, show_default=True, help="Longest reuse."
+    "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=1000.0, show_default=True, help="Longest reuse."
 )
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
 @click.option(
@@ -99,5 +99,8 @@ def tune_gate(
     console.print(thresholds_table(result))
     if result.tuning.local is not None:
         console.print(reliability_table(result.tuning))
+    for method in _METHODS[gate]:
+        if getattr(result.tuning.gate, method) is None:
+            click.echo(f"no threshold of {method} loses at most {limits['loss']:g} points: the file has none", err=True)
     write_tuning(out, result.tuning, header(result.tuning))
     click.echo(f"wrote {out}")

@@ -96,7 +96,7 @@ def test_the_thresholds_are_written_to_a_file(root: Path, bags: list[Path], tmp_
     assert tuning.measured.loss <= 1.0
     assert tuning.measured.sent < 0.5
     assert tuning.gate is not None
-    assert tuning.gate_settings("pixels").reuse_frames == tuning.gate_settings("mse").reuse_frames == 100
+    assert tuning.gate_settings("pixels").reuse_frames == tuning.gate_settings("mse").reuse_frames == 10
     assert "sent" in ended.output
     assert "expected calibration error" in ended.output
     assert "with 95 % confidence" in " ".join(ended.output.split())
