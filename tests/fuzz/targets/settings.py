@@ -45,7 +45,15 @@ class _Reader(NamedTuple):
     read: Callable[[Path], None]
     name: str
     seeds: str  # Glob pattern in the repository.
+    example: bytes = b""  # A seed, for a kind of file that the repository may not have.
 
+
+_XML = b"<a><SLabel><Name>road</Name><fromColour>128 64 128</fromColour><toValue>1</toValue></SLabel></a>"
+_TUNING = (
+    b"reference: {name: a, sha256: %(hash)b}\n"
+    b"gate: {mse: 1.5, pixels: 2.0, reuse_frames: 10, reuse_ms: 1000.0}\n"
+    b"local: {name: b, sha256: %(hash)b, temperature: 1.5, c_low: 0.1, c_high: 0.9}\n"
+) % {b"hash": b"ab" * 32}
 
 _READERS = (
     _Reader(_section(Manifest), "model.yaml", "models/*/model.yaml"),
@@ -53,16 +61,15 @@ _READERS = (
     _Reader(_section(CloudConfig), "cloud.yaml", "configs/cloud*.yaml"),
     _Reader(_section(StudyPlan), "study.yaml", "configs/studies/*.yaml"),
     _Reader(_labels, "labels.yaml", "configs/labels/*.yaml"),
-    _Reader(_labels, "labels.xml", "configs/labels/*.xml"),
-    _Reader(_tuning, "tuning.yaml", "configs/tuning/*.yaml"),
+    _Reader(_labels, "labels.xml", "configs/labels/*.xml", _XML),
+    _Reader(_tuning, "tuning.yaml", "configs/tuning/*.yaml", _TUNING),
 )
-_XML = b"<a><SLabel><Name>road</Name><fromColour>128 64 128</fromColour><toValue>1</toValue></SLabel></a>"
 
 
 def seeds() -> Iterator[bytes]:
     """Yields the configuration files of the repository."""
     for index, reader in enumerate(_READERS):
-        files = [path.read_bytes() for path in sorted(_ROOT.glob(reader.seeds))] or [_XML]
+        files = [reader.example, *(path.read_bytes() for path in sorted(_ROOT.glob(reader.seeds)))]
         yield from (bytes([index]) + content for content in files if len(content) < MAX_BYTES)
 
 
