@@ -64,6 +64,9 @@ class LocalModel:
                 f"the local model did not answer its first images within {opening_timeout_s:g} s: it hangs or is too large "
                 "for this machine; choose another one with --local-model"
             ) from None
+        except KeyboardInterrupt:
+            self._abandon()
+            raise
         if isinstance(model, Exception):
             raise model
         self.model = model
