@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from statistics import fmean, median
 
 from bench.baselines.noscope.drives import JudgedDrive
 from bench.harness.child import BenchError, Child
@@ -27,6 +26,7 @@ LATENCY_PARTS = (
     "server_queue_ms",
     "compute_ms",
 )  # The terms of the original's formula.
+STEPS = ("detector_ms", "specialised_ms")  # What happens to a frame before it may be sent.
 
 _ORIGINS = {Outcome.ANSWERED: REFERENCE, Outcome.ANSWERED_LOCALLY: LOCAL, Outcome.REUSED: REUSED}
 
@@ -52,7 +52,9 @@ class SystemRun:
     seconds: float  # From the first frame to the last answer.
     answers: tuple[int, ...]  # The label id of each frame.
     origins: tuple[str, ...]  # Of each frame.
-    parts_ms: Mapping[str, float]  # Means over the requests: LATENCY_PARTS; Skylane's contain gate and local model too.
+    parts_ms: Mapping[
+        str, float
+    ]  # Medians of STEPS over the frames that passed one, means of LATENCY_PARTS over the requests.
 
     @property
     def requests(self) -> int:
@@ -87,7 +89,7 @@ class Reproduction:
         with Child("bench.baselines.noscope.system", plays) as system:
             system.wait()
             found = system.ask({"ports": self._ports[:servers], "reuse": reuse, "seed": seed})
-        parts = {part: found[part] for part in LATENCY_PARTS}
+        parts = {part: found[part] for part in (*STEPS, *LATENCY_PARTS) if part in found}
         return SystemRun(found["seconds"], tuple(found["answers"]), tuple(found["origins"]), parts)
 
 
@@ -157,11 +159,20 @@ def _read_run(folder: Path) -> SystemRun:
         (end_ns - begin_ns) / 1e9,
         tuple(answers[int(row["frame_index"])] for row in rows),
         tuple(_ORIGINS[Outcome(row["outcome"])] for row in rows),
-        _latency_parts([row for row in rows if row["outcome"] == Outcome.ANSWERED]),
+        _steps(rows) | _latency_parts([row for row in rows if row["outcome"] == Outcome.ANSWERED]),
     )
 
 
-def _latency_parts(sent: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+def _steps(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    durations_ms = {
+        step: [float(row[f"{stage}_ms"]) for row in rows if row[f"{stage}_ms"]]
+        for step, stage in zip(STEPS, (Stage.GATED, Stage.INFERRED_LOCALLY), strict=True)
+    }
+    # The median, because a frame that was compared again after it had waited for room has a longer stage.
+    return {step: median(each) for step, each in durations_ms.items() if each}
+
+
+def _latency_parts(sent: Sequence[Mapping[str, str]]) -> dict[str, float]:
     """Returns the terms of the original's formula, means over the frames that were sent."""
     parts: dict[str, list[str]] = {
         "network_ms": [part for part in PARTS if WHERE[part] == "link"],
@@ -171,6 +182,6 @@ def _latency_parts(sent: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
     }
 
     def mean(names: Sequence[str]) -> float:
-        return fmean(sum(float(row[f"{name}_ms"] or 0) for name in names) for row in sent) if sent else 0.0
+        return fmean(sum(float(row[f"{name}_ms"] or 0) for name in names) for row in sent)
 
-    return {part: mean(names) for part, names in parts.items()}
+    return {part: mean(names) for part, names in parts.items()} if sent else {}

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from statistics import fmean, median
 from time import perf_counter_ns
 from typing import Any
 
@@ -99,8 +100,8 @@ class NoScope:
     def play(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Plays the bag once with the servers at the `ports`; `reuse`: with detector and specialised network.
 
-        Returns the seconds, and for every frame the label id and the origin; for requests, the mean of each part of the
-        latency in milliseconds.
+        Returns the seconds, and for every frame the label id and the origin; the median times of the two steps, and the
+        mean of each part of a request's latency, in milliseconds.
         """
         thresholds = self._thresholds if request["reuse"] else Thresholds()
         player = _Player(self._card, self._local, thresholds, random.Random(request["seed"]))
@@ -125,6 +126,8 @@ class _Player:
         self._thresholds = thresholds
         self._random = generator
         self._reference: _Reference | None = None
+        self._detector_ms: list[float] = []
+        self._specialised_ms: list[float] = []
 
     async def play(self, bag: Path, frames: int, ports: Sequence[int]) -> Mapping[str, Any]:
         servers = [ReferenceConnection(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
@@ -141,14 +144,18 @@ class _Player:
         seconds = (perf_counter_ns() - begin_ns) / 1e9
         for server in servers:
             server.writer.close()
-        return _record(results, seconds)
+        steps_ms = {"detector_ms": self._detector_ms, "specialised_ms": self._specialised_ms}
+        return _record(results, seconds) | {step: median(each) for step, each in steps_ms.items() if each}
 
     def _answer(self, frame: Frame, servers: Sequence[ReferenceConnection]) -> tuple[Awaitable[ScoredAnswer], bool]:
         """Returns a frame's answer, which may still be on its way, and whether it is that of an earlier frame."""
         image = self._prepared(frame, self._card)
+        begin_ns = perf_counter_ns()
         small = _small(image)
-        if self._reference is not None and self._is_near(frame, small, self._reference):
-            return self._reference.answer, True
+        reference = self._reference_near(frame, small)
+        self._detector_ms.append((perf_counter_ns() - begin_ns) / 1e6)
+        if reference is not None:
+            return reference.answer, True
         answer = self._locally(frame)
         if answer is None:
             request = RawImage(image.shape, image.tobytes())
@@ -156,19 +163,22 @@ class _Player:
         self._reference = _Reference(frame.index, small, answer)
         return answer, False
 
-    def _is_near(self, frame: Frame, small: npt.NDArray[np.float32], reference: _Reference) -> bool:
-        limits = self._thresholds
-        if limits.gate is None or frame.index - reference.index > limits.reuse_frames:
-            return False
-        return float(np.mean((small - reference.small) ** 2)) <= limits.gate
+    def _reference_near(self, frame: Frame, small: npt.NDArray[np.float32]) -> _Reference | None:
+        """Returns the frame whose answer fits this frame; None if there is none."""
+        limits, reference = self._thresholds, self._reference
+        if limits.gate is None or reference is None or frame.index - reference.index > limits.reuse_frames:
+            return None
+        return reference if np.mean((small - reference.small) ** 2) <= limits.gate else None
 
     def _locally(self, frame: Frame) -> asyncio.Future[ScoredAnswer] | None:
         """Returns the specialised network's answer; None if it is not confident."""
         limits = self._thresholds
         if limits.c_low is None or limits.c_high is None:
             return None
+        begin_ns = perf_counter_ns()
         image = self._prepared(frame, self._local.card)
         score = _calibrated(float(self._local.infer(image[np.newaxis])["scores"][0, 1]), limits.temperature)
+        self._specialised_ms.append((perf_counter_ns() - begin_ns) / 1e6)
         if limits.c_low < score < limits.c_high:
             return None
         found: asyncio.Future[ScoredAnswer] = asyncio.get_running_loop().create_future()
@@ -196,17 +206,17 @@ def _calibrated(score: float, temperature: float) -> float:
     return odds / (1 + odds)
 
 
-def _record(results: Sequence[tuple[ScoredAnswer, bool]], seconds: float) -> Mapping[str, Any]:
+def _record(results: Sequence[tuple[ScoredAnswer, bool]], seconds: float) -> dict[str, Any]:
     requests = [answer for answer, is_reused in results if answer.origin == "reference" and not is_reused]
-    parts = {
-        part: float(np.mean([getattr(each, part) for each in requests])) if requests else 0.0
-        for part in ("network_ms", "client_queue_ms", "compute_ms")
-    }
+    parts = {}
+    if requests:
+        names = ("network_ms", "client_queue_ms", "compute_ms")
+        parts = {name: fmean(getattr(each, name) for each in requests) for name in names}
+        parts["server_queue_ms"] = 0.0  # A server never has two frames.
     return {
         "seconds": seconds,
         "answers": [int(answer.score > 0.5) for answer, _ in results],  # noqa: PLR2004 (the likelier label)
         "origins": ["reused" if is_reused else answer.origin for answer, is_reused in results],
-        "server_queue_ms": 0.0,  # A server never has two frames.
         **parts,
     }
 
