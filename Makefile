@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check docs docs-reference results bench study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo test check docs docs-reference results results-noscope bench study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -62,6 +62,17 @@ results: dev
 	$(BIN)/skylane study run docs/results/data/link.yaml --models models --seed 2026 --out $(RESULTS)/link
 	$(BIN)/skylane report $(RESULTS)/link --json >$(RESULTS)/link.json
 	cp $(RESULTS)/*.json docs/results/data/
+	PYTHONPATH=. $(BIN)/python docs/generate_results.py
+
+# Distributed NoScope on docs/results/index.md: more than an hour on two cores, most of it for the study.
+NOSCOPE := build/noscope
+results-noscope: dev
+	@.ci/install-real-parts
+	@rm -rf $(NOSCOPE) && mkdir -p $(NOSCOPE)
+	@test -d models/car-reference || $(BIN)/skylane model build car-reference --models models
+	$(BIN)/skylane bench baselines noscope --models models --json docs/results/data/noscope.json
+	$(BIN)/skylane study run configs/studies/noscope.yaml --models models --out $(NOSCOPE)/study
+	PYTHONPATH=. $(BIN)/python docs/noscope_results.py $(NOSCOPE)/study/runs.csv docs/results/data/noscope-study.json
 	PYTHONPATH=. $(BIN)/python docs/generate_results.py
 
 bench: dev

@@ -22,13 +22,17 @@ from bench.report.content import Chart
 from bench.report.output.charts import write_figures
 from bench.report.output.number_format import number
 from bench.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
+from docs import noscope_results
 from shared.runlog.latency_table import PARTS, WHERE
 
 _DOCS = Path(__file__).parent
 _PAGE = _DOCS / "results" / "index.md"
 _DATA = _DOCS / "results" / "data"
 _IMAGES = _DOCS / "images"
-_FILES = ("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link")
+_FILES = (
+    *("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link"),
+    *("noscope", "noscope-study"),
+)
 
 _TRANSPORTS = {
     "mqtt": "MQTT",
@@ -62,6 +66,10 @@ def page(results: Results, text: str) -> str:
         "setup": _setup(results),
         "summary": _summary(results),
         "load": _load_table(results),
+        "noscope": [_wrapped(noscope_results.summary(results))],
+        "noscope-seconds": noscope_results.table(results),
+        "noscope-latency": noscope_results.latency_table(results),
+        "noscope-drives": noscope_results.drives_table(results),
     }
     for name, lines in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
@@ -79,6 +87,7 @@ def charts(results: Results) -> tuple[Chart, ...]:
         _baseline_chart(results),
         _load_chart(results),
         _link_chart(results),
+        noscope_results.chart(results),
     )
 
 
