@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from bench.baselines.noscope.drives import JUDGED_SEEDS, JudgedDrive, answer_files, fixed_camera_bag, read_drive
@@ -49,7 +50,7 @@ class NoScopePlan:
         JUDGED_SEEDS,
         flag="--seed",
         multiple=True,
-        type=int,
+        type=click.IntRange(0),
         help=f"Seed of a drive to play (repeatable). [{JUDGED_SEEDS[0]} to {JUDGED_SEEDS[-1]}]",
     )
     bags: tuple[Path, ...] = options.option(

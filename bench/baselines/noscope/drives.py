@@ -17,7 +17,7 @@ from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message
 from shared.models.model import Model
 
-JUDGED_SEEDS = (920_001, 920_002, 920_003, 920_004, 920_005)  # Of no drive for training, validation or tuning.
+JUDGED_SEEDS = (930_001, 930_002, 930_003, 930_004, 930_005)  # Of no drive for training, validation or tuning.
 WIDTH, HEIGHT = 968, 608  # Half of the default camera: 5,000 frames of it would take an hour to render.
 CODECS = ("raw", "jpeg")  # The reproduction sends raw pixels, Skylane's vehicle JPEG.
 _ANSWERS = Path("runs") / "answers"

@@ -166,7 +166,7 @@ PARENT = textwrap.dedent("""
     import numpy as np
     from shared.inference.placement import Placement
     from cloud.engines.table import ENGINES
-from shared.inference.table import EngineEntry
+    from shared.inference.table import EngineEntry
     from cloud.isolation.engine import IsolatedEngine
     from tests.cloud.isolation import nasty
 
