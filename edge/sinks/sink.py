@@ -14,7 +14,7 @@ class SinkError(SkylaneError):
 
 
 class Origin(StrEnum):
-    """Where the result of a frame comes from."""
+    """The source of a frame's result."""
 
     WORKER = "worker"
     REUSED = "reused"  # The result of an earlier frame.
@@ -31,11 +31,11 @@ class FrameResult:
     stamp_ns: int
     source_ns: int
     image: ImageArray
-    result: Any  # As the task of the model decodes it.
+    result: Any  # The type that the task of the model decodes.
     geometry: Geometry
     model_version: str = ""
     engine: str = ""
-    model: str = ""  # Of the model that computed the result, if it is not the requested one.
+    model: str = ""  # Name of the model that computed the result, unless it is the requested one.
     origin: Origin = Origin.WORKER
     reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
 

@@ -79,9 +79,9 @@ class LatencyRow:
     edge_times: Mapping[Stage, int] = field(default_factory=dict)
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
     clock: Offset | None = None
-    gate_distance: float | None = None  # Of the compared frames; None if the frame was not compared.
+    gate_distance: float | None = None  # Distance to the compared frame; None without a comparison.
     reused_sequence: int | None = None  # The frame whose result this frame got.
-    local_confidence: float | None = None  # Of the local model, 0 to 1, also if the frame was then sent.
+    local_confidence: float | None = None  # The local model's, 0 to 1; also of frames that were then sent.
 
     @property
     def has_result_of_vehicle(self) -> bool:

@@ -26,14 +26,14 @@ LATENCY_PARTS = (
     "server_queue_ms",
     "compute_ms",
 )  # The terms of the original's formula.
-STEPS = ("detector_ms", "specialised_ms")  # What happens to a frame before it may be sent.
+STEPS = ("detector_ms", "specialised_ms")  # The steps before a frame may be sent.
 
 _ORIGINS = {Outcome.ANSWERED: REFERENCE, Outcome.ANSWERED_LOCALLY: LOCAL, Outcome.REUSED: REUSED}
 
 
 @dataclass(frozen=True, slots=True)
 class RigSettings:
-    """What all systems have in common."""
+    """The settings that all systems share."""
 
     models: Path
     model: str
@@ -49,9 +49,9 @@ class RigSettings:
 class SystemRun:
     """One run of a system over a drive."""
 
-    seconds: float  # From the first frame to the last answer.
+    seconds: float  # The time from the first frame to the last answer.
     answers: tuple[int, ...]  # The label id of each frame.
-    origins: tuple[str, ...]  # Of each frame.
+    origins: tuple[str, ...]  # The origin of each frame's answer.
     parts_ms: Mapping[
         str, float
     ]  # Medians of STEPS over the frames that passed one, means of LATENCY_PARTS over the requests.

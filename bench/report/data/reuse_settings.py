@@ -26,30 +26,30 @@ class ReliabilityBin:
 class ReuseSettings:
     """The settings by which frames were not sent; NaN or empty if the manifest lacks a value."""
 
-    method: str = ""  # Of the gate; empty without a gate.
+    method: str = ""  # The gate's method; empty without a gate.
     threshold: float = np.nan
     reuse_frames: float = np.nan
     reuse_ms: float = np.nan
-    resets: float = np.nan  # How often a camera changed the size or encoding of its frames.
+    resets: float = np.nan  # Changes of the size or encoding of a camera's frames.
     local_model: str = ""
     c_low: float = np.nan  # 0 if a low score is never certain.
     c_high: float = np.nan
     temperature: float = np.nan
-    switched_off: str = ""  # Why the local model was switched off during the run; empty if it was not.
+    switched_off: str = ""  # The reason why the local model was switched off; empty if it stayed on.
     failures: Mapping[str, int] = field(default_factory=dict)  # Failures of the local model, by reason.
     tuning: str = ""  # The tuning file.
-    unit: str = "answers"  # What a reliability bin counts.
+    unit: str = "answers"  # The unit of the counts of a reliability bin.
     reliability: tuple[ReliabilityBin, ...] = ()
     uncalibrated: tuple[ReliabilityBin, ...] = ()  # The same without calibration.
 
     @property
     def is_used(self) -> bool:
-        """Whether the run had a gate or a local model."""
+        """True if the run had a gate or a local model."""
         return bool(self.method or self.local_model)
 
     @property
     def distance(self) -> str:
-        """What the gate's distances measure, with its unit."""
+        """The quantity that the gate compares, with its unit."""
         return _DISTANCES.get(self.method, "distance, in the unit of the gate")
 
 

@@ -25,7 +25,7 @@ _RUN_NUMBERS: Final = (
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", *ORIGINS, "frames_sent",
     "mean_iou", "pixel_accuracy", "masks_compared", "bytes_per_frame",
 )  # fmt: skip
-_NONE: Final = "none"  # Of a gate, a local model or a cascade.
+_NONE: Final = "none"  # The value of an axis for a run without a gate, local model or cascade.
 _MAX_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
@@ -51,7 +51,7 @@ class StudyLog:
     manifest: Mapping[str, Any]
     runs: pd.DataFrame
     measured: pd.DataFrame  # All frames of the measured time; may be empty.
-    results: pd.DataFrame  # Those with a result of any origin, run by run in time order.
+    results: pd.DataFrame  # The measured frames with a result of any origin, by run and time.
     capacity: pd.DataFrame  # Steps of the capacity search; empty if there was none.
     cells: tuple[ReportedCell, ...]
     axes: tuple[str, ...]  # The axes that vary.

@@ -49,9 +49,9 @@ class StudyPlan(Section):
     warm_up_frames: int = Field(default=5, ge=0, le=100_000)  # Frames of each vehicle before the measured ones.
     cool_down_s: float = Field(default=1.0, ge=0, le=DAY_S)  # Pause between runs.
     run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # Timeout of a run.
-    bag: Path | None = None  # What the vehicles play; None: the synthetic drive.
+    bag: Path | None = None  # The bag that the vehicles play; None: the synthetic drive.
     drive_frames: int = Field(default=40, ge=2, le=100_000)  # Frames of the synthetic drive; longer runs repeat it.
-    static_camera: bool = False  # Whether the camera of the synthetic drive stands at the kerb.
+    static_camera: bool = False  # True: the camera of the synthetic drive stands at the kerb.
     drive_seeds: tuple[int, ...] = Field(default=(SEED,), min_length=1)  # Each repetition plays the next drive.
     reuse: ReuseLimits = ReuseLimits()
     accuracy: bool = False  # Whether the returned masks are compared with the true labels.
