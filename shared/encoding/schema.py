@@ -22,7 +22,7 @@ _FIELD_PATH = re.compile(r" - at `\$\.([\w.\[\]]+)`\Z", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(\w+)`", re.ASCII)
 _TEXTUAL = (str, dict, list)  # Types that may contain texts; without a call for the others, frames are read faster.
 _PRINTABLE_LEVELS = 5  # Of lists and maps; the names of a status are on the fifth.
-_PATH_STEP = re.compile(r"[0-9]+|\w+", re.ASCII)
+_PATH_STEP = re.compile(r"[0-9]+|\w+|\.{3}", re.ASCII)  # msgspec writes three dots for a key of a map.
 
 
 class Schema(Generic[MessageT]):
@@ -62,7 +62,7 @@ class Schema(Generic[MessageT]):
         expected, value = inspect.type_info(self._kind), fields
         for step in path:
             inner = _type_of_part(expected, step)
-            if inner is None:  # The path is part of a value that the sender chose.
+            if inner is None:  # The path is part of a value that the sender chose, or leads through a map.
                 path = []
                 break
             expected, value = inner, _part(value, step)
@@ -152,6 +152,7 @@ _DESCRIPTIONS: dict[type[inspect.Type], Callable[[Any], str]] = {
     inspect.BytesType: lambda _: "binary data",
     inspect.EnumType: lambda kind: f"one of {', '.join(choice.value for choice in kind.cls)}",
     inspect.LiteralType: lambda kind: f"one of {', '.join(map(str, kind.values))}",
+    inspect.DictType: lambda kind: f"a map of up to {kind.max_length} entries",
     inspect.VarTupleType: lambda kind: f"a list of up to {kind.max_length} items",
     inspect.TupleType: lambda kind: f"a list of {len(kind.item_types)} items",
     inspect.NamedTupleType: lambda kind: f"[{', '.join(field.name for field in kind.fields)}]",

@@ -15,6 +15,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
+from shared.messages.load import WorkerLoad
 from shared.messages.topics import FrameId, TopicNameError
 from shared.stages import Stamp
 from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
@@ -86,6 +87,7 @@ class ResultMessage(Struct, frozen=True):
     codec: str = "zstd"
     data: Buffer = b""
     batch_size: int = 0
+    load: WorkerLoad | None = None  # Load of the requested model when the reply was sent; None from older workers.
     stamps: tuple[Stamp, ...] = ()
 
 
@@ -125,12 +127,13 @@ class _ResultMap(Struct, kw_only=True):
     shape: Annotated[tuple[Side, Side], Meta(description="[height, width]")] | None = None
     codec: Text
     batch_size: Annotated[int, Meta(ge=0, le=_MAX_BATCH)]
+    load: WorkerLoad | None = None
     stamps: Annotated[tuple[Stamp, ...], Meta(max_length=MAX_STAMPS)]
     data: memoryview
 
 
 _FRAMES = Schema(_FrameMap, optional=("version", "budget_ms"))
-_RESULTS = Schema(_ResultMap, optional=("engine", "geometry", "shape"))
+_RESULTS = Schema(_ResultMap, optional=("engine", "geometry", "shape", "load"))
 
 
 def pack_frame(message: FrameMessage, now_ns: int | None = None) -> bytes:

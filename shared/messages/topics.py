@@ -59,6 +59,7 @@ FRAMES = TopicKind("frames/{model}/{vehicle}/{camera}", qos=1)
 MASKS = TopicKind("masks/{vehicle}/{camera}", qos=1)
 WORKER_STATUS = TopicKind("status/worker/{worker}", qos=1, retained=True)
 VEHICLE_STATUS = TopicKind("status/vehicle/{vehicle}", qos=1, retained=True)
+LOADS = TopicKind("load/{worker}", qos=0, retained=True)  # A newer report follows within seconds.
 PROBES = TopicKind("probes/{worker}/{vehicle}", qos=0)  # A delayed probe says nothing about clocks.
 ECHOES = TopicKind("echoes/{vehicle}/{worker}", qos=0)
 RETRIES = TopicKind("retries/{worker}/{model}/{vehicle}/{camera}", qos=1)

@@ -18,11 +18,12 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages import clock_probes, control, frame, node_status, tensors, topics
+from shared.messages import clock_probes, control, frame, load, node_status, tensors, topics
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
+from shared.messages.load import LoadReport, WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind
@@ -46,9 +47,10 @@ _FRAME = FrameMessage(
     _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", deadline=Deadline.after_ms(100),
     options=RequestOptions("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
 )  # fmt: skip
+_LOAD = WorkerLoad(queue=3, free=61, wait_ms=120.5, answer_ms=30.0, spacing_ms=15.0)
 _MASK = ResultMessage(
     _ID, 1, Status.ANSWERED, "w", "", "road", "1", "ab" * 32, "openvino bf16", geometry=_GEOMETRY, shape=(8, 12),
-    data=b"x", batch_size=1, stamps=_STAMPS,
+    data=b"x", batch_size=1, load=_LOAD, stamps=_STAMPS,
 )  # fmt: skip
 _ENTRY = ModelEntry("inside", "2", ModelState.CURRENT)
 
@@ -66,6 +68,7 @@ EXAMPLES = {
     "status": Example(
         node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
     ),
+    "load": Example(load.pack_load(LoadReport("s1", {"inside": _LOAD})), load.unpack_load),
     "probe": Example(clock_probes.pack_probe(Probe("s1", 1, 2)), clock_probes.unpack_probe),
     "echo": Example(clock_probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), clock_probes.unpack_echo),
     "request": Example(

@@ -26,6 +26,7 @@ from shared.messages.frame import (
     unpack_frame,
     unpack_result,
 )
+from shared.messages.load import WorkerLoad
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId
 from shared.stages import Stamp
@@ -34,6 +35,7 @@ from tests.support.tiny_model import CARD
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 IDS = st.builds(FrameId, NAMES, NAMES, NAMES, st.integers(0, 10**18 - 1))
+LOADS = st.builds(WorkerLoad, *[st.integers(0, 1 << 20)] * 2, *[st.floats(0, 86_400_000)] * 3)
 PRINTABLE = st.text(max_size=20).filter(str.isprintable)
 STAMPS = st.lists(st.builds(Stamp, st.text(max_size=20), st.text(max_size=40), st.integers(0, MAX_NS)), max_size=16)
 SIDES = st.integers(1, 4096)
@@ -98,6 +100,7 @@ def test_frame_round_trips(message: FrameMessage) -> None:
         shape=st.tuples(SIDES, SIDES),
         data=st.binary(max_size=50),
         batch_size=st.integers(0, 4096),
+        load=st.none() | LOADS,
         stamps=STAMPS.map(tuple),
     )
 )
@@ -257,6 +260,22 @@ def test_missing_field_is_named(key: str) -> None:
     del fields[key]
     with pytest.raises(MessageError, match=f"'{key}'"):
         unpack_frame(msgpack.packb(fields))
+
+
+def test_results_of_workers_without_a_load_are_accepted() -> None:
+    """Workers of earlier releases do not report their load."""
+    fields = msgpack.unpackb(pack_result(RESULT))
+    del fields["load"]
+    assert unpack_result(msgpack.packb(fields)) == RESULT
+
+
+def test_invalid_load_of_a_result_is_rejected() -> None:
+    """Vehicles compute with these numbers."""
+    load = {"queue": 1, "free": 63, "wait_ms": float("nan"), "answer_ms": 30.0, "spacing_ms": 30.0}
+    fields = msgpack.unpackb(pack_result(RESULT)) | {"load": load}
+    with pytest.raises(MessageError, match=r"'load': wait_ms: expected a number from 0 to .*, not nan") as caught:
+        unpack_result(msgpack.packb(fields))
+    assert caught.value.frame_id == FRAME.id
 
 
 def test_unknown_keys_and_stages_are_accepted() -> None:

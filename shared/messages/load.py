@@ -1,0 +1,47 @@
+"""The load of a worker, by model: vehicles send their frames to the worker with the shortest expected answer."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from shared.encoding.compression import Buffer
+from shared.encoding.field_types import Milliseconds, Name
+from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError
+from shared.encoding.schema import Schema
+
+MAX_REPORT_BYTES = 1 << 16  # Enough for 256 models with the longest names; vehicles keep one report per worker.
+
+_FrameCount = Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
+class WorkerLoad(Struct, frozen=True):
+    """The load of one model on one worker at the moment of sending."""
+
+    queue: _FrameCount  # Frames of all models that were accepted and have no reply yet, those in an engine included.
+    free: _FrameCount  # Further frames that the worker accepts before it replies `overloaded`.
+    wait_ms: Milliseconds  # Expected time until a frame that arrives now enters the engine.
+    answer_ms: Milliseconds  # Expected time from there until its reply.
+    spacing_ms: Milliseconds  # Time by which each further frame lengthens the wait.
+
+
+class LoadReport(Struct, frozen=True):
+    """The retained load message of a worker."""
+
+    session: Name  # Session of the worker's process, as in its status.
+    models: Annotated[Mapping[Name, WorkerLoad], Meta(max_length=MAX_ITEMS)]
+
+
+_REPORTS = Schema(LoadReport)
+
+
+def pack_load(report: LoadReport) -> bytes:
+    """Encodes a load report."""
+    return _REPORTS.write(report)
+
+
+def unpack_load(payload: Buffer) -> LoadReport:
+    """Decodes a load report; raises a MessageError if it is invalid."""
+    if len(payload) > MAX_REPORT_BYTES:
+        raise MessageError(f"a load report of {len(payload)} bytes is over the limit of {MAX_REPORT_BYTES}")
+    return _REPORTS.read(payload)
