@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock

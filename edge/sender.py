@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.liveness import LivenessMonitor
 from edge.transports.transport import Transport
 from shared import clock

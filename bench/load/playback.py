@@ -16,7 +16,7 @@ from bench.harness.child import BenchError
 from bench.harness.comparison import TOTAL
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.sources.opening import open_source
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels

@@ -20,7 +20,8 @@ from bench.load.null_worker import NullWorkerSettings, null_model
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.config import EdgeConfig
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange

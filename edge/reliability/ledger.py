@@ -5,59 +5,23 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_log import VehicleFrameLog
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
 from edge.reliability.reply_validation import ReplyOrigin, ValidatedReply, matches_attempt
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from shared import clock
-from shared.imaging.frames import Frame, Pixels, UnreadableFrame
-from shared.imaging.geometry import Geometry
+from shared.imaging.frames import Frame, UnreadableFrame
 from shared.messages.deadline import Deadline
-from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome
-from shared.stages import Stage, Stamp
+from shared.stages import Stage
 
 _MAX_REMEMBERED = 4096  # Retried frames whose second reply is counted as a duplicate, not as late.
-
-
-@dataclass(slots=True)
-class FrameRecord:
-    """The state of one frame. One thread at a time owns it: the pacer, the pipeline, then the ledger."""
-
-    id: FrameId
-    camera: str  # Name in the source; the id has the form that fits a topic.
-    frame_index: int
-    frame_stamp_ns: int
-    source_ns: int
-    read_ns: int
-    times: dict[Stage, int]
-    deadline: Deadline = Deadline.NEVER
-    attempts: int = 0
-    bytes_up: int = 0
-    stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
-    resent_ns: int = 0  # Send time of the second attempt; 0 without one.
-    lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
-    message: FrameMessage | None = None  # The sent message; kept while a retry is possible.
-    refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
-    image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
-    geometry: Geometry | None = None
-    comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
-    gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
-    reused_sequence: int | None = None  # The frame whose result this frame got.
-    local_confidence: float | None = None  # Of the local model; None if it did not run.
-
-    def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:
-        """Returns the stamps of an attempt; empty if there was no such attempt."""
-        if attempt == 1:
-            return self.stamps
-        if attempt == 2 and self.resent_ns:  # noqa: PLR2004 (a frame is sent at most twice)
-            return (*self.stamps[:-1], Stamp(Stage.SENT, self.stamps[-1].node, self.resent_ns))
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ of the window.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.worker_stats import ReplyTimes, WorkerStats
 from shared.stages import Stage
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from edge.frame_log import VehicleFrameLog
 from edge.reliability.clock_sync import probe_interval_ns
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats

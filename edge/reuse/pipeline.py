@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from edge.pipeline import Pipeline, encode, resize
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.feed import SinkFeed

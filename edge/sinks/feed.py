@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
 from edge.sinks.sink import FrameResult, Origin, Sink, SinkError
 from edge.sinks.table import SINKS

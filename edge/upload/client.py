@@ -13,7 +13,7 @@ from pydantic import FilePath
 
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.messages import EncodedRequest
 from edge.transports.opening import open_transport

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from edge.receiver import Receiver, decode_result
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.transports.messages import RawReply
 from shared import clock
 from shared.imaging.geometry import Resize, plan

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import FrameResult, Sink

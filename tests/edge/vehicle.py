@@ -6,7 +6,8 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport

@@ -23,7 +23,8 @@ from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.receiver import Receiver
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock

@@ -13,7 +13,8 @@ from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows

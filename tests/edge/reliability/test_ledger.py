@@ -13,7 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from edge.config import EdgeConfig
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.ledger import Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.imaging.frames import UnreadableFrame

@@ -4,7 +4,7 @@ import pytest
 
 from edge.config import EdgeConfig
 from edge.pipeline import prepare
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.worker_stats import WorkerStats
 from shared.messages.deadline import Deadline

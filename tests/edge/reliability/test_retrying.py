@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.reliability.ledger import FrameRecord
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import WorkerClocks
