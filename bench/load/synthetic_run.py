@@ -54,6 +54,7 @@ class SyntheticRunPlan:
     overlays: int = 0  # Number of frames with an overlay image, from the first on.
     reused: float = 0.0  # Share of the frames that a gate finds similar to an earlier frame with a result.
     local: float = 0.0  # Share of the other frames that the local model answers.
+    workers: int = 1  # The last of several is three times as slow as the others and answers a third as many frames.
 
 
 def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
@@ -110,10 +111,12 @@ def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Ge
         return LatencyRow(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
     spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
     uplink_ns, downlink_ns = (round(_CROSSING_MS / 2 * _MS * noise.gamma(6, 1 / 6)) for _ in range(2))
+    worker = _worker_of(plan, sequence)
+    slower_ms = plan.slower_ms + (2 * _CLOUD_MS[Stage.INFERRED] if 1 < plan.workers == worker else 0.0)
     cloud_ns = at_ns + uplink_ns + _OFFSET_NS
     cloud = {Stage.RECEIVED: cloud_ns}
     for stage, mean_ms in _CLOUD_MS.items():
-        extra_ms = 6 * wave + spike_ms + plan.slower_ms if stage is Stage.INFERRED else 0.0
+        extra_ms = 6 * wave + spike_ms + slower_ms if stage is Stage.INFERRED else 0.0
         cloud_ns += max(1_000, round((mean_ms * noise.gamma(60, 1 / 60) + extra_ms) * _MS))
         cloud[stage] = cloud_ns
     edge[Stage.RETURNED] = cloud_ns - _OFFSET_NS + downlink_ns
@@ -125,13 +128,19 @@ def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Ge
         outcome=Outcome.ANSWERED,
         model_version="1",
         engine="tensorflow fp32",
-        worker="worker-1",
-        worker_session="a1b2c3d4e5f6",
+        worker=f"worker-{worker}",
+        worker_session=f"a1b2c3d4e5{worker:02x}",
         batch_size=1,
         bytes_down=int(noise.integers(13_000, 16_000)),
         cloud_times=cloud,
         clock=Offset(_OFFSET_NS + round(0.3 * _MS * np.sin(sequence / 90)), error_ns),
     )
+
+
+def _worker_of(plan: SyntheticRunPlan, sequence: int) -> int:
+    """Returns the number of the worker that answers a frame, counted from 1."""
+    fast = [*range(1, plan.workers)] * 3
+    return [*fast, plan.workers][sequence % (len(fast) + 1)]
 
 
 def _gated(

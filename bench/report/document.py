@@ -22,6 +22,7 @@ from bench.report.chapters.run import (
     stages,
     timeline,
     unsent,
+    workers,
 )
 from bench.report.chapters.study import accuracy, bursts, cells, overhead, utilization
 from bench.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
@@ -91,6 +92,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
         timeline.chapter(shown, answered, start_ns),
         load.chapter(frames, answered, start_ns),
         load.throughput_chapter(run, start_ns),
+        *workers.chapters(frames, answered, start_ns),
         clocks.chapter(answered, start_ns),
         resources.chapter(run.resources),
         distribution.statistics_chapter(frames, answered),

@@ -57,7 +57,7 @@ def stacked_histogram(
         counts, _ = np.histogram(values[(groups == group).to_numpy()], edges)
         if counts.any():
             marker = {"color": colour, "line": {"color": "#ffffff", "width": 0.5}}
-            name = f"{group.replace('_', ' ')} {int(counts.sum()):,}"
+            name = f"{group} {int(counts.sum()):,}"
             centers, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
             bars = {"type": "bar", "name": name, "x": centers, "y": counts, "width": widths, "marker": marker}
             traces.append(bars | _hover(f"{name}: {hover}"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench.logs.frame_results import ORIGINS, frames_not_sent
+from bench.logs.frame_results import NOT_SENT, ORIGINS, frames_not_sent
 from bench.report.data.answered_frames import column_values, timed_results
 from bench.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome
@@ -65,7 +65,7 @@ def savings(frames: pd.DataFrame) -> Savings:
 def fates(frames: pd.DataFrame) -> pd.Series:
     """Returns for each frame whether its result was reused or local, or whether it was sent."""
     sent = pd.Series(np.where(column_values(frames, "attempts") > 0, _SENT, _NO_RESULT), frames.index)
-    return sent.mask(frames["outcome"].isin([Outcome.REUSED, Outcome.ANSWERED_LOCALLY]), frames["outcome"])
+    return sent.mask(frames["outcome"].isin(NOT_SENT), frames["outcome"].str.replace("_", " "))
 
 
 def reuse_ages(frames: pd.DataFrame) -> tuple[Floats, Floats]:

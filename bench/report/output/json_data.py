@@ -14,12 +14,13 @@ from bench.report.data.answered_frames import FrameGroup, answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog
 from bench.report.data.unsent_frames import origin_summaries
+from bench.report.data.worker_shares import worker_shares
 
 
 def report_json(source: ReportInput) -> Any:
     """Returns the results as JSON data; values that were not measured are None.
 
-    A run has the keys `outcomes`, `origins`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`. Several
+    A run has the keys `outcomes`, `origins`, `workers`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`. Several
     runs have them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
     """
     results = {**_results(source), "problems": [str(problem) for problem in source.problems]}
@@ -43,6 +44,7 @@ def _run(run: RunLog) -> dict[str, Any]:
         "name": run.name,
         "outcomes": {outcome.value: count for outcome, count in outcome_counts(run.frames).items()},
         "origins": origin_summaries(run.frames),
+        "workers": worker_shares(answered),
         "stages": stage_summaries(answered),
         "statistics": describe_stages(answered),
         "throughput_hz": throughput_hz(run),

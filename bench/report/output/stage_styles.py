@@ -55,7 +55,7 @@ OUTCOME_COLOURS: Final = {
 }
 FATE_COLOURS: Final = {  # Fates of the frames that passed the gate or the local model.
     "reused": OUTCOME_COLOURS["reused"],
-    "answered_locally": OUTCOME_COLOURS["answered_locally"],
+    "answered locally": OUTCOME_COLOURS["answered_locally"],
     "sent": "#5b82a8",
     "neither sent nor answered": "#3f3f3f",
 }
