@@ -24,6 +24,8 @@ from shared.network.env_names import WORKER
 from shared.reuse.cascade import threshold_problem
 from shared.reuse.gate import METHODS
 
+Demosaic = Literal["auto", "bilinear", "edge-aware", "vng", "binning"]
+
 _LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate.
 
 
@@ -162,7 +164,7 @@ class EdgeConfig(NodeSection):
         None, "How frames are resized to the model's input size.", shown="as the model's card says"
     )
     resize_at: Literal["edge", "cloud"] = setting("edge", "Node that resizes frames.")
-    demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = setting(
+    demosaic: Demosaic = setting(
         "auto", "Demosaicing of Bayer frames; auto uses binning where half the resolution is enough."
     )
     mask_codec: Annotated[str, OneOf("mask codec", MASK_CODECS)] = setting(

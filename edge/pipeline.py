@@ -1,6 +1,7 @@
 """The pipeline: prepares each due frame for the model and hands it to the sender."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
@@ -10,12 +11,24 @@ from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
-from shared.imaging.bayer import to_colour
+from shared.imaging.bayer import ColourImage, to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
-from shared.imaging.geometry import Geometry
+from shared.imaging.geometry import Geometry, Resize
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
+
+
+class ColourSettings(Protocol):
+    """The settings that the input of a model depends on: those of a vehicle, or of a batch."""
+
+    @property
+    def resize(self) -> Resize | None:
+        """How frames are resized; None: as the card says."""
+
+    @property
+    def demosaic(self) -> str:
+        """A key of DEMOSAIC_METHODS, or "auto"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +89,24 @@ def resize(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfi
     Raises:
         SkylaneError: the frame cannot be demosaiced as configured.
     """
-    height, width = frame.pixels.shape[:2]
-    plan = geometry.plan(config.resize or card.resize, height, width, card.height, card.width)
-    method = _demosaic_method(config.demosaic, frame.layout, plan)
-    colour = to_colour(frame.pixels, frame.layout, card.layout, method)
+    colour, plan = colour_image(frame, card, config)
     record.times[Stage.DEMOSAICED] = clock.now_ns()
     record.image = colour if config.resize_at == "cloud" else geometry.apply(colour, plan)
     record.geometry = plan
     record.times[Stage.PREPROCESSED] = clock.now_ns()
     return colour
+
+
+def colour_image(frame: Frame, card: ModelCard, settings: ColourSettings) -> tuple[ColourImage, Geometry]:
+    """Demosaics a frame; returns the image in the colour order of the model, and the geometry of its resize.
+
+    Raises:
+        SkylaneError: the frame cannot be demosaiced as configured.
+    """
+    height, width = frame.pixels.shape[:2]
+    plan = geometry.plan(settings.resize or card.resize, height, width, card.height, card.width)
+    method = _demosaic_method(settings.demosaic, frame.layout, plan)
+    return to_colour(frame.pixels, frame.layout, card.layout, method), plan
 
 
 def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:

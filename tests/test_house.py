@@ -20,7 +20,8 @@ ALLOWED_IMPORTS = {
     "edge": {"shared"},
     "cloud": {"shared"},
     "modelling": {"cloud", "rosbag_tools", "shared"},
-    "bench": {"cloud", "edge", "modelling", "rosbag_tools", "shared"},
+    "ops": {"cloud", "edge", "modelling", "rosbag_tools", "shared"},
+    "bench": {"cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"},
 }
 # Libraries that take long to import, or are not installed on every vehicle.
 HEAVY = (
@@ -43,6 +44,7 @@ CONTRACTS = (
     "edge/sinks/sink.py",
     "edge/sources/source.py",
     "edge/transports/transport.py",
+    "ops/batch/executors/executor.py",
     "shared/imaging/codecs/codec.py",
     "shared/inference/engine.py",
     "shared/tasks/task.py",

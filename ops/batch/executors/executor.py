@@ -1,0 +1,51 @@
+"""The contract of an executor, which runs the steps of a batch, and the table of executors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ops.batch.library import LibraryBag
+from shared.registry import Entry
+
+EXECUTORS = {
+    "local": Entry("ops.batch.executors.local:LocalExecutor", "batch"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BagProgress:
+    """How far an executor is with a bag."""
+
+    bag: str  # Its name, see LibraryBag.
+    frames: int  # Frames that are written.
+    total: int | None  # Frames of the bag; None while unknown.
+
+
+@dataclass(frozen=True, slots=True)
+class BagOutcome:
+    """The end of a bag: its results are in their final place, or it failed and left nothing."""
+
+    bag: str
+    frames: int = 0
+    unreadable: int = 0  # Frames that could not be decoded; the bag is done without them.
+    first_unreadable: str = ""  # The first of them, with the reason.
+    error: str = ""  # Why the bag failed; empty if it is done.
+    stops: bool = False  # Whether other bags will fail in the same way, because nothing can be written.
+
+
+class Executor(Protocol):
+    """Runs `steps.decode_bag`, `steps.FrameInference` and `results.ResultWriter` for each bag; built without arguments."""
+
+    def run(
+        self, bags: Sequence[LibraryBag], settings: Any, on_progress: Callable[[BagProgress], None]
+    ) -> Iterator[BagOutcome]:
+        """Yields the outcome of every bag once, in any order; closing the iterator stops all work in order.
+
+        Args:
+            bags: The bags to do, the largest first.
+            settings: The BatchSettings.
+            on_progress: Called in the calling thread, at most for every frame.
+
+        Raises:
+            SkylaneError: no bag can be done, because the model cannot be loaded or the executor has failed.
+        """

@@ -1,0 +1,228 @@
+"""The local executor: processes of this machine, each of which takes whole bags."""
+
+import multiprocessing
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+import psutil
+
+from ops.batch.executors.executor import BagOutcome, BagProgress
+from ops.batch.frames import BagEnd, PreparedFrame
+from ops.batch.library import LibraryBag
+from ops.batch.output.results import ResultWriter
+from ops.batch.settings import BatchSettings
+from ops.batch.steps import BatchError, FrameInference, decode_bag
+from shared.errors import SkylaneError
+from shared.resources.gpus import gpus
+from shared.runtime import malloc
+from shared.runtime.machine import usable_cores
+from shared.runtime.processes import on_termination_signals
+from shared.runtime.threads import BoundedQueue
+
+_MAX_ATTEMPTS = 3  # Of a bag whose process dies: it is redone at most twice.
+_MAX_EARLY_DEATHS = 3  # Of processes in a row, while none has loaded the model.
+_AHEAD = 4  # Decoded frames that may wait for the model.
+_PROCESS_BYTES = 1 << 30  # Memory that a process is expected to need: TensorFlow, the model and some frames.
+_SPAWN = multiprocessing.get_context("spawn")  # A fork would copy the locks of this process's libraries.
+
+
+class LocalExecutor:
+    """Runs a batch in processes of this machine."""
+
+    def run(
+        self, bags: Sequence[LibraryBag], settings: BatchSettings, on_progress: Callable[[BagProgress], None]
+    ) -> Iterator[BagOutcome]:
+        """See Executor."""
+        pool = _Pool(bags, settings, on_progress)
+        try:
+            yield from pool.outcomes()
+        finally:
+            pool.stop()
+
+
+def process_count(settings: BatchSettings) -> int:
+    """Returns the number of processes: as set, or what cores, threads and free memory allow; one for a GPU."""
+    if settings.processes is not None:
+        return settings.processes
+    with gpus() as found:
+        if settings.device.startswith("gpu") or (settings.device == "auto" and found):
+            return 1
+    by_memory = psutil.virtual_memory().available // _PROCESS_BYTES
+    return max(1, min(usable_cores() // settings.threads, by_memory))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A process has loaded the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A process cannot load the model, and no other could."""
+
+    reason: str
+
+
+_Message = _Ready | _Refusal | BagProgress | BagOutcome
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process and the bag that it has."""
+
+    process: SpawnProcess
+    connection: Connection
+    bag: LibraryBag | None = None
+    is_ready: bool = False
+
+
+class _Pool:
+    """The processes of one batch."""
+
+    def __init__(
+        self, bags: Sequence[LibraryBag], settings: BatchSettings, on_progress: Callable[[BagProgress], None]
+    ) -> None:
+        self._settings = settings
+        self._on_progress = on_progress
+        self._waiting = deque(bags)
+        self._deaths: Counter[LibraryBag] = Counter()
+        self._early_deaths = 0
+        self._workers: list[_Worker] = []
+        self._count = min(process_count(settings), len(bags))
+
+    def outcomes(self) -> Iterator[BagOutcome]:
+        while self._waiting or any(worker.bag for worker in self._workers):
+            self._assign()
+            ready = wait([worker.connection for worker in self._workers])
+            for worker in [worker for worker in self._workers if worker.connection in ready]:
+                outcome = self._handle(worker)
+                if outcome is not None:
+                    yield outcome
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.connection.close()
+        self._workers = []
+
+    def _assign(self) -> None:
+        """Gives waiting bags to idle processes, and starts processes for the others."""
+        for worker in self._workers:
+            if worker.is_ready and worker.bag is None and self._waiting:
+                worker.bag = self._waiting.popleft()
+                with suppress(OSError):  # The process has died: its end is read next.
+                    worker.connection.send(worker.bag)
+        loading = sum(not worker.is_ready for worker in self._workers)
+        while len(self._workers) < self._count and loading < len(self._waiting):
+            self._start()
+            loading += 1
+
+    def _start(self) -> None:
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_work, args=(theirs, self._settings), name="skylane-batch", daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+
+    def _handle(self, worker: _Worker) -> BagOutcome | None:
+        """Reads one message of a process, or handles its death; returns the outcome of a bag, if there is one."""
+        try:
+            message: _Message = worker.connection.recv()
+        except (EOFError, OSError):
+            return self._handle_death(worker)
+        match message:
+            case _Refusal():
+                raise BatchError(message.reason)
+            case _Ready():
+                worker.is_ready = True
+                self._early_deaths = 0
+            case BagProgress():
+                self._on_progress(message)
+            case BagOutcome():
+                worker.bag = None
+                return message
+        return None
+
+    def _handle_death(self, worker: _Worker) -> BagOutcome | None:
+        worker.process.join()
+        worker.connection.close()
+        self._workers.remove(worker)
+        code = worker.process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if not worker.is_ready:
+            self._early_deaths += 1
+            if self._early_deaths >= _MAX_EARLY_DEATHS:
+                raise BatchError(
+                    f"{self._early_deaths} processes in a row ended while they loaded the model; the last one {how}: "
+                    "give fewer --processes if memory is short"
+                )
+        bag = worker.bag
+        if bag is None:
+            return None
+        self._deaths[bag] += 1
+        if self._deaths[bag] < _MAX_ATTEMPTS:
+            self._waiting.appendleft(bag)
+            self._on_progress(BagProgress(bag.name, 0, None))
+            return None
+        return BagOutcome(
+            bag.name,
+            error=f"the process that had it {how}, {_MAX_ATTEMPTS} times: give fewer --processes if memory is short",
+        )
+
+
+def _work(connection: Connection, settings: BatchSettings) -> None:
+    """The body of a process: does the bags that it receives, until the connection is closed."""
+    on_termination_signals(signal.SIG_IGN)  # The parent, which receives them too, kills this process.
+    malloc.retain()
+    with suppress(EOFError, OSError):  # The parent has ended.
+        try:
+            model = FrameInference(settings)
+        except SkylaneError as error:
+            connection.send(_Refusal(str(error)))
+            return
+        with closing(model):
+            connection.send(_Ready())
+            while True:
+                connection.send(_do(connection.recv(), settings, model, connection.send))
+
+
+def _do(
+    bag: LibraryBag, settings: BatchSettings, model: FrameInference, send: Callable[[BagProgress], None]
+) -> BagOutcome:
+    """Does one bag: a thread decodes ahead, while this one infers and writes."""
+    decoded: BoundedQueue[PreparedFrame | BagEnd] = BoundedQueue(_AHEAD)
+    stopped = threading.Event()
+
+    def decode() -> None:
+        for item in decode_bag(bag, settings):
+            if stopped.is_set():
+                return
+            decoded.put(item)
+
+    thread = threading.Thread(target=decode, name="decode", daemon=True)
+    writer = ResultWriter(bag, settings)
+    thread.start()
+    try:
+        with decoded.reader() as get:
+            while isinstance(item := get(), PreparedFrame):
+                try:
+                    writer.write(model.run(item))
+                except SkylaneError as error:
+                    writer.fail(str(error))
+                if writer.failed:
+                    return writer.finish(BagEnd())
+                send(BagProgress(bag.name, writer.frames, item.total))
+        assert isinstance(item, BagEnd)
+        return writer.finish(item)
+    finally:
+        stopped.set()
+        thread.join()
+        writer.discard()

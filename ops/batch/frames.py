@@ -1,0 +1,44 @@
+"""What the steps of a batch hand to each other: prepared frames, their results, and the end of a bag."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.imaging.geometry import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFrame:
+    """A decoded frame, as the input of the model."""
+
+    camera: str  # The topic.
+    index: int  # Position among the frames of the bag, from 0.
+    stamp_ns: int
+    source_ns: int  # Recording time.
+    image: npt.NDArray[np.uint8]  # H×W×3, C-contiguous, of the model's size and in its colour order.
+    geometry: Geometry
+    total: int | None  # Frames of the bag by its index; None if that does not say.
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedFrame:
+    """The result of a frame."""
+
+    camera: str
+    index: int
+    stamp_ns: int
+    source_ns: int
+    geometry: Geometry
+    mask: bytes  # As encoded by the mask format of the settings.
+    counts: tuple[int, ...]  # Pixels of each label of the model, in the mask of the model's size.
+
+
+@dataclass(frozen=True, slots=True)
+class BagEnd:
+    """Follows the last frame of a bag."""
+
+    sha256: str = ""  # Of the bag, see `library.content_hash`; empty after an error.
+    unreadable: int = 0  # Frames that could not be decoded.
+    first_unreadable: str = ""  # The first of them, with the reason.
+    error: str = ""  # Why the bag fails as a whole; empty if it does not.

@@ -1,0 +1,153 @@
+"""Finds the bags of a library, a folder of any depth, and says what else is in it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rosbag_tools.reading.bag import Bag
+from shared.errors import SkylaneError
+
+_BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")
+_DATA_SUFFIXES = _BAG_SUFFIXES[1:]  # Of the files inside the folder of a ROS 2 bag.
+_METADATA = "metadata.yaml"
+
+
+class LibraryError(SkylaneError):
+    """A library cannot be read, or a bag of it cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryBag:
+    """A bag of a library, as it was when the library was scanned."""
+
+    name: str  # Path relative to the library, with "/".
+    path: Path
+    size_bytes: int  # Of all files that belong to it.
+    mtime_ns: int  # The latest of them.
+
+    def check_unchanged(self) -> None:
+        """Raises a LibraryError if the bag has changed since the scan."""
+        if (self.size_bytes, self.mtime_ns) != _size_and_time(self.path):
+            raise LibraryError(f"{self.path} changed while it was read: run the batch again when it is complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The content of a library, sorted by name."""
+
+    bags: tuple[LibraryBag, ...]
+    refused: dict[str, str]  # Reasons by name: links that lead out of the library, unreadable folders and files.
+    ignored: tuple[str, ...]  # Names of files that are no bags.
+
+
+def scan(folder: Path, out: Path) -> Library:
+    """Lists the bags below a folder without opening them; `out`, the folder of the results, is left out.
+
+    A folder with a metadata.yaml or a .bag, .mcap or .db3 file is a bag. Links are not followed: what they lead to
+    inside the library is found at its own place.
+
+    Raises:
+        LibraryError: the folder cannot be read.
+    """
+    if not folder.is_dir():
+        raise LibraryError(f"{folder} is not a folder: give the folder that contains the bags")
+    found = _Findings(folder.resolve(), out.resolve())
+    found.walk(folder)
+    return Library(
+        tuple(sorted(found.bags, key=lambda bag: bag.name)),
+        dict(sorted(found.refused.items())),
+        tuple(sorted(found.ignored)),
+    )
+
+
+def content_hash(path: Path) -> str:
+    """Returns the SHA-256 of a bag that `skylane bag info` shows. Reads all its files.
+
+    Raises:
+        SkylaneError: it is no bag, or cannot be read.
+    """
+    with Bag(path) as bag:
+        return bag.sha256
+
+
+class _Findings:
+    """Collects the content of one library."""
+
+    def __init__(self, root: Path, out: Path) -> None:
+        self.bags: list[LibraryBag] = []
+        self.refused: dict[str, str] = {}
+        self.ignored: list[str] = []
+        self._root = root
+        self._out = out
+        self._top = Path()
+
+    def walk(self, top: Path) -> None:
+        self._top = top
+        self._folder(top)
+
+    def _folder(self, folder: Path) -> None:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            if folder == self._top:
+                raise LibraryError(f"{folder} cannot be read ({error.strerror}): give a readable folder") from error
+            self._refuse(folder, f"cannot be read: {error.strerror}")
+            return
+        if folder != self._top and any(entry.name == _METADATA for entry in entries):
+            self._bag_folder(folder, entries)
+            return
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                self._link(path)
+            elif entry.is_dir():
+                if path.resolve() != self._out:
+                    self._folder(path)
+            elif entry.name.endswith(_BAG_SUFFIXES) and entry.is_file():
+                self._bag(path)
+            else:
+                self.ignored.append(self._name(path))
+
+    def _bag_folder(self, folder: Path, entries: list[os.DirEntry[str]]) -> None:
+        for entry in entries:
+            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self._root):
+                self._refuse(folder, f"its file {entry.name} is a link that leads out of the library: copy the file")
+                return
+        self._bag(folder)
+
+    def _link(self, path: Path) -> None:
+        target = path.resolve()
+        if not target.is_relative_to(self._root):
+            self._refuse(
+                path, f"is a link that leads out of the library, to {target}: copy the bag, or give its folder"
+            )
+        elif not target.exists():
+            self._refuse(path, "is a link to nothing: remove it")
+        else:
+            self.ignored.append(self._name(path))
+
+    def _bag(self, path: Path) -> None:
+        try:
+            self.bags.append(LibraryBag(self._name(path), path, *_size_and_time(path)))
+        except OSError as error:
+            self._refuse(path, f"cannot be read: {error.strerror}")
+
+    def _refuse(self, path: Path, reason: str) -> None:
+        self.refused[self._name(path)] = reason
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._top).as_posix()
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Returns the total size and the latest time of change of a bag's files."""
+    states = [file.stat() for file in _files(path)]
+    return sum(state.st_size for state in states), max((state.st_mtime_ns for state in states), default=0)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    yield from (file for file in path.iterdir() if file.name == _METADATA or file.name.endswith(_DATA_SUFFIXES))

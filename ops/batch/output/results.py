@@ -1,0 +1,123 @@
+"""Writes the results of one bag in a staging folder, and moves it to its place when it is complete."""
+
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from ops.batch.executors.executor import BagOutcome
+from ops.batch.frames import BagEnd, SegmentedFrame
+from ops.batch.library import LibraryBag
+from ops.batch.output.manifest import TABLE_NAME, BagManifest, outputs_sha256
+from ops.batch.output.mask_formats import MASK_FORMATS, MaskTarget
+from ops.batch.output.table import BagTable
+from ops.batch.settings import BatchSettings
+from shared.errors import SkylaneError, unwritable_message
+
+
+def results_folder(out: Path, bag: str) -> Path:
+    """Returns the folder of a bag's results."""
+    return out / "bags" / bag
+
+
+def staging_folder(out: Path) -> Path:
+    """Returns the folder of unfinished results, which the next run deletes."""
+    return out / ".staging"
+
+
+class ResultWriter:
+    """Writes the results of one bag. `finish` completes them; anything else leaves no trace in their place."""
+
+    def __init__(self, bag: LibraryBag, settings: BatchSettings) -> None:
+        """Prepares the writer; the first frame opens its files."""
+        self._bag = bag
+        self._settings = settings
+        self._folder = staging_folder(settings.out) / uuid.uuid4().hex
+        self._frames = 0
+        self._files: tuple[MaskTarget, BagTable] | None = None
+        self._error = ""
+        self._is_blocked = False  # Whether writing failed, which is not the fault of the bag.
+
+    @property
+    def frames(self) -> int:
+        """The number of frames that are written."""
+        return self._frames
+
+    @property
+    def failed(self) -> bool:
+        """Whether a frame could not be written; further ones are ignored, and `finish` says why."""
+        return bool(self._error)
+
+    def write(self, frame: SegmentedFrame) -> None:
+        """Writes a frame; an error is kept for `finish`."""
+        if self._error:
+            return
+        try:
+            masks, table = self._open()
+            table.add(frame, masks.write(frame))
+            self._frames += 1
+        except (SkylaneError, OSError) as error:
+            self._block(error)
+
+    def fail(self, reason: str) -> None:
+        """Makes the bag fail; the first reason counts."""
+        self._error = self._error or reason
+
+    def finish(self, end: BagEnd) -> BagOutcome:
+        """Completes the results, or discards them if anything failed."""
+        self.fail(end.error)
+        try:
+            if not self._error:
+                self._complete(end)
+        except (SkylaneError, OSError) as error:
+            self._block(error)
+        self.discard()
+        frames = 0 if self._error else self._frames
+        return BagOutcome(
+            self._bag.name, frames, end.unreadable, end.first_unreadable, self._error, stops=self._is_blocked
+        )
+
+    def discard(self) -> None:
+        """Deletes what is not completed."""
+        files, self._files = self._files, None
+        for each in files or ():
+            with suppress(SkylaneError, OSError):  # The files are deleted.
+                each.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _open(self) -> tuple[MaskTarget, BagTable]:
+        if self._files is None:
+            self._folder.mkdir(parents=True)
+            labels = self._settings.card().labels.names
+            masks = MASK_FORMATS[self._settings.masks](self._folder)
+            self._files = masks, BagTable(self._folder / TABLE_NAME, labels)
+        return self._files
+
+    def _complete(self, end: BagEnd) -> None:
+        for each in self._open():
+            each.close()
+        self._files = None
+        BagManifest(
+            bag=self._bag.name,
+            size_bytes=self._bag.size_bytes,
+            mtime_ns=self._bag.mtime_ns,
+            sha256=end.sha256,
+            identity=self._settings.identity(),
+            frames=self._frames,
+            unreadable=end.unreadable,
+            first_unreadable=end.first_unreadable,
+            outputs_sha256=outputs_sha256(self._folder),
+        ).write(self._folder)
+        place = results_folder(self._settings.out, self._bag.name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():  # Of another model or other settings: a folder cannot replace one that is not empty.
+            place.replace(self._folder.with_suffix(".old"))
+            shutil.rmtree(self._folder.with_suffix(".old"))
+        self._folder.replace(place)
+
+    def _block(self, error: SkylaneError | OSError) -> None:
+        self._is_blocked = True
+        if isinstance(error, OSError):
+            self.fail(unwritable_message(error.filename or self._settings.out, error, "--out"))
+        else:
+            self.fail(str(error))

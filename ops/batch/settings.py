@@ -1,0 +1,104 @@
+"""The settings of a batch, which its processes on any machine receive."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from cloud.engines.table import AUTO, ENGINES
+from edge.config import Demosaic
+from ops.batch.executors.executor import EXECUTORS
+from ops.batch.output.mask_formats import MASK_FORMATS
+from shared.config import OneOf, Section, setting
+from shared.encoding.field_types import VERSION_NAME
+from shared.imaging.geometry import Resize
+from shared.inference.placement import Placement, Precision
+from shared.inference.table import choose_engine
+from shared.messages.model_card import ModelCard
+from shared.models.repository import Repository, RepositoryError, StoredModel, default_root
+
+
+class BatchSettings(Section):
+    """What `skylane batch` was asked for. It can be pickled."""
+
+    library: Path
+    out: Path
+    model: str
+    model_sha256: str = ""  # Of the model that was found when the batch began; see `pinned`.
+    model_version: str | None = setting(None, "Version of the model.", shown="the highest", pattern=VERSION_NAME)
+    repository: Path | None = setting(None, "The model repository.", "--models")
+    engine: Annotated[str, OneOf("engine", ENGINES)] | None = setting(
+        None, "Engine that runs the model.", shown="from the model's manifest"
+    )
+    device: str = setting("auto", "Device of the model: auto, cpu or gpu:N.")
+    precision: Precision | None = setting(None, "Precision of the computation.", shown="from the model's manifest")
+    threads: int = setting(
+        1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256
+    )
+    topics: tuple[str, ...] = setting((), "Image topic to use (repeatable).", "-t", "--topic", shown="all cameras")
+    resize: Resize | None = setting(
+        None, "How frames are resized to the model's input size.", shown="as the model's card says"
+    )
+    demosaic: Demosaic = setting(
+        "auto",
+        "How Bayer frames become colour; auto: binning if the model's input needs less than half the resolution.",
+    )
+    masks: Annotated[str, OneOf("mask format", MASK_FORMATS)] = setting(
+        "png", "What the masks are written as: png or npz files of the model's size, or a bag of the frames' size."
+    )
+    executor: Annotated[str, OneOf("executor", EXECUTORS)] = setting("local", "What runs the batch.")
+    processes: int | None = setting(
+        None, "Processes on this machine.", shown="by cores, threads and free memory", ge=1, le=1024
+    )
+
+    def pinned(self) -> Self:
+        """Returns the settings with the version of the model that is the current one, and its hash.
+
+        Raises:
+            SkylaneError: see `stored_model`.
+        """
+        stored = self.stored_model()
+        return self.model_copy(update={"model_version": stored.version, "model_sha256": stored.manifest.sha256})
+
+    def stored_model(self) -> StoredModel:
+        """Returns the model in the repository.
+
+        Raises:
+            RepositoryError: it is no longer the one that the batch began with.
+            SkylaneError: there is no such model or version, or its manifest is invalid.
+        """
+        stored = Repository(self.repository or default_root()).find(self.model, self.model_version)
+        if self.model_sha256 not in ("", stored.manifest.sha256):
+            raise RepositoryError(
+                f"model {stored.name} {stored.version} was replaced while the batch ran: run it again"
+            )
+        return stored
+
+    def card(self) -> ModelCard:
+        """Returns the card of the model, which is not loaded; see `stored_model`."""
+        return self.stored_model().card()
+
+    def chosen_engine(self) -> str:
+        """Returns the name of the engine: a fixed one, where a manifest leaves the choice to a measurement.
+
+        Raises:
+            SkylaneError: the engine does not read the model's format.
+        """
+        manifest = self.stored_model().manifest
+        engine = self.engine or manifest.engine
+        return choose_engine(ENGINES, manifest.format, None if engine == AUTO else engine)
+
+    def placement(self) -> Placement:
+        """Returns the device, threads and precision of the model."""
+        return Placement(self.device, intra_threads=self.threads, inter_threads=1, precision=self.precision)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns everything that a result depends on beside the bag, as plain data for a manifest."""
+        stored = self.stored_model()
+        return {
+            "model": stored.name,
+            "version": stored.version,
+            "model_sha256": stored.manifest.sha256,
+            "engine": self.chosen_engine(),
+            "precision": self.precision,
+            **{key: getattr(self, key) for key in ("device", "threads", "resize", "demosaic", "masks")},
+            "topics": list(self.topics),
+        }

@@ -1,0 +1,116 @@
+"""What happens to each frame of a batch: decoding, and inference. Both executors run the same two steps.
+
+An executor passes on every item of `decode_bag` in order: frames to `FrameInference`, whose results go to the bag's
+`results.ResultWriter`, and the end of the bag to the writer itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+
+from cloud.models.opening import open_model
+from edge.pipeline import colour_image
+from ops.batch.frames import BagEnd, PreparedFrame, SegmentedFrame
+from ops.batch.library import LibraryBag, content_hash
+from ops.batch.output.mask_formats import MASK_FORMATS
+from ops.batch.settings import BatchSettings
+from rosbag_tools.reading.frames import BagSource
+from shared.errors import SkylaneError
+from shared.imaging import geometry
+from shared.imaging.frames import Frame
+from shared.imaging.mask_codecs import Mask
+from shared.messages.model_card import ModelCard
+
+_TASK = "segmentation"
+_CLASS_IDS = 256  # Of a mask of uint8.
+
+
+class BatchError(SkylaneError):
+    """A batch, or one bag of it, cannot be done."""
+
+
+def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Iterator[PreparedFrame | BagEnd]:
+    """Yields the frames of a bag in recording order, then its end, which holds any error."""
+    frames = unreadable = 0
+    first = ""
+    try:
+        card = settings.card()
+        with closing(BagSource(bag.path, topics=settings.topics)) as source:
+            for frame in source.frames():
+                if isinstance(frame, Frame):
+                    frames += 1
+                    yield _prepared(frame, card, settings, source.frame_count)
+                else:
+                    unreadable += 1
+                    first = first or f"{frame.camera} frame {frame.index}: {frame.reason}"
+        _check_frames(bag, frames, first)
+        sha256 = content_hash(bag.path)
+        bag.check_unchanged()
+        yield BagEnd(sha256, unreadable, first)
+    except (SkylaneError, OSError) as error:
+        yield BagEnd("", unreadable, first, str(error))
+    except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.
+        yield BagEnd("", unreadable, first, f"{bag.path}: unexpected {type(error).__name__}: {error}")
+
+
+class FrameInference:
+    """The model of a batch, loaded and warmed up. One thread uses it.
+
+    Frames are inferred one by one, because the results of a batch could depend on which frames it contains.
+    """
+
+    def __init__(self, settings: BatchSettings) -> None:
+        """Loads the model.
+
+        Raises:
+            SkylaneError: the model cannot be loaded, or does not segment.
+        """
+        stored = settings.stored_model()
+        if stored.manifest.task != _TASK:
+            raise BatchError(
+                f"model {stored.name} answers {stored.manifest.task}, and a batch needs masks: give a model of {_TASK}"
+            )
+        self._model = open_model(stored, settings.chosen_engine(), settings.placement(), max_batch=1)
+        self._encode = MASK_FORMATS[settings.masks].encode
+        self._labels = len(self._model.card.labels.names)
+        self._model.warm_up()
+
+    def run(self, frame: PreparedFrame) -> SegmentedFrame:
+        """Computes the mask of a frame.
+
+        Raises:
+            SkylaneError: the model failed.
+        """
+        mask: Mask = np.ascontiguousarray(self._model.predict(frame.image[np.newaxis])[0])
+        return SegmentedFrame(
+            frame.camera,
+            frame.index,
+            frame.stamp_ns,
+            frame.source_ns,
+            frame.geometry,
+            self._encode(mask, frame.geometry),
+            self._counts(mask),
+        )
+
+    def close(self) -> None:
+        """Releases memory and devices."""
+        self._model.close()
+
+    def _counts(self, mask: Mask) -> tuple[int, ...]:
+        counts = np.bincount(mask.reshape(-1), minlength=_CLASS_IDS)
+        if counts[self._labels :].any():
+            raise BatchError(f"the model answered class {int(mask.max())}, but it has only {self._labels} labels")
+        return tuple(counts[: self._labels].tolist())
+
+
+def _check_frames(bag: LibraryBag, frames: int, first_unreadable: str) -> None:
+    if not frames:
+        reason = f"no frame that can be decoded; {first_unreadable}" if first_unreadable else "no frames"
+        raise BatchError(f"{bag.path} has {reason}")
+
+
+def _prepared(frame: Frame, card: ModelCard, settings: BatchSettings, total: int | None) -> PreparedFrame:
+    colour, plan = colour_image(frame, card, settings)
+    image = np.ascontiguousarray(geometry.apply(colour, plan))
+    return PreparedFrame(frame.camera, frame.index, frame.stamp_ns, frame.source_ns, image, plan, total)
