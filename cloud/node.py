@@ -18,9 +18,11 @@ from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
+from cloud.serving.load_meter import LoadMeter
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.submission import InFlight
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
@@ -71,22 +73,24 @@ class CloudNode:
         self._stopped = threading.Event()
         self._stop_reason: SkylaneError | None = None
         self._threads = ThreadGroup(self._stopped.set)
-        self._replier = Replier(config.worker, process)
         self._admission = Admission(config.max_frames, config.max_bytes)
+        self.served_models = ServedModels()
+        in_flight = InFlight()
+        load_meter = LoadMeter(in_flight, self._admission, self.served_models)
+        self._replier = Replier(config.worker, process, load_meter.load_after)
         self._postprocessor = Postprocessor(self._replier)
         self._circuit_breaker = CircuitBreaker()
         self._health = HealthFile(config.health_file)
         self._models = models
         self._limits = ImageLimits(max_pixels=config.max_pixels)
-        self.served_models = ServedModels()
         self.submission = GatewayFrontend(
-            self._admission, self._circuit_breaker, self._replier, self.served_models, session=session
+            self._admission, self._circuit_breaker, in_flight, self._replier, self.served_models, session=session
         )
         self._frontends: dict[str, Frontend] = {"calls": self.submission}  # By name; closed in this order.
         model_swap = ModelSwap(
             self.served_models,
             self._frontends.values(),
-            self.submission,
+            in_flight,
             self.start_serving,
             loader=self._loader,
             is_stopping=self._stopped.is_set,
@@ -101,6 +105,8 @@ class CloudNode:
             config=config,
             session=session,
             submission=self.submission,
+            in_flight=in_flight,
+            load_meter=load_meter,
             replier=self._replier,
             served_models=self.served_models,
             threads=self._threads,

@@ -9,7 +9,7 @@ from shared.inference.placement import Placement
 from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
 
-_OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
+_OWN_THREADS = 13  # The main thread, MQTT, control, refusals, load reports, the sampler, and those of libraries.
 _INSTANCES = 2  # Concurrent batches of a model, if chosen by the engine.
 _HTTP_EXECUTOR = 32  # Threads of asyncio's default executor, which has at most four more than there are cores.
 _PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # The limit of the process's own container (cgroup v2).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from cloud.serving.request_errors import RequestErrors
+from cloud.request_errors import RequestErrors
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from cloud.frontends.frontend import Frontend
+from cloud.frontends.load_reports import LoadReports
 from cloud.gateway.context import WorkerContext
 from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
@@ -70,6 +71,7 @@ class MqttFrontend(Frontend):
         self._ever_subscribed: set[str] = set()  # Frames of all other models are for other workers.
         self._handler = self._replier.errors.guarded("mqtt", self._received)
         self._claim = NameGuard("worker", self._worker, worker.session, announce=self.announce, give_up=worker.end)
+        self._load_reports = LoadReports(worker, bus, lambda: self._state is not None and not self._claim.is_lost)
 
     @property
     def is_online(self) -> bool:
@@ -93,6 +95,7 @@ class MqttFrontend(Frontend):
             self._subscribe(model)
         self._state = NodeState.ONLINE
         self.announce()
+        self._load_reports.start()
 
     def check_cards(self, cards: Collection[ModelCard]) -> None:
         """Checks that vehicles could read a status message with these cards.
@@ -153,9 +156,11 @@ class MqttFrontend(Frontend):
                 retained=True,
                 acknowledged=acknowledged or self._claim.acknowledged,
             )
+        self._load_reports.repeat()
 
     def stop(self) -> None:
         """Stops receiving frames; those that arrive before the broker has unsubscribed the worker are still served."""
+        self._load_reports.close()
         with self._subscribe_lock:
             self._state = NodeState.STOPPING
             filters = [self._filter(model) for model in self._subscribed]
@@ -163,6 +168,7 @@ class MqttFrontend(Frontend):
 
     def close(self) -> None:
         """Sends the waiting refusals, reports the worker as offline and closes the bus."""
+        self._load_reports.close()
         self._refused.close()
         if self._refusing:
             self._refusing.join(self._context.drain_s)

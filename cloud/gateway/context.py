@@ -10,10 +10,12 @@ from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
+from cloud.request_errors import RequestErrors
+from cloud.serving.load_meter import LoadMeter
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.replies import Replier
-from cloud.serving.request_errors import RequestErrors
 from cloud.serving.served_models import ServedModels
+from cloud.serving.submission import InFlight
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
@@ -28,6 +30,8 @@ class WorkerContext:
     config: CloudConfig
     session: str
     submission: GatewayFrontend
+    in_flight: InFlight
+    load_meter: LoadMeter
     replier: Replier
     served_models: ServedModels
     threads: ThreadGroup  # Threads that the node waits for; their faults end it.

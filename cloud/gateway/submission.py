@@ -15,7 +15,7 @@ from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import Submission
+from cloud.serving.submission import InFlight, Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, ResultMessage
@@ -40,12 +40,13 @@ class GatewayFrontend(Submission, Frontend):
         self,
         admission: Admission,
         circuit_breaker: CircuitBreaker,
+        in_flight: InFlight,
         replier: Replier,
         served_models: ServedModels,
         *,
         session: str,
     ) -> None:
-        super().__init__(admission, circuit_breaker)
+        super().__init__(admission, circuit_breaker, in_flight)
         self._replier = replier
         self._served_models = served_models
         self._session = session

@@ -6,7 +6,7 @@ from time import perf_counter_ns
 from cloud.frontends.frontend import Frontend
 from cloud.models.loader import ModelLoader
 from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import Submission
+from cloud.serving.submission import InFlight
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
@@ -29,7 +29,7 @@ class ModelSwap:
         self,
         served_models: ServedModels,
         frontends: Collection[Frontend],
-        submission: Submission,
+        in_flight: InFlight,
         start_serving: Callable[[Model], ServedModel],
         *,
         loader: ModelLoader | None,
@@ -39,7 +39,7 @@ class ModelSwap:
         self.loader = loader
         self._served_models = served_models
         self._frontends = frontends
-        self._submission = submission
+        self._in_flight = in_flight
         self._start_serving = start_serving
         self._is_stopping = is_stopping
 
@@ -96,7 +96,7 @@ class ModelSwap:
         if all(version in (None, other.key[1]) for other in self._served_models.all if other.card.name == name):
             for frontend in self._frontends:
                 frontend.remove_model(name)
-            self._submission.wait_until_idle(name, _DRAIN_S)
+            self._in_flight.wait_until_idle(name, _DRAIN_S)
         removed = self._served_models.remove(name, version)
         self._announce()
         self._retire(removed)

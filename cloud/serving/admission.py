@@ -88,6 +88,7 @@ class Admission:
             tuple[Deadline, int]
         ] = []  # A heap of deadlines and tickets, also of frames that have left.
         self._bytes = 0
+        self._waiting_by_model: Counter[str] = Counter()  # Zero counts are deleted, because clients choose the names.
         self._closed = False
 
     @property
@@ -95,10 +96,21 @@ class Admission:
         """Number of waiting frames."""
         return len(self._waiting)
 
+    @property
+    def free(self) -> int:
+        """Number of further frames that fit, if they are as large as the waiting ones on average."""
+        depth, size = len(self._waiting), self._bytes
+        by_count = self.max_frames - depth
+        return max(0, min(by_count, (self._max_bytes - size) * depth // size) if size else by_count)
+
+    def depth_of(self, model: str) -> int:
+        """Number of waiting frames of a model."""
+        return self._waiting_by_model[model]
+
     def depths(self) -> Mapping[str, int]:
         """Number of waiting frames by model name, as given by the clients."""
         with self._condition:
-            return Counter(entry.request.model for entry in self._waiting.values())
+            return dict(self._waiting_by_model)
 
     def offer(self, request: Request) -> Sequence[Request]:
         """Adds a frame without waiting; returns the frames that do not fit, which the caller must refuse.
@@ -207,6 +219,7 @@ class Admission:
             self._forget_turns()
             self._turns[vehicle] = next(self._next_turn)
         self._waiting[entry.ticket] = entry
+        self._waiting_by_model[entry.request.model] += 1
         self._bytes += entry.size
         if entry.request.deadline == Deadline.NEVER:
             return
@@ -228,4 +241,8 @@ class Admission:
         if not queue.frames:
             del self._queues[entry.request.vehicle]
         del self._waiting[entry.ticket]
+        model = entry.request.model
+        self._waiting_by_model[model] -= 1
+        if not self._waiting_by_model[model]:
+            del self._waiting_by_model[model]
         self._bytes -= entry.size

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,14 @@ _WAKE_UP_NS = 2_000_000
 
 class UnexpectedError(SkylaneError):
     """The engine raised an exception that its interface does not name."""
+
+
+class Forecast(NamedTuple):
+    """Expected times of a frame that arrives now, and of those behind it."""
+
+    wait_ns: int  # Until an instance of the model is free for the frame.
+    answer_ns: int  # From then until its reply.
+    spacing_ns: int  # Time by which each further frame lengthens the wait.
 
 
 class _RunningBatch(NamedTuple):
@@ -96,8 +104,25 @@ class Batcher:
     def expected_latency_ns(self) -> int:
         """The estimated time until a frame that arrives now has its reply."""
         batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
-        queued_ns = -(-batches // self._instances) * self.inference_latency.ns(self._max_size)
-        return max(self._decoding.ns, self._busy_ns()) + queued_ns + self._reply_after_ns(ahead + 1)
+        busy_ns = [max(0, each_ns) for each_ns in self._remaining_ns(self.inference_latency.ns)]
+        wait_ns = self._free_after_ns(batches, busy_ns, self.inference_latency.ns(self._max_size))
+        return max(self._decoding.ns, wait_ns) + self._reply_after_ns(ahead + 1)
+
+    def forecast(self, waiting: int) -> Forecast:
+        """Estimates the times of a frame of this model that arrives behind `waiting` frames in the admission queue.
+
+        In contrast to `expected_latency_ns`, which must rarely be too short, the estimates are typical values.
+        """
+        size = self._fitting_size  # Of the batches while frames wait.
+        full_ns = self._typical_ns(size)
+        with self._condition:
+            ahead = waiting + self._reserved + len(self._decoded)
+            # A batch that takes longer than usual, such as one that hangs, is expected to take as much longer again.
+            busy_ns = [abs(each_ns) for each_ns in self._remaining_ns(self._typical_ns)]
+        wait_ns = self._free_after_ns(ahead // size, busy_ns, full_ns)
+        around_ns = self._decoding.median_ns + self._postprocessor.latency.median_ns
+        answer_ns = self._typical_ns(min(size, ahead + 1)) + around_ns
+        return Forecast(wait_ns, answer_ns, full_ns // (size * self._instances))
 
     def reserve(self) -> bool:
         """Reserves a slot for a frame that is about to be decoded; returns False if none is free or it is closed."""
@@ -150,13 +175,25 @@ class Batcher:
         """True if no more frames can arrive."""
         return self._closed and not self._reserved
 
-    def _busy_ns(self) -> int:
-        """The estimated time until an instance is idle."""
-        running = list(self._running.values())
-        if len(running) < self._instances:
-            return 0
-        idle_ns = min(batch.start_ns + self.inference_latency.ns(batch.size) for batch in running)
-        return max(0, idle_ns - clock.now_ns())
+    def _remaining_ns(self, latency_ns: Callable[[int], int]) -> list[int]:
+        """The estimated time left of each running batch; negative if it takes longer than estimated."""
+        now_ns = clock.now_ns()
+        return [batch.start_ns + latency_ns(batch.size) - now_ns for batch in list(self._running.values())]
+
+    def _free_after_ns(self, batches: int, busy_ns: Sequence[int], full_ns: int) -> int:
+        """The estimated time until an instance is free, once `batches` more batches have started.
+
+        `busy_ns` is the time left of each running batch, and `full_ns` that of each further one.
+        """
+        free_ns = sorted([*busy_ns, *[0] * (self._instances - len(busy_ns))])
+        # Batches of equal length start on the instances in turn. An instance that hangs takes no turn.
+        turns = [each_ns for each_ns in free_ns if each_ns <= full_ns] or free_ns[:1]
+        rounds, turn = divmod(batches, len(turns))
+        return turns[turn] + rounds * full_ns
+
+    def _typical_ns(self, size: int) -> int:
+        """The typical latency of a batch of this size; without recent measurements, that of the warm-up."""
+        return self.inference_latency.median_ns(size) or round((self._model.card.warm_ms or 0.0) * 1e6) * size
 
     def _gather(self) -> list[Request]:
         """Waits for the frames of the next batch; empty once closed and finished."""

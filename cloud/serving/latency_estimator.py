@@ -2,6 +2,8 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
 
 from shared import clock
 
@@ -11,13 +13,14 @@ _STALE_NS = 10_000_000_000
 
 
 class LatencyEstimator:
-    """The 90 % quantile of the last 20 measurements. Thread-safe."""
+    """The 90 % quantile and the median of the last 20 measurements. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent_ns: deque[int] = deque(maxlen=_SAMPLES)
         self._added_ns = 0
         self._ns = 0
+        self._median_ns = 0
 
     @property
     def ns(self) -> int:
@@ -27,6 +30,11 @@ class LatencyEstimator:
         """
         return 0 if self._is_stale else self._ns
 
+    @property
+    def median_ns(self) -> int:
+        """The median in nanoseconds; 0 if there was no measurement in the last ten seconds."""
+        return 0 if self._is_stale else self._median_ns
+
     def add(self, duration_ns: int) -> None:
         """Adds a measurement."""
         with self._lock:
@@ -34,7 +42,9 @@ class LatencyEstimator:
                 self._recent_ns.clear()
             self._recent_ns.append(duration_ns)
             self._added_ns = clock.now_ns()
-            self._ns = sorted(self._recent_ns)[int(_QUANTILE * (len(self._recent_ns) - 1))]
+            ordered = sorted(self._recent_ns)
+            self._ns = ordered[int(_QUANTILE * (len(ordered) - 1))]
+            self._median_ns = ordered[len(ordered) // 2]
 
     @property
     def _is_stale(self) -> bool:
@@ -57,8 +67,15 @@ class BatchLatencyEstimator:
         For a size without a measurement, it is the smaller of two limits: the latency of the next larger batch, and that
         of the next smaller batch scaled by the number of frames.
         """
-        if exact := self._by_size[size - 1].ns:
+        return self._estimate(size, attrgetter("ns"))
+
+    def median_ns(self, size: int) -> int:
+        """Same as `ns`, from the medians."""
+        return self._estimate(size, attrgetter("median_ns"))
+
+    def _estimate(self, size: int, latency_of: Callable[[LatencyEstimator], int]) -> int:
+        if exact := latency_of(self._by_size[size - 1]):
             return exact
-        smaller = ((known * size) // n for n in range(size - 1, 0, -1) if (known := self._by_size[n - 1].ns))
-        larger = (known for each in self._by_size[size:] if (known := each.ns))
+        smaller = ((known * size) // n for n in range(size - 1, 0, -1) if (known := latency_of(self._by_size[n - 1])))
+        larger = (known for each in self._by_size[size:] if (known := latency_of(each)))
         return min((limit for limit in (next(smaller, 0), next(larger, 0)) if limit), default=0)

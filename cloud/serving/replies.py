@@ -1,16 +1,17 @@
 """Replies: builds, sends and counts the one reply that each frame gets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cloud.frame_log import WorkerFrameLog
+from cloud.request_errors import RequestErrors
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
-from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.load import WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
@@ -24,13 +25,16 @@ class ReplyTooLargeError(SkylaneError):
 class Replier:
     """Builds, sends and counts the replies of one worker. Thread-safe."""
 
-    def __init__(self, worker: str, node: str) -> None:
-        """`node` is the name of this process in stamps."""
+    def __init__(
+        self, worker: str, node: str, load_after: Callable[[Request], WorkerLoad | None] = lambda _: None
+    ) -> None:
+        """`node` is the name of this process in stamps. `load_after` returns the load that a reply reports."""
         self.stats = ServingStats()
         self.errors = RequestErrors()
         self.log = WorkerFrameLog()
         self._worker = worker
         self._node = node
+        self._load_after = load_after
         self._counts = Counts()
         self._ignored = Counts()
 
@@ -111,6 +115,7 @@ class Replier:
             model=request.model,
             geometry=request.message.geometry if request.message else None,
             batch_size=request.batch_size,
+            load=self._load_after(request),
             stamps=self._stamps(request),
         )
         try:
@@ -142,6 +147,7 @@ class Replier:
             codec=message.options.mask_codec,
             data=data,
             batch_size=request.batch_size,
+            load=self._load_after(request),
             stamps=self._stamps(request),
         )
 

@@ -59,6 +59,11 @@ class Request:
         return self.message.id if self.message else self.correlation
 
     @property
+    def is_in_flight(self) -> bool:
+        """True from its submission until `finish`."""
+        return self.on_finished is not None
+
+    @property
     def deadline(self) -> Deadline:
         """The deadline of the client, by this node's clock."""
         return (self.message or self.header).deadline

@@ -7,6 +7,7 @@ from msgspec import Meta
 from shared.messages.topics import NAME
 
 MAX_NS = 1 << 62
+MAX_MS = 86_400_000  # One day.
 MAX_TEXT = 4096  # Characters.
 MAX_SIDE = 16384  # Maximum height and width of a transmitted image, pixels.
 # Pattern of a version, which is also a folder name. Dots are allowed: it is never part of a topic.
@@ -19,4 +20,4 @@ Name = Annotated[  # A valid topic level.
 Version = Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
 Nanoseconds = Annotated[int, Meta(ge=0, le=MAX_NS)]
 Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
-Milliseconds = Annotated[float, Meta(ge=0, le=86_400_000)]
+Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MS)]

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import Name, Nanoseconds, Side, Text, Version
+from shared.encoding.field_types import MAX_MS, Name, Nanoseconds, Side, Text, Version
 from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError, brief
 from shared.encoding.schema import Schema
 from shared.imaging import geometry
@@ -24,7 +24,7 @@ FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_FRAME_STAMPS = 32  # Stamps of a frame message.
 MAX_STAMPS = 64  # Stamps of a result message: those of the frame, then the worker's.
-_MAX_ATTEMPTS, _MAX_BATCH, _MAX_MS = 100, 4096, 86_400_000
+_MAX_ATTEMPTS, _MAX_BATCH = 100, 4096
 
 _Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
 _Shape = Annotated[
@@ -99,7 +99,7 @@ class _FrameMap(Struct, kw_only=True):
     model: Name
     version: Version | None = None
     frame_stamp_ns: Nanoseconds
-    budget_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] | None = None
+    budget_ms: Annotated[int, Meta(ge=0, le=MAX_MS)] | None = None
     layout: Layout
     shape: _Shape
     dtype: Text

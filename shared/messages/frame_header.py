@@ -6,7 +6,7 @@ from typing import Any
 import msgpack
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import MAX_NS
+from shared.encoding.field_types import MAX_MS, MAX_NS
 from shared.encoding.msgpack_reader import MAX_ITEMS
 from shared.messages.deadline import Deadline
 from shared.stages import Stage
@@ -14,7 +14,6 @@ from shared.stages import Stage
 _HEADER_BYTES = 4096  # All fields before the image take about 1 kB.
 _MAX_TEXT = 512
 _MAX_KEYS = 32
-_MAX_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def peek(payload: Buffer, received_ns: int | None = None) -> FrameHeader:
     version = fields.get("version")
     return FrameHeader(
         due_ns=_due_ns(fields.get("stamps")),
-        deadline=Deadline.after_ms(_integer(fields.get("budget_ms"), _MAX_MS), received_ns),
+        deadline=Deadline.after_ms(_integer(fields.get("budget_ms"), MAX_MS), received_ns),
         version=version if isinstance(version, str) else None,
         attempt=_integer(fields.get("attempt"), 100) or 1,
     )

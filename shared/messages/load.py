@@ -20,8 +20,8 @@ class WorkerLoad(Struct, frozen=True):
 
     queue: _FrameCount  # Frames of all models that were accepted and have no reply yet, those in an engine included.
     free: _FrameCount  # Further frames that the worker accepts before it replies `overloaded`.
-    wait_ms: Milliseconds  # Expected time until a frame that arrives now enters the engine.
-    answer_ms: Milliseconds  # Expected time from there until its reply.
+    wait_ms: Milliseconds  # Expected time until the engine is free for a frame that arrives now.
+    answer_ms: Milliseconds  # Expected time from then until its reply: decoding, inference and postprocessing.
     spacing_ms: Milliseconds  # Time by which each further frame lengthens the wait.
 
 

@@ -156,8 +156,10 @@ class MemoryBus:
     ) -> None:
         """See Bus."""
         with self._lock:
-            if retained:
+            if retained and payload:
                 self._retained[topic] = payload
+            elif retained:
+                self._retained.pop(topic, None)
             handlers = [handler for topic_filter, handler in self._subscriptions if matches(topic_filter, topic)]
         for handler in handlers:
             self._enqueue(handler, topic, payload, properties or Properties())

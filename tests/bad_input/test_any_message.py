@@ -17,6 +17,7 @@ from shared.messages.control import ControlReply, Verb, pack_reply, pack_request
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_frame, pack_result, unpack_frame, unpack_result
 from shared.messages.frame_header import peek
+from shared.messages.load import pack_load, unpack_load
 from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
 
@@ -45,6 +46,7 @@ MESSAGE_TYPES = {
     "frame": MessageType([*wire.frame_seeds()], unpack_frame, pack_frame),
     "result": MessageType([*wire.result_seeds()], unpack_result, pack_result),
     "status": MessageType([*wire.status_seeds()], unpack_status, pack_status),
+    "load": MessageType([*wire.load_seeds()], unpack_load, pack_load),
     "probe": MessageType([*wire.probe_seeds()], unpack_probe, pack_probe),
     "echo": MessageType([*wire.echo_seeds()], unpack_echo, pack_echo),
     "request": MessageType(

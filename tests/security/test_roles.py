@@ -24,6 +24,7 @@ WRITERS = {
     "masks/car-1/left": {"worker-1"},
     "echoes/car-1/worker-1": {"worker-1"},
     "status/worker/worker-1": {"worker-1"},
+    "load/worker-1": {"worker-1"},
     "control/worker-1/unload": {"anna"},
     "replies/anna/nonce": {"worker-1"},
 }
@@ -36,6 +37,7 @@ READERS = {
     "masks/car-1/left": {"car-1"},
     "echoes/car-1/worker-1": {"car-1"},
     "status/worker/worker-1": {"car-1", "car-2", "worker-1", "anna"},
+    "load/worker-1": {"car-1", "car-2", "worker-1", "anna"},
     "control/worker-1/unload": {"worker-1"},
     "replies/anna/nonce": {"anna"},
 }
@@ -77,6 +79,8 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         "status/vehicle/car-2",
         "status/worker/worker-1",  # A worker's status.
         "status/worker/car-1",
+        "load/worker-1",  # A worker's load: the thief would attract or repel frames.
+        "load/car-1",
         "masks/car-2/left",
         "masks/car-1/left",
         "echoes/car-2/worker-1",

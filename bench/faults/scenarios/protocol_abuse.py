@@ -16,7 +16,7 @@ from bench.load.vehicle_process import VehicleError, VehicleProcess
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.frame import Status, unpack_result
-from shared.messages.topics import MASKS, PREFIX, WORKER_STATUS, FrameId
+from shared.messages.topics import LOADS, MASKS, PREFIX, WORKER_STATUS, FrameId
 from shared.runlog.latency_log import Outcome
 
 _GOOD, _INTRUDER, _WORKER, _OTHER_WORKER = "car-1", "mallory", "worker-1", "worker-2"
@@ -46,6 +46,7 @@ _DENIED = (
     Attempt("another vehicle's probe", f"probes/{_WORKER}/{_GOOD}"),
     Attempt("another vehicle's status", f"status/vehicle/{_GOOD}"),
     Attempt("a worker's status", f"status/worker/{_WORKER}"),
+    Attempt("a worker's load", f"load/{_WORKER}"),
     Attempt("a worker's echo", f"echoes/{_GOOD}/{_WORKER}"),
     Attempt("an operator's order", f"control/{_WORKER}/unload"),
     Attempt("an answer to an operator", "replies/anna/nonce"),
@@ -148,7 +149,8 @@ def _rejected(intruder: Intruder) -> set[str]:
 def _is_for_intruder(topic: str) -> bool:
     """Whether a vehicle with the intruder's name may read a topic."""
     mask = MASKS.names_in(topic)
-    return WORKER_STATUS.names_in(topic) is not None or (mask is not None and mask["vehicle"] == _INTRUDER)
+    is_for_all = any(kind.names_in(topic) is not None for kind in (WORKER_STATUS, LOADS))
+    return is_for_all or (mask is not None and mask["vehicle"] == _INTRUDER)
 
 
 def _runs_again(rig: Rig, name: str, broker: Broker, flags: tuple[str, ...]) -> bool:

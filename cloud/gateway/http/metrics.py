@@ -61,6 +61,11 @@ class _WorkerCollector(Collector):
         name = "nv_inference_pending_request_count"
         yield _family(GaugeMetricFamily, name, "Frames waiting", _MODEL_LABELS, pending)
 
+        loads = {served.key: worker.load_meter.load_of(served) for served in worker.served_models.all}
+        waits = {key: load.wait_ms / 1e3 for key, load in loads.items()}
+        text = "Expected wait of a frame that arrives now until the engine is free for it"
+        yield _family(GaugeMetricFamily, "skylane_queue_wait_seconds", text, _MODEL_LABELS, waits)
+
         refused = {(model, status.value): count for (model, status), count in worker.model_stats.refused.items()}
         text = "Frames without a result, by outcome"
         yield _counter("skylane_frames_refused", text, ("model", "outcome"), refused)
@@ -74,6 +79,8 @@ class _WorkerCollector(Collector):
         text = "Requests that failed with an unexpected exception"
         yield _counter("skylane_request_errors", text, ("stage",), errors)
 
+        text = "Frames without a reply so far, of all models, those in an engine included"
+        yield GaugeMetricFamily("skylane_frames_in_flight", text, worker.in_flight.total)
         yield GaugeMetricFamily("skylane_frames_waiting", "Frames waiting, of all models", submission.depth)
         text = "Maximum number of waiting frames"
         yield GaugeMetricFamily("skylane_frames_waiting_most", text, submission.max_images)

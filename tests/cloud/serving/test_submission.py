@@ -8,7 +8,7 @@ from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
-from cloud.serving.submission import Submission
+from cloud.serving.submission import InFlight, Submission
 from shared import clock
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
@@ -28,7 +28,8 @@ class Rig:
     replies: list[ResultMessage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.submission = Submission(self.admission, self.circuit_breaker)
+        self.in_flight = InFlight()
+        self.submission = Submission(self.admission, self.circuit_breaker, self.in_flight)
         self.replier = Replier("w", "cloud/w/s9")
 
     def submit(self, sequence: int = 0, vehicle: str = "car", budget_ms: int | None = None) -> None:
@@ -118,16 +119,16 @@ def test_a_full_queue_drops_expired_frames_first() -> None:
 def test_a_model_is_idle_when_all_its_requests_have_replies(*, refuses_second: bool) -> None:
     """It can then be unloaded; a refusal counts as a reply, whether at submission or later."""
     rig = Rig(Admission(max_frames=1 if refuses_second else 2))
-    assert rig.submission.wait_until_idle("tiny", 0.01)
+    assert rig.in_flight.wait_until_idle("tiny", 0.01)
     rig.submit(0)
     rig.submit(1)
     assert len(rig.replies) == int(refuses_second)
-    assert not rig.submission.wait_until_idle("tiny", 0.01)
+    assert not rig.in_flight.wait_until_idle("tiny", 0.01)
     while rig.admission.depth:
         request = rig.take()
-        assert not rig.submission.wait_until_idle("tiny", 0.01)
+        assert not rig.in_flight.wait_until_idle("tiny", 0.01)
         rig.replier.refuse(request, Status.FAILED, "test")
-    assert rig.submission.wait_until_idle("tiny", 0.01)
+    assert rig.in_flight.wait_until_idle("tiny", 0.01)
 
 
 def test_a_reply_that_cannot_be_sent_still_ends_the_request() -> None:
@@ -138,4 +139,4 @@ def test_a_reply_that_cannot_be_sent_still_ends_the_request() -> None:
     request.reply = _raise
     rig.replier.refuse(request, Status.FAILED, "test")
     assert rig.replier.errors.counts == {"reply": 1}
-    assert rig.submission.wait_until_idle("tiny", 0.01)
+    assert rig.in_flight.wait_until_idle("tiny", 0.01)

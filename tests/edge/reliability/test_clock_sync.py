@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from cloud.frontends.clock_responder import ClockResponder
-from cloud.serving.request_errors import RequestErrors
+from cloud.request_errors import RequestErrors
 from edge.config import EdgeConfig
 from edge.reliability.clock_sync import ClockProber, ProbeTracker
 from edge.reliability.worker_clocks import WorkerClocks

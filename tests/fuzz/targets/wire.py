@@ -52,6 +52,7 @@ from shared.messages.frame import (
     unpack_result,
 )
 from shared.messages.frame_header import peek
+from shared.messages.load import LoadReport, WorkerLoad, pack_load, unpack_load
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
@@ -66,6 +67,7 @@ ID = FrameId("car", "left", "s1", 7)
 PLAN = geometry.plan(geometry.Resize.CROP, 16, 24, HEIGHT, WIDTH)
 CARD = replace(tiny_model.CARD, height=HEIGHT, width=WIDTH)
 _LIMITS = ImageLimits(max_pixels=1 << 16, max_bytes=1 << 20)
+_LOAD = WorkerLoad(queue=3, free=61, wait_ms=120.5, answer_ms=30.0, spacing_ms=15.0)
 _IMAGE = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
 
@@ -145,6 +147,14 @@ def _read_status(payload: bytes) -> None:
     workers = WorkerDirectory("tiny")
     workers.announced(Delivery(topics.WORKER_STATUS.of(worker="worker"), payload, clock.now_ns()))
     workers.online()
+
+
+def _read_load(payload: bytes) -> None:
+    try:
+        report = unpack_load(payload)
+    except MessageError:
+        return
+    assert unpack_load(pack_load(report)) == report
 
 
 def _read_probe(payload: bytes) -> None:
@@ -243,6 +253,7 @@ def _result_of(task: str, codec: str, data: Buffer) -> bytes:
             shape=(HEIGHT, WIDTH) if task == "segmentation" else None,
             codec=codec,
             data=data,
+            load=_LOAD,
             stamps=(Stamp("received", "cloud/worker/s1", 3),),
         )
     )
@@ -252,6 +263,11 @@ def status_seeds() -> Iterator[bytes]:
     """Yields the status of a worker online and offline."""
     yield pack_status(NodeStatus(NodeState.ONLINE, "s1", 64, (CARD,)))
     yield pack_status(NodeStatus(NodeState.OFFLINE, "s1"))
+
+
+def load_seeds() -> Iterator[bytes]:
+    """Yields a load report."""
+    yield pack_load(LoadReport("s1", {CARD.name: _LOAD}))
 
 
 def probe_seeds() -> Iterator[bytes]:
@@ -295,6 +311,7 @@ _READERS = (
     _Reader(_read_request, request_seeds),
     _Reader(_read_reply, reply_seeds),
     _Reader(_read_tensors, tensor_seeds),
+    _Reader(_read_load, load_seeds),
 )
 
 

@@ -268,7 +268,7 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
         submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert raised.value.code is ErrorCode.NOT_FOUND
     gate.open()
-    assert worker.node.submission.wait_until_idle("tiny", WAIT_S)
+    assert worker.node.context.in_flight.wait_until_idle("tiny", WAIT_S)
     assert pending.futures[0].done()
     pending.reply()
 
@@ -291,7 +291,7 @@ def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: Ga
     thread.start()
     assert answered.wait(WAIT_S)
     submission.remove_model("tiny")
-    assert worker.node.submission.wait_until_idle("tiny", WAIT_S)
+    assert worker.node.context.in_flight.wait_until_idle("tiny", WAIT_S)
     assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
     finished.set()
     thread.join(WAIT_S)
