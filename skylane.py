@@ -20,6 +20,9 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow nor OpenCV.
     "bag": CommandEntry("rosbag_tools.cli:bag", "edge", "Create, inspect, edit and convert rosbags, without ROS."),
+    "batch": CommandEntry(
+        "ops.batch.cli:batch", "batch", "Run a model over a library of bags: masks, and a table of label shares."
+    ),
     "bench": CommandEntry(
         "bench.cli:bench", "bench,demo", "Measure the overhead of offloading relative to bare inference."
     ),
@@ -40,7 +43,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 _GRPC_LOG = "GRPC_VERBOSITY"
-_MODEL_COMMANDS = {"bench", "cloud", "demo", "model", "study"}  # Faster with huge pages.
+_MODEL_COMMANDS = {"batch", "bench", "cloud", "demo", "model", "study"}  # Faster with huge pages.
 _FRAME_COMMANDS = _MODEL_COMMANDS | {"edge", "send"}  # Allocate megabytes per frame.
 
 

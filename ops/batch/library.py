@@ -1,5 +1,6 @@
 """Finds the bags of a library, a folder of any depth, and says what else is in it."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from shared.errors import SkylaneError
 _BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")
 _DATA_SUFFIXES = _BAG_SUFFIXES[1:]  # Of the files inside the folder of a ROS 2 bag.
 _METADATA = "metadata.yaml"
+_END_BYTES = 1 << 16
 
 
 class LibraryError(SkylaneError):
@@ -24,7 +26,7 @@ class LibraryBag:
     name: str  # Path relative to the library, with "/".
     path: Path
     size_bytes: int  # Of all files that belong to it.
-    mtime_ns: int  # The latest of them.
+    mtime_ns: int  # The latest time of change of them.
 
     def check_unchanged(self) -> None:
         """Raises a LibraryError if the bag has changed since the scan."""
@@ -69,6 +71,20 @@ def content_hash(path: Path) -> str:
     """
     with Bag(path) as bag:
         return bag.sha256
+
+
+def ends_hash(path: Path) -> str:
+    """Returns a hash of the first and last bytes of a bag's files: copies have the same one; empty if it is unreadable."""
+    digest = hashlib.sha256()
+    try:
+        for each in sorted(_files(path)):
+            with each.open("rb") as file:
+                digest.update(file.read(_END_BYTES))
+                file.seek(max(0, each.stat().st_size - _END_BYTES))
+                digest.update(file.read(_END_BYTES))
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 class _Findings:

@@ -1,6 +1,6 @@
 """The contract of an executor, which runs the steps of a batch, and the table of executors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,8 +38,8 @@ class Executor(Protocol):
 
     def run(
         self, bags: Sequence[LibraryBag], settings: Any, on_progress: Callable[[BagProgress], None]
-    ) -> Iterator[BagOutcome]:
-        """Yields the outcome of every bag once, in any order; closing the iterator stops all work in order.
+    ) -> Generator[BagOutcome]:
+        """Yields the outcome of every bag once, in any order; closing the generator stops all work in order.
 
         Args:
             bags: The bags to do, the largest first.

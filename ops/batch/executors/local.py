@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -37,7 +37,7 @@ class LocalExecutor:
 
     def run(
         self, bags: Sequence[LibraryBag], settings: BatchSettings, on_progress: Callable[[BagProgress], None]
-    ) -> Iterator[BagOutcome]:
+    ) -> Generator[BagOutcome]:
         """See Executor."""
         pool = _Pool(bags, settings, on_progress)
         try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -53,10 +54,11 @@ def read_manifest(folder: Path) -> BagManifest | None:
 
 def manifests(folder: Path) -> Iterator[tuple[Path, BagManifest]]:
     """Yields the manifests below a folder, each with its own folder, in the order of their paths."""
-    for path in sorted(folder.rglob(MANIFEST_NAME)):
-        manifest = read_manifest(path.parent)
-        if manifest is not None:
-            yield path.parent, manifest
+    for top, folders, files in os.walk(folder):
+        if MANIFEST_NAME in files and (manifest := read_manifest(Path(top))) is not None:
+            yield Path(top), manifest
+            folders.clear()  # Masks.
+        folders.sort()
 
 
 def outputs_sha256(folder: Path) -> str:

@@ -1,0 +1,184 @@
+"""Runs a batch: plans it, lets an executor do the bags that are not finished, and writes the table of all frames."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress, Executor
+from ops.batch.library import Library, LibraryBag, scan
+from ops.batch.output.manifest import TABLE_NAME, read_manifest
+from ops.batch.output.results import results_folder, staging_folder
+from ops.batch.output.table import TablePart, merge
+from ops.batch.plan import BatchPlan, plan
+from ops.batch.settings import BatchSettings
+from ops.batch.steps import BatchError
+from shared.errors import unwritable_message
+from shared.registry import load
+
+RECORD_NAME = "batch.json"
+
+_LOCK_NAME = ".lock"
+_NOT_STARTED = "not started, because the batch had to stop"
+
+
+class BatchWatcher(Protocol):
+    """Shows the progress of a batch."""
+
+    def begin(self, library: Library, planned: BatchPlan) -> None:
+        """The library is compared with the results of earlier runs."""
+
+    def advance(self, progress: BagProgress) -> None:
+        """A frame was written, or a bag begins anew."""
+
+    def end(self, outcome: BagOutcome) -> None:
+        """A bag is done, or has failed."""
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """The end of a batch."""
+
+    frames: int = 0  # Rows of the table.
+    done: list[str] = field(default_factory=list)  # Bags of this run.
+    finished: list[str] = field(default_factory=list)  # Bags of earlier runs.
+    copies: dict[str, str] = field(default_factory=dict)  # By the name of a bag, that of the one with the same content.
+    failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
+    unreadable: dict[str, str] = field(default_factory=dict)  # Frames left out of a bag that is done, by its name.
+
+
+def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = False) -> BatchResult:
+    """Does every bag of a library that has no results yet, then writes `frames.parquet` and `batch.json`.
+
+    An interrupted or killed run loses only the bags that it was doing; the next one continues. Until it ends, there is no
+    `frames.parquet`.
+
+    Args:
+        settings: The library, the model and what to write.
+        watcher: Is told of the progress, in the calling thread.
+        verify: Whether to compare finished bags and their results with the hashes in their manifests.
+
+    Raises:
+        SkylaneError: the library or the model cannot be used, or another batch writes into the same folder.
+    """
+    settings = settings.pinned()
+    with _folder_of(settings.out):
+        library = scan(settings.library, settings.out)
+        planned = plan(
+            library.bags, settings.out, settings.identity(), _known_hashes(settings.out, library), verify=verify
+        )
+        watcher.begin(library, planned)
+        result = BatchResult(copies=planned.copies, failed=dict(library.refused))
+        result.finished = [bag.name for bag in planned.finished]
+        try:
+            if planned.pending:
+                (settings.out / TABLE_NAME).unlink(missing_ok=True)
+                _do(planned, settings, watcher, result)
+            _write_table(settings, result)
+            _write_record(settings, library, planned, result)
+        except OSError as error:
+            raise BatchError(unwritable_message(error.filename or settings.out, error, "--out")) from error
+    return result
+
+
+@contextmanager
+def _folder_of(out: Path) -> Iterator[None]:
+    """Keeps other batches out of a folder, and deletes what was left unfinished in it, before and after.
+
+    Raises:
+        BatchError: another batch writes into it, or it cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / _LOCK_NAME).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                shutil.rmtree(staging_folder(out), ignore_errors=True)
+                yield
+            finally:
+                shutil.rmtree(staging_folder(out), ignore_errors=True)
+    except BlockingIOError as error:
+        raise BatchError(f"another batch writes into {out}: wait for its end, or choose another --out") from error
+    except OSError as error:
+        raise BatchError(unwritable_message(error.filename or out, error, "--out")) from error
+
+
+def _do(planned: BatchPlan, settings: BatchSettings, watcher: BatchWatcher, result: BatchResult) -> None:
+    """Does the pending bags, the largest first, so that none is left alone at the end."""
+    executor: Executor = load("executor", EXECUTORS, settings.executor)()
+    bags = sorted(planned.pending, key=lambda bag: (-bag.size_bytes, bag.name))
+    missing = {bag.name for bag in bags}
+    with closing(executor.run(bags, settings, watcher.advance)) as outcomes:
+        for outcome in outcomes:
+            missing.remove(outcome.bag)
+            watcher.end(outcome)
+            if outcome.error:
+                result.failed[outcome.bag] = outcome.error
+            else:
+                result.done.append(outcome.bag)
+            if outcome.stops:
+                break
+    result.failed |= dict.fromkeys(sorted(missing), _NOT_STARTED)
+    for copy, original in planned.copies.items():
+        if original in result.failed:
+            result.failed[copy] = f"has the content of {original}, which failed"
+
+
+def _write_table(settings: BatchSettings, result: BatchResult) -> None:
+    """Writes the table in a temporary file, which replaces the last one."""
+    card = settings.card()
+    parts = []
+    for name in sorted((*result.done, *result.finished)):
+        folder = results_folder(settings.out, name)
+        parts.append(TablePart(folder / TABLE_NAME, name, folder.relative_to(settings.out).as_posix()))
+        manifest = read_manifest(folder)
+        if manifest is not None and manifest.unreadable:
+            result.unreadable[name] = f"{manifest.unreadable} unreadable frames, the first: {manifest.first_unreadable}"
+    staging = staging_folder(settings.out)
+    staging.mkdir(exist_ok=True)
+    path = staging / TABLE_NAME
+    result.frames = merge(parts, path, card.labels.names, card.name, card.version)
+    path.replace(settings.out / TABLE_NAME)
+
+
+def _write_record(settings: BatchSettings, library: Library, planned: BatchPlan, result: BatchResult) -> None:
+    copies = [bag for bag in library.bags if bag.name in planned.copies]
+    record = {
+        "skylane": version("skylane"),
+        "library": str(settings.library),
+        "identity": settings.identity(),
+        "frames": result.frames,
+        "bags": sorted((*result.done, *result.finished)),
+        "copies": {
+            bag.name: {"of": planned.copies[bag.name], "sha256": planned.hashes[bag]} | _state(bag) for bag in copies
+        },
+        "failed": dict(sorted(result.failed.items())),
+        "unreadable": result.unreadable,
+        "ignored": library.ignored,
+        "stale": planned.stale,
+    }
+    path = staging_folder(settings.out) / RECORD_NAME
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.replace(settings.out / RECORD_NAME)
+
+
+def _known_hashes(out: Path, library: Library) -> dict[LibraryBag, str]:
+    """Returns the hashes of copies that an earlier run has read, and that have not changed since."""
+    try:
+        copies: Mapping[str, Any] = json.loads((out / RECORD_NAME).read_bytes())["copies"]
+        return {
+            bag: str(copies[bag.name]["sha256"])
+            for bag in library.bags
+            if bag.name in copies and _state(bag).items() <= copies[bag.name].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _state(bag: LibraryBag) -> dict[str, int]:
+    return {"size_bytes": bag.size_bytes, "mtime_ns": bag.mtime_ns}
