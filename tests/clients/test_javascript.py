@@ -16,9 +16,10 @@ from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.models.model import Model
 from shared.stages import CLOUD_STAGES
-from tests.clients.conftest import CLIENTS, SampleImage, build_folder, need, run
+from tests.clients.conftest import CLIENTS, SampleImage, need, run
 from tests.pipeline.rig import connect, worker
 from tests.support.browser import browser
+from tests.support.npm import npm_packages
 
 __all__ = ["browser"]
 
@@ -53,24 +54,14 @@ server.listen(0, "127.0.0.1", async () => {
   }
 });
 """
-LIBRARIES = ("package.json", "package-lock.json", ".npmrc")
 
 
 @pytest.fixture(scope="session")
 def page_file() -> Path:
-    """The page with its libraries, which `npm ci` installs once."""
-    need("npm")
-    lock = CLIENTS / "javascript" / "package-lock.json"
-    with build_folder("javascript") as folder:
-        if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
-            for name in LIBRARIES:
-                shutil.copy(CLIENTS / "javascript" / name, folder)
-            installed = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
-            if installed.returncode:
-                (folder / lock.name).unlink()
-                pytest.skip(f"npm cannot install the page's libraries: {installed.stderr.strip().splitlines()[-1]}")
-        for name in ("index.html", "skylane.js"):
-            shutil.copy(CLIENTS / "javascript" / name, folder)
+    """The page with its libraries."""
+    folder = npm_packages(CLIENTS / "javascript", "javascript")
+    for name in ("index.html", "skylane.js"):
+        shutil.copy(CLIENTS / "javascript" / name, folder)
     return folder / "index.html"
 
 

@@ -1,0 +1,93 @@
+"""The pipeline over two Mosquittos: vehicles on one of them, workers on the other one or on both."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.faults.rig.rig import MODEL, Rig, kill
+from shared.broker.certificate_authority import CertificateAuthority, Role
+from shared.messages import topics
+from shared.package_data import shipped
+from shared.runlog.latency_log import Outcome
+from tests.brokers.bridged_brokers import CONTROL, FRAMES, BridgedBrokers, secured_pair
+from tests.pipeline.rig import skylane
+
+pytestmark = pytest.mark.mosquitto
+COUNT = 100
+AHEAD_S = 3.0  # Lead of the clock of the worker.
+THINK_MS = 20.0
+
+
+def test_workers_on_the_other_broker_answer_every_frame(rig: Rig, tmp_path: Path) -> None:
+    """All frames and masks cross the bridge, and so do status, clock probes and the workers' loads."""
+    brokers = BridgedBrokers(rig, tmp_path, FRAMES)
+    for number in (1, 2):
+        rig.worker(brokers.there.url, f"worker-{number}", think_ms=THINK_MS, clock_offset_s=AHEAD_S)
+    vehicles = [rig.vehicle(brokers.here.url, f"car-{number}", pictures=COUNT) for number in (1, 2)]
+    assert [vehicle.wait() for vehicle in vehicles] == [0, 0]
+    accounts = rig.accounts(*vehicles)
+    assert not accounts.failures
+    assert accounts.outcomes == {Outcome.ANSWERED: 2 * COUNT}
+    assert accounts.masks_checked == 2 * COUNT
+    assert not accounts.ignored
+    rows = rig.rows()
+    assert {row["worker"] for row in rows} == {"worker-1", "worker-2"}
+    for row in rows:
+        assert abs(float(row["clock_offset_ms"]) - 1e3 * AHEAD_S) <= float(row["clock_error_ms"])
+
+
+def test_a_killed_worker_on_the_other_broker_is_reported_across_the_bridge(rig: Rig, tmp_path: Path) -> None:
+    """Its last will crosses the bridge, and the other worker gets its frames."""
+    brokers = BridgedBrokers(rig, tmp_path, FRAMES)
+    workers = [rig.worker(brokers.there.url, f"worker-{number}", think_ms=THINK_MS) for number in (1, 2)]
+    vehicle = rig.vehicle(brokers.here.url, flags=("--loop",))
+    rig.wait_for_frames([vehicle], 20)
+    kill(workers[0].pid)
+    rig.wait_for_frames([vehicle], 40)
+    accounts = rig.end_vehicles()
+    assert not accounts.failures
+    assert accounts.unanswered == 0
+
+
+def test_two_vehicles_with_one_name_notice_each_other_across_the_bridge(rig: Rig, tmp_path: Path) -> None:
+    """The status of both crosses the bridge. Without that, one would receive the masks of the other."""
+    brokers = BridgedBrokers(rig, tmp_path, FRAMES)
+    rig.worker(brokers.there.url)
+    first = rig.vehicle(brokers.here.url, flags=("--loop",))
+    rig.wait_for_frames([first], 10)
+    with Rig(tmp_path / "second", 1) as second_rig:
+        second = second_rig.vehicle(brokers.there.url, flags=("--loop",), awaits_ready=False)
+        assert second.wait() == 1
+        assert "is already running" in second.output
+    rig.wait_for_frames([first], 10)
+    assert not rig.end_vehicles().failures
+
+
+def test_an_operator_reaches_the_workers_of_the_other_broker(rig: Rig, tmp_path: Path) -> None:
+    """Requests and replies cross the bridge with the two optional lines."""
+    brokers = BridgedBrokers(rig, tmp_path, *CONTROL)
+    worker = rig.worker(brokers.there.url)
+    flags = ("--broker", brokers.here.url, "--operator", "anna")
+    assert MODEL in skylane("cloud", "control", worker.name, "list", *flags)
+
+
+def test_a_bridge_of_secured_brokers_has_a_role_of_its_own(rig: Rig, tmp_path: Path) -> None:
+    """`bridge.acl` suffices for frames, masks and status; the authority signs a certificate for each node."""
+    authority = CertificateAuthority(tmp_path / "certs")
+    here, there = secured_pair(rig, authority, tmp_path)
+    authority.node(Role.WORKER, "worker-1", 1)
+    authority.node(Role.VEHICLE, "vehicle-1", 1)
+    rig.worker(there.url, certs=authority.folder)
+    vehicle = rig.vehicle(here.url, pictures=COUNT, flags=("--certs", str(authority.folder)))
+    assert vehicle.wait() == 0
+    accounts = rig.accounts(vehicle)
+    assert not accounts.failures
+    assert accounts.outcomes == {Outcome.ANSWERED: COUNT}
+
+
+def test_the_bridge_has_a_line_for_every_topic_of_the_protocol() -> None:
+    """A topic that is added to the protocol has to be bridged, or left out on purpose."""
+    lines = (shipped("mosquitto") / "bridge.conf").read_text(encoding="utf-8")
+    kinds = {kind.pattern.partition("/")[0] for kind in vars(topics).values() if isinstance(kind, topics.TopicKind)}
+    assert set(re.findall(rf"(?m)^#?topic {topics.PREFIX}/(\w+)/# (?:in|out|both) [01]$", lines)) == kinds
