@@ -13,15 +13,27 @@ def test_the_estimate_is_the_90_percent_quantile() -> None:
     assert estimate.ns == 18
 
 
+def test_the_median_is_typical() -> None:
+    """The sum of several latencies is estimated by it; one slow run must not lengthen it."""
+    estimate = LatencyEstimator()
+    assert estimate.median_ns == 0
+    for took_ns in (100, 101, 9_000, 99, 100):
+        estimate.add(took_ns)
+    assert estimate.median_ns == 100
+    by_size = BatchLatencyEstimator(4)
+    by_size.add(2, 100)
+    assert [by_size.median_ns(size) for size in (1, 2, 4)] == [100, 100, 200]
+
+
 def test_old_measurements_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """An estimate that refuses all frames gets no new measurements."""
     estimate = LatencyEstimator()
     estimate.add(500)
     later_ns = clock.now_ns() + 11 * 10**9
     monkeypatch.setattr(clock, "now_ns", lambda: later_ns)
-    assert estimate.ns == 0
+    assert estimate.ns == estimate.median_ns == 0
     estimate.add(7)
-    assert estimate.ns == 7
+    assert estimate.ns == estimate.median_ns == 7
 
 
 def test_the_estimate_depends_on_the_batch_size() -> None:

@@ -36,6 +36,8 @@ def test_a_frame_is_answered_with_its_mask_and_time_stamps() -> None:
             mask = mask_codecs.decode(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
             assert [stamp.stage for stamp in message.stamps] == list(CLOUD_STAGES)
+            assert message.load is not None
+            assert (message.load.queue, message.load.free) == (0, 64)
     assert worker.node.counts["answered"] == 5  # After its end, as it counts after the reply.
 
 

@@ -1,7 +1,9 @@
 """The metrics of a worker for Prometheus."""
 
 import queue
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -54,5 +56,35 @@ def test_frames_over_mqtt_and_http_are_counted_together(worker: GatewayWorker) -
     assert samples[f"nv_inference_pending_request_count {tiny}"] == 0
     assert samples["skylane_frames_refused_total model=tiny outcome=rejected"] == 1
     assert samples["skylane_calls_total code=415 protocol=http"] == 1
+    assert samples[f"skylane_queue_wait_seconds {tiny}"] >= 0
     assert samples["skylane_ready"] == 1
     assert samples["process_resident_memory_bytes"] > 0
+
+
+def test_the_expected_wait_counts_the_frames_ahead() -> None:
+    """Workers are added by this metric: it must grow with the queue, and not only with the time that frames took."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def act() -> None:
+        entered.set()
+        assert gate.wait(WAIT_S)
+
+    slow = model(act)
+    slow.card = replace(slow.card, warm_ms=2000.0)
+    replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    with open_gateway(slow, gateway=GatewaySettings(http="127.0.0.1:0")) as worker:
+        worker.bus.subscribe(topics.MASKS.filter(), 1, replies.put)
+        topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
+        try:
+            for sequence in range(5):
+                worker.bus.publish(topic, pack_frame(frame(sequence)), qos=1)
+            assert entered.wait(WAIT_S)
+            while (samples := scrape(worker))["skylane_frames_in_flight"] < 5:
+                pass  # The bus has not delivered all frames.
+        finally:
+            gate.set()
+        assert samples["skylane_queue_wait_seconds model=tiny version=1"] >= 8.0  # Four frames wait.
+        for _ in range(5):
+            replies.get(timeout=WAIT_S)
+        while scrape(worker)["skylane_frames_in_flight"]:
+            pass  # The last frame is counted until its reply has been sent.

@@ -1,0 +1,164 @@
+"""The retained load reports of a worker."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cloud.config import CloudConfig
+from cloud.frontends.load_reports import LoadReports
+from cloud.node import CloudNode
+from cloud.serving.request import Request
+from shared.messages.frame import pack_frame
+from shared.messages.load import LoadReport, unpack_load
+from shared.messages.topics import FRAMES, LOADS
+from shared.models.model import Model
+from shared.mqtt.bus import Bus, Delivery, MemoryBus
+from shared.stages import Stage
+from tests.support.mqtt_bus import connect, free_port, mosquitto_with
+from tests.support.tiny_model import frame, model
+
+WAIT_S = 60.0
+_TOPIC = LOADS.of(worker="w")
+
+
+class _Reports:
+    """The reports that a bus delivers."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.deliveries: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        bus.subscribe(_TOPIC, 1, self.deliveries.put)
+
+    def next(self) -> LoadReport:
+        """Waits for the next report."""
+        return unpack_load(self.deliveries.get(timeout=WAIT_S).payload)
+
+    def until_queue(self, frames: int) -> LoadReport:
+        """Waits for a report with this number of frames in flight."""
+        while (report := self.next()).models["tiny"].queue != frames:
+            pass
+        return report
+
+
+@contextmanager
+def _serving(bus: Bus, served: Model) -> Iterator[CloudNode]:
+    node, ready = CloudNode([served], CloudConfig(worker="w"), session="s9"), threading.Event()
+    thread = threading.Thread(target=lambda: node.serve(bus, lambda: None, ready.set))
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        yield node
+    finally:
+        node.stop()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(name="bus")
+def _bus() -> Iterator[MemoryBus]:
+    with MemoryBus() as bus:
+        bus.supports_shared_subscriptions = True
+        yield bus
+
+
+def _request(sequence: int = 0) -> Request:
+    return Request(b"", "car", "left", "tiny", lambda _: None, {Stage.RECEIVED: sequence}, max_reply_bytes=1000)
+
+
+def test_a_worker_reports_when_it_goes_online_and_when_it_becomes_busy_and_idle(bus: MemoryBus) -> None:
+    """Vehicles learn of a free worker at once; the busy one counts every frame without a reply."""
+    gate = threading.Event()
+
+    def act() -> None:
+        assert gate.wait(WAIT_S)
+
+    reports = _Reports(bus)
+    with _serving(bus, model(act)):
+        first = reports.next()
+        assert first.session == "s9"
+        assert (first.models["tiny"].queue, first.models["tiny"].free) == (0, 64)
+        for sequence in range(3):
+            bus.publish(FRAMES.of(model="tiny", vehicle="car", camera="left"), pack_frame(frame(sequence)), qos=1)
+        reports.until_queue(3)
+        gate.set()
+        reports.until_queue(0)
+
+
+def test_closing_removes_the_report(bus: MemoryBus) -> None:
+    """A vehicle that starts later must not read of a worker that has left."""
+    node = CloudNode([], CloudConfig(worker="w"), session="s9")
+    reports, inbox = LoadReports(node.context, bus, lambda: True), _Reports(bus)
+    reports.start()
+    assert inbox.next() == LoadReport("s9", {})
+    reports.close()
+    assert inbox.deliveries.get(timeout=WAIT_S).payload == b""
+    later = _Reports(bus)
+    bus.publish(_TOPIC, b"marker", qos=1)
+    assert later.deliveries.get(timeout=WAIT_S).payload == b"marker"
+
+
+def test_an_announcement_repeats_the_report(bus: MemoryBus) -> None:
+    """The node announces itself after each reconnect, because a restarted broker has lost retained messages."""
+    reports = _Reports(bus)
+    with _serving(bus, model()) as node:
+        first = reports.next()
+        node.announce()
+        assert reports.next() == first
+
+
+def test_the_rate_of_reports_is_limited(bus: MemoryBus) -> None:
+    """A vehicle that sends one frame after the other makes a worker busy and idle many times a second."""
+    node = CloudNode([], CloudConfig(worker="w"), session="s9")
+    inbox = _Reports(bus)
+    reports = LoadReports(node.context, bus, lambda: True)
+    reports.start()
+    inbox.next()
+    for sequence in range(100):
+        request = _request(sequence)
+        node.context.in_flight.add(request)
+        threading.Event().wait(0.01)
+        request.finish()
+    reports.close()
+    times_ns = []
+    while (delivery := inbox.deliveries.get(timeout=WAIT_S)).payload:
+        times_ns.append(delivery.received_ns)
+    elapsed_s = (times_ns[-1] - times_ns[0]) / 1e9
+    assert 1 <= len(times_ns) <= 4 + 2 * elapsed_s
+
+
+def test_a_worker_that_lost_its_name_publishes_nothing(bus: MemoryBus) -> None:
+    """Its reports would replace those of the process that has the name, and its end would remove them."""
+    node = CloudNode([], CloudConfig(worker="w"), session="s9")
+    bus.publish(_TOPIC, b"of another process", qos=1, retained=True)
+    reports = LoadReports(node.context, bus, lambda: False)
+    reports.start()
+    reports.repeat()
+    reports.close()
+    inbox = _Reports(bus)
+    assert inbox.deliveries.get(timeout=WAIT_S).payload == b"of another process"
+    assert inbox.deliveries.empty()
+
+
+@pytest.mark.mosquitto
+def test_a_restarted_broker_gets_the_report_again(tmp_path: Path) -> None:
+    """The broker keeps the last report for vehicles that start later, until it restarts or the worker leaves."""
+    node, port = CloudNode([model()], CloudConfig(worker="w"), session="s9"), free_port()
+    with mosquitto_with(tmp_path, "allow_anonymous true", port=port) as broker:
+        bus = connect(broker.url, on_connected=node.announce)
+        thread = threading.Thread(target=lambda: node.serve(bus, lambda: None))
+        thread.start()
+        vehicle = connect(broker.url)
+        assert _Reports(vehicle).next().session == "s9"
+        vehicle.close()
+    with mosquitto_with(tmp_path, "allow_anonymous true", port=port) as broker:
+        vehicle = connect(broker.url)
+        reports = _Reports(vehicle)
+        assert reports.next().models.keys() == {"tiny"}
+        node.stop()
+        thread.join(WAIT_S)
+        while reports.deliveries.get(timeout=WAIT_S).payload:
+            pass  # Reports of the time before.
+        vehicle.close()

@@ -1,0 +1,247 @@
+"""The load that a worker reports, against what its frames then experience."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+import pytest
+
+from cloud.config import CloudConfig
+from cloud.node import CloudNode
+from shared import clock
+from shared.inference.engine import Outputs
+from shared.messages.deadline import Deadline
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
+from shared.messages.load import WorkerLoad
+from shared.messages.topics import FRAMES, MASKS
+from shared.models.manifest import BatchingSection
+from shared.models.model import Model
+from shared.mqtt.bus import MemoryBus, Properties
+from tests.support.batching import BatcherRig, GatedEngine
+from tests.support.tiny_model import Engine, frame, model
+
+WAIT_S = 60.0
+_MS = 1_000_000
+_INFERENCE_S = 0.1
+
+
+class _FixedTimeEngine(Engine):
+    """Takes the same time for every batch."""
+
+    is_reentrant = True
+
+    def infer(self, batch: npt.NDArray[Any]) -> Outputs:
+        """See Engine."""
+        end_s = time.monotonic() + _INFERENCE_S
+        outputs = super().infer(batch)
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        return outputs
+
+
+def _model(engine: Engine, max_size: int = 1, instances: int = 1) -> Model:
+    tiny = model(engine=engine)
+    manifest = tiny.manifest.model_copy(update={"batching": BatchingSection(max_size=max_size)})
+    served = Model(manifest, replace(tiny.card, warm_ms=_INFERENCE_S * 1e3), engine)
+    served.instances = instances
+    return served
+
+
+class _Serving:
+    """A worker in its thread, and the replies to its vehicle."""
+
+    def __init__(self, bus: MemoryBus, served: Model, config: CloudConfig) -> None:
+        self.node = CloudNode([served], config, session="s9")
+        self._bus = bus
+        self._replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self._replies.put(unpack_result(delivery.payload)))
+
+    def send(self, sequence: int, version: str | None = None, budget_ms: int | None = None) -> None:
+        """Publishes a frame."""
+        message = msgspec.structs.replace(frame(sequence, version=version), deadline=Deadline.after_ms(budget_ms))
+        topic = FRAMES.of(model="tiny", vehicle="car", camera="left")
+        properties = Properties(correlation=str(message.id).encode())
+        self._bus.publish(topic, pack_frame(message), qos=1, properties=properties)
+
+    def replies(self, count: int) -> Sequence[ResultMessage]:
+        """Waits for replies."""
+        return [self._replies.get(timeout=WAIT_S) for _ in range(count)]
+
+
+@contextmanager
+def _serving(served: Model, **settings: Any) -> Iterator[_Serving]:
+    with MemoryBus() as bus:
+        bus.supports_shared_subscriptions = True
+        serving = _Serving(bus, served, CloudConfig(worker="w", **settings))
+        ready = threading.Event()
+        thread = threading.Thread(target=lambda: serving.node.serve(bus, lambda: None, ready.set))
+        thread.start()
+        try:
+            assert ready.wait(WAIT_S)
+            yield serving
+        finally:
+            serving.node.stop()
+            thread.join(WAIT_S)
+
+
+def _times(reply: ResultMessage) -> dict[str, int]:
+    return {stamp.stage: stamp.at_ns for stamp in reply.stamps}
+
+
+@pytest.mark.parametrize(("max_size", "instances", "frames"), [(1, 1, 8), (1, 2, 16), (4, 1, 32), (4, 2, 64)])
+def test_the_wait_ends_when_the_engine_is_free(max_size: int, instances: int, frames: int) -> None:
+    """Every reply predicts when an engine can take one more frame; the stamps of the last ones show when it could."""
+    with _serving(_model(_FixedTimeEngine(), max_size, instances), max_frames=256) as serving:
+        for sequence in range(frames):
+            serving.send(sequence)
+        replies = serving.replies(frames)
+    batches = {times["batched"]: times["inferred"] for times in map(_times, replies)}
+    free_ns = sorted(batches.values())[-instances]
+    longest_ns = max(inferred_ns - batched_ns for batched_ns, inferred_ns in batches.items())
+    errors_ns = []
+    for reply in replies:
+        assert reply.load is not None
+        replied_ns = _times(reply)["replied"]
+        if replied_ns < free_ns:
+            errors_ns.append(abs(replied_ns + reply.load.wait_ms * _MS - free_ns))
+        assert reply.load.spacing_ms * _MS * instances <= longest_ns
+        assert reply.load.answer_ms >= _INFERENCE_S * 1e3
+    assert len(errors_ns) >= frames // 2
+    assert sorted(errors_ns)[len(errors_ns) // 2] < longest_ns
+    assert [reply.load.queue for reply in replies if reply.load][-1] == 0
+
+
+def test_every_kind_of_reply_has_the_load() -> None:
+    """A vehicle whose frames are refused must learn why it should use another worker."""
+    gate = threading.Event()
+
+    def act() -> None:
+        assert gate.wait(WAIT_S)
+
+    with _serving(_model(Engine(act)), max_frames=1, decoders=1) as serving:
+        serving.send(0, budget_ms=0)
+        (expired,) = serving.replies(1)
+        for sequence in range(1, 6):
+            serving.send(sequence)
+        (overloaded,) = serving.replies(1)
+        gate.set()
+        others = serving.replies(4)
+        serving.send(6, version="9")
+        (rejected,) = serving.replies(1)
+    assert (expired.status, overloaded.status, rejected.status) == (
+        Status.EXPIRED, Status.OVERLOADED, Status.REJECTED,
+    )  # fmt: skip
+    assert expired.load is not None
+    assert (expired.load.queue, expired.load.free) == (0, 1)
+    assert overloaded.load is not None
+    assert overloaded.load.queue >= 1
+    assert all(reply.load for reply in others)
+    assert rejected.load is None  # This worker has no load of a version that it does not serve.
+
+
+@pytest.fixture(name="now")
+def _now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time of the clock; a test changes it."""
+    now_ns = [10**15]
+    monkeypatch.setattr(clock, "now_ns", lambda: now_ns[0])
+    return now_ns
+
+
+def _infer_once(rig: BatcherRig, now: list[int], duration_ns: int, size: int = 1) -> None:
+    """Runs one batch that takes `duration_ns` by the changed clock."""
+    rig.put(*(rig.request(number) for number in range(size)))
+    rig.start()
+    assert rig.engine.entered.wait(WAIT_S)
+    now[0] += duration_ns
+    rig.engine.gate.set()
+    for _ in range(size):
+        assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
+    rig.engine.gate.clear()
+    rig.engine.entered.clear()
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 7])
+def test_the_wait_is_the_work_ahead_without_the_time_that_has_passed(now: list[int], waiting: int) -> None:
+    """One frame is in the engine, one is decoded, and `waiting` are in the admission queue."""
+    rig = BatcherRig(GatedEngine())
+    _infer_once(rig, now, 100 * _MS)
+    rig.put(rig.request(1))
+    assert rig.engine.entered.wait(WAIT_S)
+    rig.put(rig.request(2))
+    now[0] += 30 * _MS
+    forecast = rig.batcher.forecast(waiting)
+    rig.finish()
+    assert forecast.wait_ns == (100 - 30 + 100 * (1 + waiting)) * _MS
+    assert forecast.answer_ns == forecast.spacing_ns == 100 * _MS
+
+
+def test_a_batch_that_hangs_is_expected_to_hang_on(now: list[int]) -> None:
+    """Otherwise an engine that never ends its batch would look idle, and attract all frames."""
+    rig = BatcherRig(GatedEngine())
+    _infer_once(rig, now, 100 * _MS)
+    rig.put(rig.request(1))
+    assert rig.engine.entered.wait(WAIT_S)
+    now[0] += 5_000 * _MS
+    wait_ns = rig.batcher.forecast(2).wait_ns
+    rig.finish()
+    assert wait_ns == (4_900 + 200) * _MS
+
+
+def test_instances_take_batches_in_turn(now: list[int]) -> None:
+    """With one of two instances busy, the next frame waits for none, and the one behind it for the busy one."""
+    rig = BatcherRig(GatedEngine(is_reentrant=True), instances=2)
+    _infer_once(rig, now, 100 * _MS)
+    rig.put(rig.request(1))
+    assert rig.engine.entered.wait(WAIT_S)
+    now[0] += 30 * _MS
+    waits_ms = [rig.batcher.forecast(waiting).wait_ns // _MS for waiting in range(5)]
+    spacing_ns = rig.batcher.forecast(0).spacing_ns
+    rig.finish()
+    assert waits_ms == [0, 70, 100, 170, 200]
+    assert spacing_ns == 50 * _MS
+
+
+def test_waiting_frames_share_batches(now: list[int]) -> None:
+    """A frame joins the batch that is not full, and its answer takes as long as that batch."""
+    rig = BatcherRig(GatedEngine(), max_size=4, decoders=4)
+    _infer_once(rig, now, 120 * _MS, size=4)
+    waits_ms = [rig.batcher.forecast(waiting).wait_ns // _MS for waiting in (0, 3, 4, 9)]
+    forecast = rig.batcher.forecast(3)
+    rig.finish()
+    assert waits_ms == [0, 0, 120, 240]
+    assert (forecast.answer_ns, forecast.spacing_ns) == (120 * _MS, 30 * _MS)
+
+
+def test_the_warm_up_is_the_estimate_without_recent_batches(now: list[int]) -> None:
+    """A worker that was idle has forgotten its measurements."""
+    served = _model(Engine())
+    node = CloudNode([], CloudConfig(worker="w"), session="s9")
+    node.served_models.set_current(node.start_serving(served))
+    try:
+        assert node.context.load_meter.loads() == {"tiny": WorkerLoad(0, 64, 0.0, 100.0, 100.0)}
+        batcher = node.served_models.find("tiny", None).batcher
+        batcher.inference_latency.add(1, 40 * _MS)
+        assert node.context.load_meter.loads()["tiny"].answer_ms == 40.0
+        now[0] += 11_000 * _MS
+        assert node.context.load_meter.loads()["tiny"].answer_ms == 100.0
+    finally:
+        node.served_models.close()
+
+
+def test_free_places_are_limited_by_count_and_by_bytes() -> None:
+    """Large frames fill the queue before their number does."""
+    rig = BatcherRig(GatedEngine())
+    request = rig.request(0)
+    request.payload = bytes(300)
+    by_bytes = type(rig.admission)(max_frames=64, max_bytes=1000)
+    assert by_bytes.free == 64
+    by_bytes.offer(request)
+    assert (by_bytes.free, by_bytes.depth_of("tiny"), by_bytes.depth_of("other")) == (2, 1, 0)
+    by_count = type(rig.admission)(max_frames=2)
+    by_count.offer(request)
+    assert by_count.free == 1
