@@ -41,7 +41,7 @@ class BridgedBrokers:
         """Waits for the state that `notifications_local_only` makes Mosquitto publish."""
         states: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         with connect(self.here.url) as bus:
-            bus.subscribe("$SYS/broker/connection/+/state", 1, lambda delivery: states.put(delivery.payload))
+            bus.subscribe("$SYS/broker/connection/+/state", 1, lambda delivery: states.put(bytes(delivery.payload)))
             while states.get(timeout=WAIT_S) != b"1":
                 pass
 

@@ -14,7 +14,7 @@ from tests.brokers.other_brokers import Aedes, Amqtt, Nats, OtherBroker
 
 FRAMES = 100
 AHEAD_S = 3.0  # Lead of the worker's clock.
-LARGE = {"height": 1024, "width": 1024}  # Frames of 3 MB.
+LARGE = 1024  # Height and width in pixels of frames of 3 MB.
 
 
 @pytest.fixture(params=[Aedes, Amqtt, Nats])
@@ -41,8 +41,8 @@ def test_each_frame_of_two_vehicles_gets_its_own_mask(broker: OtherBroker, rig: 
 
 def test_frames_of_three_megabytes_are_answered(broker: OtherBroker, rig: Rig) -> None:
     """The broker's largest packet must suffice for a raw camera frame."""
-    rig.worker(broker.url, **LARGE)
-    vehicle = rig.vehicle(broker.url, source=rig.pictures(8, **LARGE))
+    rig.worker(broker.url, height=LARGE, width=LARGE)
+    vehicle = rig.vehicle(broker.url, source=rig.pictures(8, LARGE, LARGE))
     assert vehicle.wait() == 0
     accounts = rig.accounts(vehicle)
     assert not accounts.failures
