@@ -1,0 +1,63 @@
+"""What counts as a bag of a library, and what is refused or left out."""
+
+from pathlib import Path
+
+import pytest
+
+from ops.batch.library import LibraryError, scan
+from tests.ops.batch.rig import write_bag
+
+
+def names(library: Path, out: Path | None = None) -> list[str]:
+    """Returns the names of the bags."""
+    return [bag.name for bag in scan(library, out or library / "out").bags]
+
+
+def test_bags_of_all_kinds_are_found_at_any_depth(tmp_path: Path) -> None:
+    """A library mixes ROS 1 files, MCAP files and folders of ROS 2."""
+    for name in ("a.bag", "deep/er/b.mcap", "deep/c"):
+        write_bag(tmp_path / name)
+    (tmp_path / "deep" / "notes.txt").write_text("sunny")
+    library = scan(tmp_path, tmp_path / "out")
+    assert [bag.name for bag in library.bags] == ["a.bag", "deep/c", "deep/er/b.mcap"]
+    assert library.ignored == ("deep/notes.txt",)
+    assert library.refused == {}
+    folder = next(bag for bag in library.bags if bag.name == "deep/c")
+    assert folder.size_bytes == sum(file.stat().st_size for file in folder.path.iterdir())
+
+
+def test_results_below_the_library_are_not_bags_of_it(tmp_path: Path) -> None:
+    """With --masks bag the results contain bags, which the next run must not take for input."""
+    write_bag(tmp_path / "a.bag")
+    write_bag(tmp_path / "results" / "bags" / "a.bag" / "masks_bag")
+    assert names(tmp_path, tmp_path / "results") == ["a.bag"]
+
+
+def test_links_that_lead_out_are_refused_by_name(tmp_path: Path) -> None:
+    """A link in a shared library must not make the batch read files that its owner did not put there."""
+    outside = write_bag(tmp_path / "outside" / "secret.bag")
+    library = tmp_path / "library"
+    write_bag(library / "a.mcap")
+    write_bag(library / "folder")
+    (library / "file.bag").symlink_to(outside)
+    (library / "all").symlink_to(outside.parent)
+    (library / "gone.bag").symlink_to(tmp_path / "outside" / "gone.bag")
+    (library / "nothing.bag").symlink_to(library / "nowhere.bag")
+    (library / "loop").symlink_to(library)
+    (library / "again.mcap").symlink_to(library / "a.mcap")
+    data = next((library / "folder").glob("*.mcap"))
+    data.unlink()
+    data.symlink_to(outside)
+    found = scan(library, tmp_path / "out")
+    assert [bag.name for bag in found.bags] == ["a.mcap"]
+    assert set(found.refused) == {"all", "file.bag", "folder", "gone.bag", "nothing.bag"}
+    assert "leads out of the library" in found.refused["file.bag"]
+    assert "link to nothing" in found.refused["nothing.bag"]
+    assert data.name in found.refused["folder"]
+    assert set(found.ignored) == {"again.mcap", "loop"}
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """The message says what to give instead."""
+    with pytest.raises(LibraryError, match="give the folder that contains the bags"):
+        scan(write_bag(tmp_path / "a.bag"), tmp_path / "out")
