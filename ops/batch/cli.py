@@ -159,7 +159,8 @@ def _show(result: BatchResult, out: Path) -> None:
     if table.row_count:
         console.print(table)
     earlier = f", {len(result.finished)} of them before" if result.finished else ""
-    line = f"{out / TABLE_NAME}: {result.frames} frames of {_done(result)} bags{earlier}"
+    table_name = f"{out / TABLE_NAME}: {result.frames} frames" if not result.is_stopped else "no table: results"
+    line = f"{table_name} of {_done(result)} bags{earlier}"
     console.print(Text(line), soft_wrap=True)
 
 

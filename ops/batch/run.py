@@ -24,7 +24,7 @@ from shared.registry import load
 RECORD_NAME = "batch.json"
 
 _LOCK_NAME = ".lock"
-_NOT_STARTED = "not started, because the batch had to stop"
+_NOT_DONE = "not done, because the batch had to stop"
 
 
 class BatchWatcher(Protocol):
@@ -50,13 +50,14 @@ class BatchResult:
     copies: dict[str, str] = field(default_factory=dict)  # By the name of a bag, that of the one with the same content.
     failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
     unreadable: dict[str, str] = field(default_factory=dict)  # Frames left out of a bag that is done, by its name.
+    is_stopped: bool = False  # Whether nothing more could be written; there is no table then.
 
 
 def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = False) -> BatchResult:
     """Does every bag of a library that has no results yet, then writes `frames.parquet` and `batch.json`.
 
-    An interrupted or killed run loses only the bags that it was doing; the next one continues. Until it ends, there is no
-    `frames.parquet`.
+    An interrupted or killed run loses only the bags that it was doing; the next one continues. Until all bags are done or have
+    failed, there is no `frames.parquet`.
 
     Args:
         settings: The library, the model and what to write.
@@ -79,8 +80,9 @@ def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = 
             if planned.pending:
                 (settings.out / TABLE_NAME).unlink(missing_ok=True)
                 _do(planned, settings, watcher, result)
-            _write_table(settings, result)
-            _write_record(settings, library, planned, result)
+            if not result.is_stopped:
+                _write_table(settings, result)
+                _write_record(settings, library, planned, result)
         except OSError as error:
             raise BatchError(unwritable_message(error.filename or settings.out, error, "--out")) from error
     return result
@@ -122,8 +124,9 @@ def _do(planned: BatchPlan, settings: BatchSettings, watcher: BatchWatcher, resu
             else:
                 result.done.append(outcome.bag)
             if outcome.stops:
+                result.is_stopped = True
                 break
-    result.failed |= dict.fromkeys(sorted(missing), _NOT_STARTED)
+    result.failed |= dict.fromkeys(sorted(missing), _NOT_DONE)
     for copy, original in planned.copies.items():
         if original in result.failed:
             result.failed[copy] = f"has the content of {original}, which failed"

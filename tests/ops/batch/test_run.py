@@ -244,8 +244,10 @@ def test_a_full_disk_stops_the_batch_which_then_can_be_continued(tmp_path: Path)
     reasons = [result.failed[name] for name in sorted(result.failed)]
     assert len(reasons) == 4
     assert sum("cannot be written" in reason for reason in reasons) == 1
-    assert sum(reason.startswith("not started") for reason in reasons) == 3
+    assert sum(reason.startswith("not done") for reason in reasons) == 3
+    assert result.is_stopped
     assert result.finished == ["day/0.mcap"]
+    assert not (out / "frames.parquet").exists()
     assert [path.name for path in out.glob("bags/*")] == ["day"]
     assert sorted(run(library, out).done) == ["1.bag", "2.bag", "3.bag", "4.bag"]
     run(library, expected)
