@@ -1,0 +1,128 @@
+"""The pods of an overlay run as processes: started, probed, called and stopped as a kubelet does it."""
+
+import queue
+import signal
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from shared.broker.broker import Broker
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
+from shared.messages.topics import FRAMES, MASKS, FrameId
+from shared.mqtt.bus import Bus
+from shared.network.broker_options import BrokerOptions
+from tests.kubernetes.pods import Pod, broker_pod, command_folders, create_secrets, worker_pod
+from tests.kubernetes.rendering import needs_kubectl, pod_of
+from tests.support.http_calls import png
+from tests.support.tiny_models import HEIGHT, WIDTH
+
+pytestmark = [needs_kubectl, pytest.mark.mosquitto]
+WAIT_S = 60.0
+FRAMES_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The broker and a worker of an overlay, and what a vehicle needs to connect."""
+
+    broker: Broker
+    worker: Pod
+    vehicle: str
+    certs: Path | None
+    secrets: dict[str, dict[str, bytes]]
+
+    def connect(self) -> Bus:
+        """Connects as the vehicle."""
+        return BrokerOptions(self.broker.url, certs=self.certs).open("vehicle", None, name=self.vehicle)
+
+    def call(self, path: str, token: str = "", **request: Any) -> httpx.Response:
+        """Calls the gateway by the name of its Service, and verifies its certificate."""
+        context: ssl.SSLContext | bool = False
+        if self.certs is not None:
+            context = ssl.create_default_context(cadata=self.secrets["gateway"]["ca.crt"].decode())
+        headers = {"host": "gateway", "authorization": f"Bearer {token}"}
+        with httpx.Client(verify=context, timeout=WAIT_S, trust_env=False, headers=headers) as client:
+            url = f"{self.worker.url}{path}"
+            return client.request(request.pop("method", "GET"), url, extensions={"sni_hostname": "gateway"}, **request)
+
+
+@pytest.fixture
+def start(tmp_path: Path, slow_repository: Path) -> Iterator[Callable[[str], Cluster]]:
+    """Returns a function that starts the broker and a worker of an overlay and waits until the worker is ready."""
+    with ExitStack() as stack:
+
+        def run(overlay: str) -> Cluster:
+            secrets, certs = create_secrets(tmp_path), None
+            if overlay != "development":
+                certs = tmp_path / "certs" / "nodes"
+                command = [command_folders(tmp_path / "bin")[0] + "/skylane", "broker", "certs", certs]
+                subprocess.run([*command, "--vehicle", "car-1"], check=True, capture_output=True)
+            broker = stack.enter_context(broker_pod(overlay, tmp_path / "broker", secrets))
+            worker = stack.enter_context(worker_pod(overlay, tmp_path, slow_repository, broker, secrets))
+            worker.start()
+            return Cluster(broker, worker, "car-1", certs, secrets)
+
+        yield run
+
+
+def publish(bus: Bus, cluster: Cluster, count: int) -> "queue.SimpleQueue[ResultMessage]":
+    """Sends frames as the vehicle; returns the queue of the replies."""
+    answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
+    bus.subscribe(
+        MASKS.filter(vehicle=cluster.vehicle), 1, lambda delivery: answers.put(unpack_result(delivery.payload))
+    )
+    for number in range(count):
+        message = FrameMessage(
+            id=FrameId(cluster.vehicle, "left", "s1", number),
+            model="foreign",
+            layout=Layout.RGB8,
+            shape=(HEIGHT, WIDTH, 3),
+            codec="raw",
+            geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+            frame_stamp_ns=0,
+            data=bytes(HEIGHT * WIDTH * 3),
+        )
+        topic = FRAMES.of(model="foreign", vehicle=cluster.vehicle, camera="left")
+        bus.publish(topic, pack_frame(message), qos=1)
+    return answers
+
+
+@pytest.mark.parametrize("overlay", ["development", "secured"])
+def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
+    overlay: str, start: Callable[[str], Cluster]
+) -> None:
+    """SIGTERM arrives while frames wait for a slow engine and a caller waits for its response; each gets its answer."""
+    cluster = start(overlay)
+    worker = cluster.worker
+    assert worker.passes("readinessProbe")
+    assert worker.passes("livenessProbe")
+    token = dict(line.split() for line in cluster.secrets["gateway"]["tokens"].decode().splitlines())["client"]
+    called: queue.SimpleQueue[httpx.Response] = queue.SimpleQueue()
+    image = png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    with cluster.connect() as bus:
+        answers = publish(bus, cluster, FRAMES_IN_FLIGHT)
+        results = [answers.get(timeout=WAIT_S)]
+        request = {"method": "POST", "content": image, "headers": {"content-type": "image/png"}}
+        caller = threading.Thread(target=lambda: called.put(cluster.call("/api/detect", token, **request)))
+        caller.start()
+        worker.await_lines("vehicle joined", 2)  # The vehicle's frames and the call are in the queue.
+        worker.process.send_signal(signal.SIGTERM)
+        grace_s = pod_of(overlay, "worker")["spec"]["terminationGracePeriodSeconds"]
+        assert worker.process.wait(timeout=grace_s) == 0, worker.log.read_text()
+        results += [answers.get(timeout=WAIT_S) for _ in range(FRAMES_IN_FLIGHT - len(results))]
+    caller.join()
+    assert {result.status for result in results} == {Status.ANSWERED}
+    assert {result.id.sequence for result in results} == {*range(FRAMES_IN_FLIGHT)}
+    assert called.get(timeout=WAIT_S).status_code == 200
+    assert not worker.passes("readinessProbe")
