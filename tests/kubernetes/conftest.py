@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support import onnx_models
@@ -19,8 +20,8 @@ def slow_repository(tmp_path: Path) -> Path:
     graph = content.graph
     (scores,) = [node for node in graph.node if node.op_type == "Conv"]
     scores.output[0] = "plain"
-    sizes = onnx.numpy_helper.from_array(onnx_models.np.array([_SIDE, _SIDE], "int64"), "sizes")
-    zero = onnx.numpy_helper.from_array(onnx_models.np.array(0.0, "float32"), "zero")
+    sizes = onnx.numpy_helper.from_array(np.array([_SIDE, _SIDE], "int64"), "sizes")
+    zero = onnx.numpy_helper.from_array(np.array(0.0, "float32"), "zero")
     graph.initializer.extend([sizes, zero])
     nodes = [
         helper.make_node("ReduceMean", ["picture"], ["mean"], keepdims=0),  # Otherwise the products were constants.

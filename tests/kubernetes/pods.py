@@ -38,7 +38,7 @@ class Pod:
     """A worker's container as a process, with the kubelet's view of it."""
 
     container: Manifest
-    paths: Mapping[str, Path]  # Where the mounted paths are on this machine.
+    paths: Mapping[str, Path]  # Folders of this machine by mounted path.
     ports: Mapping[str, int]
     process: subprocess.Popen[bytes]
     log: Path

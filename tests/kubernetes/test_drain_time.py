@@ -42,7 +42,7 @@ def test_the_grace_period_is_longer_than_the_longest_drain(overlay: str) -> None
 
 @needs_kubectl
 def test_the_guide_has_the_sum() -> None:
-    """Who changes one of the figures finds the others there."""
+    """The page shows an operator how long a worker may need."""
     guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| all together \| (\d+) s, of (\d+) s", guide, re.MULTILINE)
     needed_s = pre_stop_s("secured") + HANGING_WAITS * cloud.node.DRAIN_S + REST_S

@@ -1,8 +1,6 @@
 """Pods have the limits and the hardening of docker-compose.yml, and the resources of docs/guides/sizing.md."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -25,9 +23,11 @@ from tests.kubernetes.rendering import (
     quantity,
     shell_of,
 )
+from tests.test_commands import COMMANDS
 
 pytestmark = needs_kubectl
 COMPOSE_WORKERS = {"development": "gateway", "gpu": "cloud-gpu"}  # Of the other overlays: `secured-cloud`.
+GUIDE = ROOT / "docs" / "guides" / "kubernetes.md"
 USERS = {"broker": 1883, "worker": 10001}
 
 
@@ -178,16 +178,17 @@ def test_the_pids_limit_is_explained_where_it_cannot_be_set() -> None:
     """Kubernetes limits the processes of a pod only for all pods of a node, in the kubelet's configuration."""
     limit = str(SERVICES["cloud"]["pids_limit"])
     comment = (FOLDER / "bases" / "worker" / "deployment.yaml").read_text(encoding="utf-8").partition("apiVersion")[0]
-    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
     assert limit in comment
-    assert re.search(rf"podPidsLimit.{{0,200}}{limit}", guide, re.DOTALL)
+    assert re.search(rf"podPidsLimit.{{0,200}}{limit}", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_commands_of_the_guide_exist() -> None:
-    """`skylane health` and the other commands, with the flags that the guide gives them."""
-    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
-    found = set(re.findall(r"skylane ((?:[a-z]+ )+)", guide))
-    assert found
-    for words in found:
-        command = [sys.executable, "-P", "-m", "skylane", *words.split()[:2], "--help"]
-        assert subprocess.run(command, capture_output=True, check=False).returncode == 0, words
+    """`skylane health` and the other commands of the guide and of `create-secrets`, with their flags."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (GUIDE, FOLDER / "create-secrets"))
+    found = re.findall(r"(?:^ {4}|^|`|')skylane ([a-z][^`'\n]*)", text, re.MULTILINE)
+    used = {tuple(word for word in line.split() if word.isalpha())[:2]: line for line in found}
+    assert {("health", "worker"), ("broker", "certs"), ("edge", "play")} <= used.keys()
+    for words, line in used.items():
+        command = COMMANDS.get(words) or COMMANDS[words[:1]]
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert {*re.findall(r"--[a-z-]+", line)} <= flags, line

@@ -1,4 +1,4 @@
-"""What the resources of an overlay say about each other: selectors, ports, volumes, targets and the shipped files."""
+"""The resources of an overlay belong together: selectors, ports, volumes, scale targets and the shipped files."""
 
 import re
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ def test_every_port_is_one_of_the_container(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_volume_exists_and_is_mounted(overlay: str) -> None:
-    """A pod with a missing ConfigMap, Secret or volume waits for ever."""
+    """A pod with a missing ConfigMap, Secret or volume never starts."""
     for deployment in kinds(overlay, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         mounted = {mount["name"] for _, each in containers(overlay) if _ is pod for mount in each["volumeMounts"]}

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import yaml
 
 from shared.broker.broker import Broker
 from shared.imaging.frames import Layout
@@ -21,15 +22,19 @@ from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FRAMES, MASKS, FrameId
 from shared.mqtt.bus import Bus
+from shared.mqtt.paho_bus import MqttBus
 from shared.network.broker_options import BrokerOptions
-from tests.kubernetes.pods import Pod, broker_pod, command_folders, create_secrets, worker_pod
-from tests.kubernetes.rendering import needs_kubectl, pod_of
+from tests.kubernetes.pods import HOST, Pod, broker_pod, command_folders, create_secrets, worker_pod
+from tests.kubernetes.rendering import find, kinds, needs_kubectl, pod_of
 from tests.support.http_calls import png
+from tests.support.mqtt_bus import free_port
 from tests.support.tiny_models import HEIGHT, WIDTH
 
 pytestmark = [needs_kubectl, pytest.mark.mosquitto]
 WAIT_S = 60.0
+POLL_S = 0.1
 FRAMES_IN_FLIGHT = 8
+PROMETHEUS = find("prometheus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Cluster:
     certs: Path | None
     secrets: dict[str, dict[str, bytes]]
 
-    def connect(self) -> Bus:
+    def connect(self) -> MqttBus:
         """Connects as the vehicle."""
         return BrokerOptions(self.broker.url, certs=self.certs).open("vehicle", None, name=self.vehicle)
 
@@ -66,7 +71,7 @@ def start(tmp_path: Path, slow_repository: Path) -> Iterator[Callable[[str], Clu
             secrets, certs = create_secrets(tmp_path), None
             if overlay != "development":
                 certs = tmp_path / "certs" / "nodes"
-                command = [command_folders(tmp_path / "bin")[0] + "/skylane", "broker", "certs", certs]
+                command = [command_folders(tmp_path / "bin")[0] + "/skylane", "broker", "certs", str(certs)]
                 subprocess.run([*command, "--vehicle", "car-1"], check=True, capture_output=True)
             broker = stack.enter_context(broker_pod(overlay, tmp_path / "broker", secrets))
             worker = stack.enter_context(worker_pod(overlay, tmp_path, slow_repository, broker, secrets))
@@ -126,3 +131,83 @@ def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
     assert {result.id.sequence for result in results} == {*range(FRAMES_IN_FLIGHT)}
     assert called.get(timeout=WAIT_S).status_code == 200
     assert not worker.passes("readinessProbe")
+
+
+@pytest.mark.skipif(not PROMETHEUS, reason="Prometheus is missing: .ci/install-real-parts unpacks Debian's")
+def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster], tmp_path: Path) -> None:
+    """Prometheus reads a worker as the PodMonitor says; the query of the ScaledObject gives the wait of all workers."""
+    cluster = start("autoscaling/keda")
+    (monitor,) = kinds("autoscaling/keda", "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (scaler,) = kinds("autoscaling/keda", "ScaledObject")
+    (trigger,) = [each["metadata"] for each in scaler["spec"]["triggers"] if each["type"] == "prometheus"]
+    files = {}
+    for key in (endpoint["tlsConfig"]["ca"]["secret"], endpoint["authorization"]["credentials"]):
+        files[key["key"]] = tmp_path / key["key"]
+        files[key["key"]].write_bytes(cluster.secrets[key["name"]][key["key"]])
+    # The operator adds the labels `namespace` and `pod`. Three targets are the same worker, as if there were more.
+    labels = [("skylane", "worker-a"), ("skylane", "worker-b"), ("other", "worker-c")]
+    job = {
+        "job_name": "workers",
+        "scrape_interval": "500ms",
+        "scrape_timeout": "500ms",
+        "scheme": endpoint["scheme"],
+        "metrics_path": endpoint["path"],
+        "authorization": {"credentials_file": str(files[endpoint["authorization"]["credentials"]["key"]])},
+        "tls_config": {
+            "ca_file": str(files[endpoint["tlsConfig"]["ca"]["secret"]["key"]]),
+            "server_name": endpoint["tlsConfig"]["serverName"],
+        },
+        "static_configs": [
+            {
+                "targets": [f"{HOST}:{cluster.worker.ports[endpoint['port']]}"],
+                "labels": {"namespace": namespace, "pod": pod},
+            }
+            for namespace, pod in labels
+        ],
+    }
+    config = tmp_path / "prometheus.yml"
+    config.write_text(yaml.safe_dump({"scrape_configs": [job]}), encoding="utf-8")
+    with prometheus(tmp_path, config) as query, cluster.connect() as bus:
+        answers = publish(bus, cluster, 4 * FRAMES_IN_FLIGHT)
+        await_value(lambda: len(query("skylane_queue_wait_seconds > 0")) == len(labels))
+        (found,) = query(trigger["query"])
+        assert float(found["value"][1]) > 0
+        (workers,) = query(trigger["query"].replace("sum(", "count(", 1))
+        assert float(workers["value"][1]) == len(labels) - 1
+        assert answers.get(timeout=WAIT_S).status is Status.ANSWERED
+
+
+@contextmanager
+def prometheus(folder: Path, config: Path) -> Iterator[Callable[[str], list[Any]]]:
+    """Runs Prometheus; yields a function that evaluates a query now and returns its samples."""
+    address = f"{HOST}:{free_port()}"
+    command = [PROMETHEUS[0], f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command += [f"--web.listen-address={address}", f"--web.console.templates={folder}"]
+    with (folder / "prometheus.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False, timeout=WAIT_S) as client:
+
+                def query(text: str) -> list[Any]:
+                    """Evaluates a query; nothing is found while Prometheus starts."""
+                    try:
+                        answer = client.get("/query", params={"query": text}).json()
+                    except (httpx.TransportError, ValueError):
+                        return []
+                    assert answer["status"] == "success", answer
+                    found: list[Any] = answer["data"]["result"]
+                    return found
+
+                yield query
+        finally:
+            process.kill()
+
+
+def await_value(condition: Callable[[], bool]) -> None:
+    """Polls a condition until it holds."""
+    pause = threading.Event()
+    for _ in range(round(WAIT_S / POLL_S)):
+        if condition():
+            return
+        pause.wait(POLL_S)
+    raise AssertionError("the condition never held")
