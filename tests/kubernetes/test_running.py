@@ -33,7 +33,7 @@ from tests.support.tiny_models import HEIGHT, WIDTH
 pytestmark = [needs_kubectl, pytest.mark.mosquitto]
 WAIT_S = 60.0
 POLL_S = 0.1
-FRAMES_IN_FLIGHT = 8
+FRAMES_IN_FLIGHT = 24
 PROMETHEUS = find("prometheus")
 
 
@@ -123,6 +123,7 @@ def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
         caller.start()
         worker.await_lines("vehicle joined", 2)  # The vehicle's frames and the call are in the queue.
         worker.process.send_signal(signal.SIGTERM)
+        assert answers.qsize() < FRAMES_IN_FLIGHT - len(results), "no frame was in flight"
         grace_s = pod_of(overlay, "worker")["spec"]["terminationGracePeriodSeconds"]
         assert worker.process.wait(timeout=grace_s) == 0, worker.log.read_text()
         results += [answers.get(timeout=WAIT_S) for _ in range(FRAMES_IN_FLIGHT - len(results))]
@@ -169,7 +170,7 @@ def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster],
     config = tmp_path / "prometheus.yml"
     config.write_text(yaml.safe_dump({"scrape_configs": [job]}), encoding="utf-8")
     with prometheus(tmp_path, config) as query, cluster.connect() as bus:
-        answers = publish(bus, cluster, 4 * FRAMES_IN_FLIGHT)
+        answers = publish(bus, cluster, FRAMES_IN_FLIGHT)
         await_value(lambda: len(query("skylane_queue_wait_seconds > 0")) == len(labels))
         (found,) = query(trigger["query"])
         assert float(found["value"][1]) > 0
