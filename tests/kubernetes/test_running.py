@@ -150,8 +150,8 @@ def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster],
     labels = [("skylane", "worker-a"), ("skylane", "worker-b"), ("other", "worker-c")]
     job = {
         "job_name": "workers",
-        "scrape_interval": "500ms",
-        "scrape_timeout": "500ms",
+        "scrape_interval": "2s",
+        "scrape_timeout": "2s",
         "scheme": endpoint["scheme"],
         "metrics_path": endpoint["path"],
         "authorization": {"credentials_file": str(files[endpoint["authorization"]["credentials"]["key"]])},
@@ -170,8 +170,9 @@ def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster],
     config = tmp_path / "prometheus.yml"
     config.write_text(yaml.safe_dump({"scrape_configs": [job]}), encoding="utf-8")
     with prometheus(tmp_path, config) as query, cluster.connect() as bus:
-        answers = publish(bus, cluster, FRAMES_IN_FLIGHT)
-        await_value(lambda: len(query("skylane_queue_wait_seconds > 0")) == len(labels))
+        await_value(lambda: len(query("up == 1")) == len(labels))
+        answers = publish(bus, cluster, 2 * FRAMES_IN_FLIGHT)
+        await_value(lambda: len(query("max_over_time(skylane_queue_wait_seconds[1m]) > 0")) == len(labels))
         (found,) = query(trigger["query"])
         assert float(found["value"][1]) > 0
         (workers,) = query(trigger["query"].replace("sum(", "count(", 1))
