@@ -35,7 +35,7 @@ def edge() -> None:
 @_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "read_ahead_queue_size")
 @_options("Connection", "model", "model_version", "vehicle")
 @broker_options
-@_options("Connection", "transport", "worker_addresses", "worker_tls_ca", "qos", "min_bandwidth_mbps")
+@_options("Connection", "transport", "dispatch", "worker_addresses", "worker_tls_ca", "qos", "min_bandwidth_mbps")
 @_options(
     "Timing", "rate", "deadline_ms", "window", "queue", "closed_loop", "burst", "arrivals", "arrival_rate_hz", "seed"
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
+from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
 from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
@@ -55,6 +56,10 @@ class EdgeConfig(NodeSection):
         "vehicle", "Name of this vehicle.", metavar="NAME"
     )
     transport: Annotated[str, OneOf("transport", TRANSPORTS)] = setting("mqtt", "Protocol between vehicle and worker.")
+    dispatch: Annotated[str, OneOf("dispatcher", DISPATCHERS)] = setting(
+        "load",
+        "How a frame gets its worker with a broker: load (the one with the shortest expected answer) or group (in turn).",
+    )
     worker_addresses: tuple[Annotated[str, parsed_by(_worker_address)], ...] = setting(
         (),
         "Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes to the "
@@ -193,6 +198,11 @@ class EdgeConfig(NodeSection):
             if not self.worker_addresses:
                 raise ValueError(
                     f"`transport`: {self.transport} needs `worker_addresses`, HOST:PORT of one worker or more"
+                )
+            if "dispatch" in self.model_fields_set:
+                raise ValueError(
+                    f"`dispatch`: {self.transport} sends each frame to the worker with the fewest frames in flight: leave "
+                    "it out, or set `transport` to mqtt"
                 )
         elif self.worker_addresses or self.worker_tls_ca:
             raise ValueError(

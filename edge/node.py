@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.config import EdgeConfig
+from edge.dispatch.opening import open_dispatcher
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline
@@ -75,7 +76,11 @@ class EdgeNode:
         config, card = settings.config, settings.card
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
-        self._ledger = Ledger(log, config, settings.session, clocks=self.clocks, stats=stats, on_closed=window.release)
+        loads = transport.workers.loads
+        self._ledger = Ledger(
+            log, config, settings.session, clocks=self.clocks, stats=stats, loads=loads, on_closed=window.release
+        )
+        dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
         self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live)
@@ -91,12 +96,13 @@ class EdgeNode:
             self._ledger,
             window,
             node=settings.node,
+            dispatcher=dispatcher,
             liveness=liveness,
             worker_wait_s=config.answer_timeout_s if config.closed_loop and not settings.is_live else 0.0,
             keep_messages=config.retry,
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
-        self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
+        self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
         self._feed = SinkFeed(sinks, card, self._ledger.pending_results)
         keep: OnResult | None = None
         self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)

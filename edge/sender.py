@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from edge.dispatch.delivery import FrameDelivery, OutgoingFrame
+from edge.dispatch.dispatcher import Dispatcher
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.reliability.liveness import LivenessMonitor
-from edge.transports.transport import Transport
+from edge.transports.transport import NO_WORKER, Transport
 from shared import clock
 from shared.messages.frame import FrameMessage
 from shared.stages import Stage, Stamp
@@ -70,6 +72,7 @@ class Sender:
     ledger: Ledger
     window: InFlightWindow
     node: str  # Name of this process in stamps.
+    dispatcher: Dispatcher | None = None  # Without it, the transport chooses the worker of every frame.
     liveness: LivenessMonitor | None = (
         None  # Detects that all online workers hang; without it, frames sent to them time out.
     )
@@ -96,10 +99,12 @@ class Sender:
                 return None
             self.window.pause()
         self.worker_wait_s = 0.0  # No worker came back in that time, so later frames do not wait.
-        return "no_worker"
+        return NO_WORKER
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamps, encodes, journals and sends a frame; drops it if it exceeds the transport's size limit."""
+        delivery = FrameDelivery(self.transport, self.ledger, self.dispatcher)
+        assignment = delivery.assign()
         record.times[Stage.SENT] = clock.now_ns()
         record.stamps = tuple(Stamp(stage, self.node, at_ns) for stage, at_ns in record.times.items())
         message = replace(message, stamps=record.stamps)
@@ -110,6 +115,8 @@ class Sender:
         record.bytes_up = request.size
         record.message = message if self.keep_messages else None
         self.window.acquire()
-        self.ledger.open(record)
+        self.ledger.open(record, assignment)
         ledger, frame_id = self.ledger, record.id
-        self.transport.send(message, request, lambda reason: ledger.close_undelivered(frame_id, reason))
+        delivery.send(
+            OutgoingFrame(message, request, assignment), lambda reason: ledger.close_undelivered(frame_id, reason)
+        )

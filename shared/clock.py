@@ -18,6 +18,7 @@ _CRYSTALS_PPM = 200  # Range of drifts that the estimate considers; its error bo
 _SLOPES = 41  # Drifts evaluated at a time.
 _CONSISTENT_SHARE = 0.5  # A consistent exchange leaves at least this share of the shortest delay as common range,
 _CONSISTENCY_COUNT = 16  # once this many exchanges are known.
+_NEW_SHARE = 0.125  # Weight of the newest exchange in the smoothed round trip.
 _ESTIMATE_NS = 100_000_000  # Lifetime of an estimate, which takes 0.1 ms to compute.
 
 
@@ -124,6 +125,7 @@ class OffsetEstimator:
         """The estimate uses the last `window` exchanges of the last `window_s`; the error bound uses all."""
         self._recent: deque[Exchange] = deque(maxlen=window)
         self._window_ns = round(window_s * 1e9)
+        self.round_trip_ns = 0  # Smoothed travel time of the exchanges in both directions.
         self._at_ns = 0  # The time, by our clock, for which the following range holds.
         self._min_ns = 0
         self._max_ns = 0
@@ -147,6 +149,8 @@ class OffsetEstimator:
                 self._recent.clear()
                 self._line = None
         self._at_ns, self._min_ns, self._max_ns = at_ns, min_ns, max_ns
+        change_ns = exchange.delay_ns - self.round_trip_ns
+        self.round_trip_ns += round(change_ns * _NEW_SHARE) if self._recent else change_ns
         self._recent.append(exchange)
         while len(self._recent) > 1 and self._recent[0].returned_ns < at_ns - self._window_ns:
             self._recent.popleft()

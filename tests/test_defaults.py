@@ -14,6 +14,7 @@ import edge.cli
 from cloud.config import CloudConfig
 from cloud.engines.table import AUTO, ENGINES
 from edge.config import EdgeConfig
+from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
 from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
@@ -39,6 +40,7 @@ OPTIONS = [
 ]
 TABLES: dict[str, Collection[str]] = {
     "transport": TRANSPORTS,
+    "dispatch": DISPATCHERS,
     "codec": IMAGE_CODECS,
     "gate": METHODS,
     "mask_codec": MASK_CODECS,

@@ -41,6 +41,7 @@ HEAVY = (
 # The contract of each kind of plug-in, which a newcomer reads before adding one.
 CONTRACTS = (
     "cloud/frontends/frontend.py",
+    "edge/dispatch/dispatcher.py",
     "edge/sinks/sink.py",
     "edge/sources/source.py",
     "edge/transports/transport.py",

@@ -18,6 +18,7 @@ _BURST = 16  # Probes in quick succession to a new process, so that its first fr
 _BURST_INTERVAL_NS = 20_000_000
 _INTERVAL_NS = 500_000_000  # The error bound grows by a quarter of a millisecond in this time.
 _JITTER = 0.2  # Share of the interval, so that probes do not run in step with frames.
+_MISSED_PROBES = 3  # Number of probe intervals without an echo after which a worker counts as unresponsive.
 _MAX_PROBES_HZ = 32  # Limit for all workers together, after their bursts.
 _MAX_UNANSWERED = 512
 _MAX_WAITING = 256  # Echoes that wait to be processed.
@@ -27,6 +28,12 @@ _STOP_POLL_S = 0.1
 def probe_interval_ns(workers: int) -> int:
     """Returns the mean time between two probes of one worker when there are so many workers."""
     return max(_INTERVAL_NS, workers * 10**9 // _MAX_PROBES_HZ)
+
+
+def is_unresponsive(clocks: WorkerClocks, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
+    """Returns whether a worker (name and session), one of `workers`, has stopped to echo probes."""
+    echo_ns = clocks.last_echo_ns(f"cloud/{worker[0]}/{worker[1]}")
+    return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
 
 @dataclass(slots=True)

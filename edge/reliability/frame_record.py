@@ -24,6 +24,9 @@ class FrameRecord:
     times: dict[Stage, int]
     deadline: Deadline = Deadline.NEVER
     attempts: int = 0
+    dispatch: str = ""  # How the worker of the first attempt was chosen: load or group; empty without a broker.
+    worker: str = ""  # The worker to which the latest attempt was sent; empty if the transport chose it.
+    expected_ns: int = 0  # Expected time from then until the answer of that worker; 0: unknown.
     bytes_up: int = 0
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
     resent_ns: int = 0  # Send time of the second attempt; 0 without one.
@@ -36,6 +39,11 @@ class FrameRecord:
     gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
     reused_sequence: int | None = None  # The frame whose result this frame got.
     local_confidence: float | None = None  # Of the local model; None if it did not run.
+
+    @property
+    def sent_ns(self) -> int:
+        """Send time of the latest attempt."""
+        return self.resent_ns or self.times[Stage.SENT]
 
     def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:
         """Returns the stamps of an attempt; empty if there was no such attempt."""

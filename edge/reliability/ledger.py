@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from edge.config import EdgeConfig
+from edge.dispatch.dispatcher import ANY_WORKER, Assignment
+from edge.dispatch.worker_loads import WorkerLoads
 from edge.frame_log import VehicleFrameLog
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
@@ -31,7 +33,9 @@ class RunCounts:
     read: int
     in_flight: int
     outcomes: Mapping[Outcome, int]
-    ignored_answers: Mapping[str, int]  # Rejected replies by reason; reasons of rejected echoes start with `echo_`.
+    ignored_answers: Mapping[
+        str, int
+    ]  # Rejected replies by reason; those of echoes start with `echo_`, of loads with `load_`.
     median_ms: float | None  # Recent frames with a result, from due to that result.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Retried frames that were answered by the second attempt.
@@ -59,12 +63,13 @@ class Ledger:
         *,
         clocks: WorkerClocks | None = None,
         stats: WorkerStats | None = None,
+        loads: WorkerLoads | None = None,
         on_closed: Callable[[], None] = lambda: None,
         grace_ms: float = 500.0,
     ) -> None:
         """Starts with no frames.
 
-        `stats` is updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time after its
+        `stats` and `loads` are updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time after its
         deadline until a frame counts as lost.
         """
         self._log = log
@@ -73,6 +78,7 @@ class Ledger:
         self._grace_ns = round(grace_ms * 1e6)
         self._clocks = clocks or WorkerClocks()
         self._stats = stats or WorkerStats()
+        self._loads = loads
         self._on_closed = on_closed
         self._frame_log = VehicleFrameLog()
         self._lock = threading.Lock()
@@ -119,8 +125,10 @@ class Ledger:
         reply = ValidatedReply(origin=ReplyOrigin(engine=engine, model_version=model_version))
         return self._close_at_vehicle(record, Outcome.ANSWERED_LOCALLY, reply)
 
-    def open(self, record: FrameRecord) -> None:
+    def open(self, record: FrameRecord, assignment: Assignment = ANY_WORKER) -> None:
         """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
+        record.dispatch = assignment.dispatch
+        _assign(record, assignment)
         record.attempts += 1
         if record.deadline == Deadline.NEVER:
             record.lost_after_ns = clock.now_ns() + round(self._config.answer_timeout_s * 1e9)
@@ -130,16 +138,30 @@ class Ledger:
         with self._lock:
             self._in_flight[record.id] = record
 
-    def open_retry(self, record: FrameRecord, sent_ns: int) -> bool:
+    def open_retry(self, record: FrameRecord, sent_ns: int, assignment: Assignment = ANY_WORKER) -> bool:
         """Writes a second attempt to the journal, just before sending it; returns False if the frame has ended."""
         with self._lock:
             if record.id not in self._in_flight:
                 return False
+            if self._loads is not None:
+                self._loads.unanswered(record, sent_ns)
+            _assign(record, assignment)
             record.attempts += 1
             record.resent_ns = sent_ns
             self._retried += 1
             self._log.open(self._row(record, Outcome.ABORTED, ""))
         return True
+
+    def reassign(self, frame_id: FrameId, attempt: int, assignment: Assignment) -> bool:
+        """Changes the worker of an attempt that reached none; returns False if the frame has ended or was sent again."""
+        with self._lock:
+            record = self._in_flight.get(frame_id)
+            if record is None or record.attempts != attempt:
+                return False
+            if attempt == 1:
+                record.dispatch = assignment.dispatch
+            _assign(record, assignment)
+            return True
 
     def in_flight(self) -> tuple[FrameRecord, ...]:
         """Returns the frames that were sent and have not ended, the oldest first."""
@@ -174,6 +196,7 @@ class Ledger:
             if record.resent_ns and message.status is not Status.ANSWERED and not _is_second_refusal(message, record):
                 record.refusal = record.refusal or message
                 self._stats.add_retry(was_useful=False)
+                self._add_load(record, ValidatedReply.of(message, 0, 0), clock.now_ns())
                 return None
             del self._in_flight[message.id]
             record.message = None
@@ -201,6 +224,7 @@ class Ledger:
             self._add_latency(record, record.times[Stage.MASK_DECODED])
         sent_ns, returned_ns = record.times[Stage.SENT], record.times[Stage.RETURNED]
         reply = ValidatedReply.of(message, bytes_down, returned_ns - sent_ns)
+        self._add_load(record, reply, returned_ns)
         if message.status is Status.ANSWERED:
             self._stats.add_reply(message.worker, sent_ns, returned_ns)
             with self._lock:
@@ -243,16 +267,21 @@ class Ledger:
         with self._lock:
             recent = list(self._recent_ms)
             echoes = {f"echo_{reason}": count for reason, count in self._clocks.ignored.items()}
+            loads = {f"load_{reason}": count for reason, count in self._loads.ignored.items()} if self._loads else {}
             return RunCounts(
                 read=self._sequence,
                 in_flight=len(self._in_flight),
                 outcomes=dict(self._outcomes),
-                ignored_answers={**self._ignored, **echoes},
+                ignored_answers={**self._ignored, **echoes, **loads},
                 median_ms=median(recent) if recent else None,
                 retried=self._retried,
                 retry_won=self._retry_won,
                 origins=dict(self._origins),
             )
+
+    def _add_load(self, record: FrameRecord, reply: ValidatedReply, returned_ns: int) -> None:
+        if self._loads is not None and reply.message is not None:
+            self._loads.replied(record, reply.message, reply.node.rpartition("/")[2], returned_ns)
 
     def _close_at_vehicle(self, record: FrameRecord, outcome: Outcome, reply: ValidatedReply) -> Outcome:
         reason, result_ns = "", max(record.times.values())
@@ -282,6 +311,8 @@ class Ledger:
     def _lose(self, record: FrameRecord, reason: str) -> None:
         """Closes a frame without a reply; if one of two attempts was refused, that is the outcome."""
         refusal = record.refusal
+        if self._loads is not None:
+            self._loads.unanswered(record, clock.now_ns())
         if refusal is None:
             self._close(record, Outcome.LOST, reason)
         else:
@@ -318,6 +349,7 @@ class Ledger:
             source_ns=record.source_ns,
             read_ns=record.read_ns,
             attempts=record.attempts,
+            dispatch=record.dispatch,
             retry_wait_ns=record.times[Stage.SENT] - record.stamps[-1].at_ns if record.stamps else 0,
             model=self._config.model,
             model_version=reply.origin.model_version,
@@ -341,6 +373,10 @@ class Ledger:
             return None
         exchange = clock.Exchange(edge[Stage.SENT], cloud[Stage.RECEIVED], cloud[Stage.REPLIED], edge[Stage.RETURNED])
         return self._clocks.offset(reply.node, exchange)
+
+
+def _assign(record: FrameRecord, assignment: Assignment) -> None:
+    record.worker, record.expected_ns = assignment.worker or "", assignment.expected_ns
 
 
 def _is_second_refusal(message: ResultMessage, record: FrameRecord) -> bool:

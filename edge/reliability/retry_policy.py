@@ -1,9 +1,12 @@
 """The retry policy: which unanswered frames are sent a second time, and when.
 
-A broker does not redeliver the frames that a dead worker held, and a shared subscription does not reveal which worker
-holds a frame. The policy therefore compares how long a frame has been unanswered with recent reply times:
+A broker does not redeliver the frames that a dead worker held. A frame that was sent to a worker whose process has ended
+is retried at once.
 
-- A worker has failed: it went offline without draining, restarted, or stopped echoing clock probes while other workers
+A shared subscription does not reveal which worker holds a frame. Otherwise, the policy therefore compares how long a frame
+has been unanswered with recent reply times:
+
+- A worker has failed that may hold the frame: it went offline without draining, restarted, or stopped echoing clock probes while other workers
   still echo them; or the connection broke. Frames sent before that are retried once they are unanswered for longer than
   the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long as the deadline permits.
 - No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
@@ -19,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge.reliability.frame_record import FrameRecord
+from edge.reliability.worker_directory import Failures
 from edge.reliability.worker_stats import ReplyTimes, WorkerStats
 from shared.stages import Stage
 
@@ -46,12 +50,10 @@ class RetryPolicy:
         self._max_unexplained = max(1, window // 2)
         self._after_ns = None if after_ms is None else round(after_ms * 1e6)
 
-    def plan(
-        self, records: Sequence[FrameRecord], workers: int, last_failure_ns: int, now_ns: int
-    ) -> list[PlannedRetry]:
+    def plan(self, records: Sequence[FrameRecord], workers: int, failures: Failures, now_ns: int) -> list[PlannedRetry]:
         """Returns the retries of frames in flight that are due or may become due.
 
-        `workers`: number of workers that serve the model. `last_failure_ns`: 0 if no failure is known.
+        `workers`: number of workers that serve the model and respond.
         """
         times = self._stats.times
         silence_ns = self._silence_ns(times)
@@ -62,8 +64,13 @@ class RetryPolicy:
                 continue
             sent_ns = record.times[Stage.SENT]
             due_ns = None
-            is_explained = last_failure_ns > sent_ns
-            if is_explained:
+            last_failure_ns = _last_failure_ns(record, failures, now_ns)
+            end = failures.ended.get(record.worker)
+            has_ended = end is not None and end.at_ns > sent_ns
+            is_explained = has_ended or last_failure_ns > sent_ns
+            if end is not None and has_ended:
+                due_ns = end.lost_ns
+            elif is_explained:
                 usual_ns = times.p99_ns if silence_ns is None else min(times.p99_ns, silence_ns)
                 latest_ns = _end_ns(record) - times.p95_ns  # Leaves just enough time for a reply.
                 due_ns = max(last_failure_ns, min(sent_ns + usual_ns, latest_ns))
@@ -89,6 +96,13 @@ class RetryPolicy:
         if self._after_ns is not None or self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES:
             return True
         return now_ns - self._stats.latest_reply_ns() > silence_ns
+
+
+def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> int:
+    """Returns when a worker that may hold a frame was last known to have failed; `now_ns` for one that hangs."""
+    if not record.worker:
+        return now_ns if failures.unresponsive else failures.latest_ns
+    return now_ns if record.worker in failures.unresponsive else failures.connection_ns
 
 
 def _end_ns(record: FrameRecord) -> int:

@@ -1,16 +1,18 @@
-"""Retries: sends unanswered frames a second time, to the worker that most recently showed a sign of life.
+"""Retries: sends unanswered frames a second time, to another worker.
 
 `edge.reliability.retry_policy` decides which frames are retried, and when.
 """
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
+from edge.dispatch.delivery import FrameDelivery, OutgoingFrame
+from edge.dispatch.dispatcher import Assignment, Dispatcher
 from edge.frame_log import VehicleFrameLog
-from edge.reliability.clock_sync import probe_interval_ns
+from edge.reliability.clock_sync import is_unresponsive
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.reliability.retry_policy import RetryPolicy
@@ -22,7 +24,6 @@ from shared.stages import Stage
 
 _CHECK_INTERVAL_S = 0.1
 _SHORTEST_WAIT_S = 0.001
-_MISSED_PROBES = 3  # Number of probe intervals without an echo after which a worker counts as unresponsive.
 
 _Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
 
@@ -36,32 +37,34 @@ class Retrier:
     policy: RetryPolicy
     stats: WorkerStats
     clocks: WorkerClocks
+    dispatcher: Dispatcher | None = None  # Chooses the worker; without it, the one with the last sign of life.
     frame_log: VehicleFrameLog = field(default_factory=VehicleFrameLog)
 
     def run(self, stop: threading.Event) -> None:
         """Checks the frames in flight until stopped; the body of a thread."""
         last_failure_ns = self.transport.workers.last_failure_ns()
         while not stop.is_set():
-            wait_s = self.retry_due(last_failure_ns)
+            wait_s = self.retry_due()
             last_failure_ns = self.transport.workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
 
-    def retry_due(self, last_failure_ns: int) -> float:
+    def retry_due(self) -> float:
         """Sends the retries that are due; returns the seconds to wait until the next check."""
         records = self.ledger.in_flight()
         if not records:
             return _CHECK_INTERVAL_S
-        workers = self.transport.workers.online()
+        workers, failures = self.transport.workers.online(), self.transport.workers.failures()
         now_ns = clock.now_ns()
-        responsive = [worker for worker in workers if not self._is_unresponsive(worker, len(workers), now_ns)]
+        responsive = [worker for worker in workers if not is_unresponsive(self.clocks, worker, len(workers), now_ns)]
         # If no worker responds, the cause may be the connection or this process.
         if 0 < len(responsive) < len(workers):
-            for name, _ in set(workers) - set(responsive):
+            unresponsive = frozenset(name for name, _ in set(workers) - set(responsive))
+            for name in unresponsive:
                 self.frame_log.unresponsive(name)
-            workers, last_failure_ns = responsive, now_ns
-        retries = self.policy.plan(records, len(workers), last_failure_ns, now_ns)
+            workers, failures = responsive, replace(failures, unresponsive=unresponsive)
+        retries = self.policy.plan(records, len(workers), failures, now_ns)
         for retry in retries:
             if retry.due_ns <= now_ns:
-                self._send(retry.record, self._most_alive(workers, retry.record))
+                self._send(retry.record, workers)
         later_ns = [retry.due_ns for retry in retries if retry.due_ns > now_ns]
         return (
             min(_CHECK_INTERVAL_S, max(_SHORTEST_WAIT_S, (min(later_ns) - now_ns) / 1e9))
@@ -69,17 +72,22 @@ class Retrier:
             else _CHECK_INTERVAL_S
         )
 
-    def _send(self, record: FrameRecord, worker: str) -> None:
+    def _send(self, record: FrameRecord, workers: _Workers) -> None:
         message = record.message
         if message is None:
             return
+        delivery = FrameDelivery(self.transport, self.ledger, self.dispatcher)
+        assignment = delivery.assign(excluded=(record.worker,))
+        if assignment.worker is None:  # The broker could give it to the worker that has it.
+            others = [worker for worker in workers if worker[0] != record.worker]
+            assignment = Assignment(assignment.dispatch, self._most_alive(others or workers, record))
         sent_ns = clock.now_ns()
-        if not self.ledger.open_retry(record, sent_ns):
+        if not self.ledger.open_retry(record, sent_ns, assignment):
             return
-        self.frame_log.sent_again(record.id, worker, sent_ns - record.times[Stage.SENT])
-        message = replace(message, attempt=record.attempts, stamps=record.stamps_of(2))
+        self.frame_log.sent_again(record.id, str(assignment.worker), sent_ns - record.times[Stage.SENT])
+        message = structs.replace(message, attempt=record.attempts, stamps=record.stamps_of(2))
         # There is no third attempt: if this worker has failed as well, the frame times out.
-        self.transport.send(message, self.transport.pack(message), lambda _: None, worker=worker)
+        delivery.send(OutgoingFrame(message, self.transport.pack(message), assignment), lambda _: None)
 
     def _most_alive(self, workers: _Workers, record: FrameRecord) -> str:
         """Returns the worker that last replied since the frame was sent, else the one with the last sign of life."""
@@ -90,10 +98,6 @@ class Retrier:
             return (reply_ns if reply_ns > sent_ns else 0, max(reply_ns, self._last_echo_ns(worker)))
 
         return max(workers, key=last_sign)[0]
-
-    def _is_unresponsive(self, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
-        echo_ns = self._last_echo_ns(worker)
-        return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
     def _last_echo_ns(self, worker: tuple[str, str]) -> int:
         return self.clocks.last_echo_ns(f"cloud/{worker[0]}/{worker[1]}")

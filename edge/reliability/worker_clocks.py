@@ -35,6 +35,12 @@ class WorkerClocks:
             estimator = self._probed.get(node)
             return estimator.at_ns if estimator else 0
 
+    def round_trip_ns(self, node: str) -> int:
+        """Returns the smoothed time that a probe of `node` and its echo travel; 0 if it never echoed one."""
+        with self._lock:
+            estimator = self._probed.get(node)
+            return estimator.round_trip_ns if estimator else 0
+
     def ignore(self, reason: str) -> None:
         """Counts a rejected echo."""
         with self._lock:

@@ -2,8 +2,11 @@
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from edge.dispatch.worker_loads import WorkerLoads
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
@@ -16,6 +19,7 @@ from shared.mqtt.bus import Delivery
 
 _LOG = get_logger("edge")
 _MAX_WORKERS = 256
+_DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.
 
 
 class NoWorkerError(SkylaneError):
@@ -47,16 +51,35 @@ class KnownWorker:
         return self.status.state is NodeState.OFFLINE and self.status.session != other.status.session
 
 
+class WorkerEnd(NamedTuple):
+    """The end of a worker's process."""
+
+    at_ns: int
+    lost_ns: int  # Time at which unanswered frames that were sent to it before its end are lost.
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """When frames in flight may have been lost, by the clock of this vehicle; 0: never."""
+
+    latest_ns: int = 0  # Last loss of a worker or of the connection.
+    connection_ns: int = 0  # Last loss of the connection.
+    ended: Mapping[str, WorkerEnd] = field(default_factory=dict)  # The latest end of each worker.
+    unresponsive: frozenset[str] = frozenset()  # Workers that hang.
+
+
 class WorkerDirectory:
     """The workers that serve a model. Logs which workers join, leave or change their models. Thread-safe."""
 
-    def __init__(self, model: str, version: str | None = None) -> None:
-        """`version`: version of the model; None: any."""
+    def __init__(self, model: str, version: str | None = None, loads: WorkerLoads | None = None) -> None:
+        """`version`: version of the model; None: any. `loads`: loads of the workers; None: not used."""
+        self.loads = loads
         self.model = model
         self._version = version
         self._condition = threading.Condition()
         self._workers: dict[str, KnownWorker] = {}
         self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
+        self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process of each name.
         self._reconnected_ns = 0
 
     def announced(self, delivery: Delivery) -> None:
@@ -64,6 +87,15 @@ class WorkerDirectory:
         names = topics.WORKER_STATUS.names_in(delivery.topic)
         if names is not None:
             self.update(names["worker"], delivery.payload)
+
+    def load_announced(self, delivery: Delivery) -> None:
+        """Processes a load report from the broker; runs on the network thread."""
+        names = topics.LOADS.names_in(delivery.topic)
+        if names is None or self.loads is None:
+            return
+        with self._condition:
+            worker = self._workers.get(names["worker"])
+        self.loads.announced(names["worker"], worker.status.session if worker else None, delivery)
 
     def update(self, name: str, payload: Buffer) -> None:
         """Processes the packed status of a worker; a malformed one removes the worker."""
@@ -76,8 +108,10 @@ class WorkerDirectory:
                 before = self._workers.get(name)
                 if before is not None and worker.is_outdated_by(before):
                     return
-                if before is not None and before.cards and worker.ends(before):
-                    self._add_failure(before)
+                if before is not None and worker.ends(before):
+                    self._add_end(before)
+                    if before.cards:
+                        self._add_failure(before)
                 # The broker retains the last status of every name that was ever used: offline workers are not stored.
                 if worker.status.state is NodeState.OFFLINE:
                     self._workers.pop(name, None)
@@ -109,6 +143,7 @@ class WorkerDirectory:
         with self._condition:
             self._workers.clear()
             self._failed.clear()
+            self._ended.clear()
             self._reconnected_ns = clock.now_ns()
             self._condition.notify_all()
 
@@ -122,14 +157,14 @@ class WorkerDirectory:
 
         Waits up to `timeout_s` for a failure later than `after_ns`.
         """
-
-        def last_ns() -> int:
-            failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
-            return max(self._reconnected_ns, *failures_ns, 0)
-
         with self._condition:
-            self._condition.wait_for(lambda: last_ns() > after_ns, timeout_s)
-            return last_ns()
+            self._condition.wait_for(lambda: self._last_failure_ns() > after_ns, timeout_s)
+            return self._last_failure_ns()
+
+    def failures(self) -> "Failures":
+        """Returns when frames in flight may have been lost."""
+        with self._condition:
+            return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """Returns the card of the model, as soon as a worker serves it.
@@ -148,6 +183,18 @@ class WorkerDirectory:
         """Waits until a worker serves the model; returns False if none does in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._card() is not None, timeout_s)
+
+    def _last_failure_ns(self) -> int:
+        failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
+        return max(self._reconnected_ns, *failures_ns, 0)
+
+    def _add_end(self, worker: KnownWorker) -> None:
+        self._ended.pop(worker.name, None)
+        if len(self._ended) >= _MAX_WORKERS:
+            del self._ended[next(iter(self._ended))]  # The oldest one.
+        is_drained = worker.status.state is NodeState.STOPPING
+        now_ns = clock.now_ns()
+        self._ended[worker.name] = WorkerEnd(now_ns, now_ns + (_DRAINED_REPLIES_NS if is_drained else 0))
 
     def _add_failure(self, worker: KnownWorker) -> None:
         self._failed.pop(worker.name, None)

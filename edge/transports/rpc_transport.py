@@ -21,7 +21,7 @@ from edge.transports.channel import (
     RpcReply,
 )
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
-from edge.transports.transport import OnUndelivered
+from edge.transports.transport import NO_WORKER, OnUndelivered
 from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
@@ -152,7 +152,7 @@ class RpcTransport:
                 connection.in_flight += 1
                 connection.last_used = next(self._frame_numbers)
         if connection is None:
-            call.on_undelivered("no_worker")
+            call.on_undelivered(NO_WORKER)
             return
         deadline = call.message.deadline
         timeout_s = self._answer_timeout_s if deadline == Deadline.NEVER else deadline.remaining_s() + _GRACE_S

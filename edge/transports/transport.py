@@ -10,6 +10,7 @@ from edge.transports.messages import EncodedRequest, ReplyQueue
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 
+NO_WORKER = "no_worker"  # Reason if no worker is subscribed to the topic of a frame, or reachable.
 OnUndelivered = Callable[[str], None]  # Called with the reason if no worker got the frame.
 
 

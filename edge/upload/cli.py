@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.client import UploadClient, UploadSettings
-from edge.upload.dispatcher import Dispatcher, UploadOutcome
+from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
@@ -96,7 +96,7 @@ def send(
             _write(outcome, len(outcomes), lines, output)
             progress.advance(sending)
 
-        dispatcher = Dispatcher(valid, record)
+        dispatcher = UploadDispatcher(valid, record)
         dispatcher.run(
             {
                 address: [partial(UploadClient, address, settings, dispatcher.has_work)] * settings.concurrency

@@ -35,7 +35,7 @@ class _Job:
     attempts: int = 0
 
 
-class Dispatcher:
+class UploadDispatcher:
     """Uploads images; an image that a worker failed to answer goes to another worker."""
 
     def __init__(

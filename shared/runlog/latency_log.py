@@ -81,6 +81,7 @@ class LatencyRow:
     clock: Offset | None = None
     gate_distance: float | None = None  # Distance to the compared frame; None without a comparison.
     reused_sequence: int | None = None  # The frame whose result this frame got.
+    dispatch: str = ""  # How its worker was chosen: load or group; empty if it was not sent through a broker.
     local_confidence: float | None = None  # The local model's, 0 to 1; also of frames that were then sent.
 
     @property
@@ -96,6 +97,7 @@ _VALUE_COLUMNS = (
 )  # fmt: skip
 TEXT_COLUMNS = (
     "vehicle", "camera", "session", "outcome", "reason", "model", "model_version", "engine", "worker", "worker_session",
+    "dispatch",
 )  # fmt: skip
 _NUMBER_COLUMNS = tuple(name for name in _VALUE_COLUMNS if name not in TEXT_COLUMNS)
 _MAX_TEXT = 200
@@ -112,6 +114,7 @@ ADDED_COLUMNS = (  # Missing in logs of earlier versions; at the end, so that th
     "gate_distance", "reused_sequence", "local_confidence",
     *(_TIME_COLUMNS[stage] for stage in OPTIONAL_STAGES),
     *(_DURATION_COLUMNS[stage] for stage in OPTIONAL_STAGES),
+    "dispatch",
 )  # fmt: skip
 REQUIRED_COLUMNS = (
     *_VALUE_COLUMNS,

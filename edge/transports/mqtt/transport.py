@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from edge.config import EdgeConfig
+from edge.dispatch.dispatcher import DISPATCHERS
+from edge.dispatch.worker_loads import WorkerLoads
 from edge.reliability.clock_sync import ClockProber
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
-from edge.transports.transport import OnUndelivered
+from edge.transports.transport import NO_WORKER, OnUndelivered
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
@@ -55,7 +57,10 @@ class MqttTransport:
         events, vehicle = events or TransportEvents(), config.vehicle
         events.reconnected = self.reconnected
         self.replies = ReplyQueue(config.window)
-        self.workers = WorkerDirectory(config.model, config.model_version)
+        # Without MQTT 5, the broker does not report that a chosen worker is gone.
+        by_load = DISPATCHERS[config.dispatch].needs_loads and bus.supports_shared_subscriptions
+        loads = WorkerLoads(config.model) if by_load else None
+        self.workers = WorkerDirectory(config.model, config.model_version, loads)
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
@@ -68,6 +73,8 @@ class MqttTransport:
         self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=events.give_up)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
+        if by_load:
+            bus.subscribe(topics.LOADS.filter(), topics.LOADS.qos, self.workers.load_announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), self._qos, self._on_reply)
         self.announce()
 
@@ -137,7 +144,7 @@ class MqttTransport:
 
         def on_ack(ack: Ack) -> None:
             if ack.no_subscriber:
-                on_undelivered("no_worker")
+                on_undelivered(NO_WORKER)
             elif ack.reason == LINK_JAMMED:
                 on_undelivered(LINK_JAMMED)
             elif not ack.accepted:

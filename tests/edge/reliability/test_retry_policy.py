@@ -6,6 +6,7 @@ from edge.config import EdgeConfig
 from edge.pipeline import prepare
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
+from edge.reliability.worker_directory import Failures
 from edge.reliability.worker_stats import WorkerStats
 from shared.messages.deadline import Deadline
 from shared.stages import Stage
@@ -35,7 +36,7 @@ def _due(
     policy: RetryPolicy, records: list[FrameRecord], now_ms: int, *, workers: int = 2, failed_ms: int = 0
 ) -> list[int]:
     """Returns when each planned retry is due, in milliseconds."""
-    return [round(retry.due_ns / MS) for retry in policy.plan(records, workers, failed_ms * MS, now_ms * MS)]
+    return [round(retry.due_ns / MS) for retry in policy.plan(records, workers, Failures(failed_ms * MS), now_ms * MS)]
 
 
 def test_after_a_failure_frames_silent_for_longer_than_usual_are_retried() -> None:

@@ -246,7 +246,7 @@ def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: RetryingVe
     for worker in ("a", "b"):
         vehicle.clocks.add_probe(f"cloud/{worker}/s9", Exchange(at_ns, at_ns, at_ns, at_ns + 1))
     vehicle.send(make_frame())
-    vehicle.retrier.retry_due(0)
+    vehicle.retrier.retry_due()
     vehicle.settle()
     assert len(vehicle.delivered) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.upload.client import ImageRefusedError, ImageResult, UploadClient, WorkerBusyError, WorkerLostError
-from edge.upload.dispatcher import Dispatcher, UploadOutcome
+from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 
 WAIT_S = 60.0
 IMAGES = [Path(f"{number}.png") for number in range(20)]
@@ -29,10 +29,10 @@ class FakeClient(UploadClient):
         """See UploadClient."""
 
 
-def dispatch(workers: dict[str, Callable[[], UploadClient]]) -> tuple[Dispatcher, list[UploadOutcome]]:
+def dispatch(workers: dict[str, Callable[[], UploadClient]]) -> tuple[UploadDispatcher, list[UploadOutcome]]:
     """Uploads the images to workers with one connection each."""
     outcomes: list[UploadOutcome] = []
-    dispatcher = Dispatcher(IMAGES, outcomes.append, busy_pause_s=0.0)
+    dispatcher = UploadDispatcher(IMAGES, outcomes.append, busy_pause_s=0.0)
     dispatcher.run({name: [connect] for name, connect in workers.items()})
     assert sorted(each.image for each in outcomes) == sorted(IMAGES)
     return dispatcher, outcomes
@@ -132,7 +132,7 @@ def test_an_unexpected_exception_ends_the_run() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        Dispatcher(IMAGES, lambda _: None).run({"one": [lambda: FakeClient(fail)]})
+        UploadDispatcher(IMAGES, lambda _: None).run({"one": [lambda: FakeClient(fail)]})
 
 
 def _wait(event: threading.Event) -> None:

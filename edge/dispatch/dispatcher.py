@@ -1,0 +1,50 @@
+"""The contract of a dispatcher, which chooses the worker of each frame, and the table of dispatchers."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from edge.reliability.frame_record import FrameRecord
+
+
+class Assignment(NamedTuple):
+    """Where a frame is sent."""
+
+    dispatch: str = ""  # How the worker was chosen, as in the column `dispatch`: load or group; empty without a broker.
+    worker: str | None = None  # None: the transport gives the frame to any worker.
+    expected_ns: int = 0  # Expected time until the answer of this worker.
+
+    @property
+    def is_by_load(self) -> bool:
+        """Whether the worker was chosen by its load."""
+        return self.expected_ns > 0
+
+
+ANY_WORKER = Assignment()
+GROUP = Assignment("group")
+
+
+class Dispatcher(Protocol):
+    """Chooses workers. Built with a WorkerDirectory and the WorkerClocks; any thread may call it."""
+
+    def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
+        """Returns where to send the next frame; returns at once.
+
+        Args:
+            in_flight: The frames of this vehicle that were sent and have not ended, the oldest first.
+            now_ns: The current time, by `shared.clock`.
+            excluded: Names of workers that must not get the frame.
+        """
+
+
+class DispatcherEntry(NamedTuple):
+    """A row of the table."""
+
+    path: str  # "module:attribute" of a Dispatcher.
+    extra: str  # The pip extra that installs its dependencies.
+    needs_loads: bool  # Whether the transport subscribes to the loads that workers report.
+
+
+DISPATCHERS = {
+    "load": DispatcherEntry("edge.dispatch.load_dispatcher:LoadDispatcher", "edge", needs_loads=True),
+    "group": DispatcherEntry("edge.dispatch.group_dispatcher:GroupDispatcher", "edge", needs_loads=False),
+}

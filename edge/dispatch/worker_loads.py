@@ -1,0 +1,134 @@
+"""The latest load of each worker, as it reports it, and how far its answers exceed what these loads promise."""
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from edge.reliability.frame_record import FrameRecord
+from shared.encoding.msgpack_reader import MessageError
+from shared.messages.frame import ResultMessage, Status
+from shared.messages.load import WorkerLoad, unpack_load
+from shared.mqtt.bus import Delivery
+
+_MAX_WORKERS = 256
+_MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a second; honest workers send two.
+_NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
+_HALF_LIFE_NS = (
+    2_000_000_000  # The lateness of a worker that gets no frames is halved in this time, so it is tried again.
+)
+
+
+class KnownLoad(NamedTuple):
+    """The latest report of a worker, and what this vehicle knows about its answers."""
+
+    session: str = ""  # The process that sent the report; empty without a report.
+    load: WorkerLoad = WorkerLoad(0, 0, 0.0, 0.0, 0.0)
+    at_ns: int = 0  # Arrival of the report, by the clock of this vehicle.
+    late_ns: float = 0.0  # Smoothed time by which its answers exceeded what was expected, at `late_at_ns`.
+    late_at_ns: int = 0
+    refused_ns: int = 0  # Time of its last refusal of a frame of this vehicle, or at which it could not be reached.
+
+    def lateness_ns(self, now_ns: int) -> float:
+        """Returns the lateness to expect now: without newer answers, it decays."""
+        return self.late_ns * 0.5 ** ((now_ns - self.late_at_ns) / _HALF_LIFE_NS) if self.late_ns else 0.0
+
+
+class WorkerLoads:
+    """Keeps the loads that workers report for one model. All methods may be called from any thread."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, KnownLoad] = OrderedDict()
+        self._ignored: Counter[str] = Counter()
+        self._read: dict[str, tuple[int, int]] = {}  # Second and number of the reports that were read, by worker.
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """Number of ignored reports by reason."""
+        with self._lock:
+            return dict(self._ignored)
+
+    def known(self) -> Mapping[str, KnownLoad]:
+        """Returns what is known now, by worker."""
+        with self._lock:
+            return dict(self._known)
+
+    def announced(self, worker: str, session: str | None, delivery: Delivery) -> None:
+        """Processes a report from the topic of a worker; runs on the network thread.
+
+        `session`: the process of that name by its status; None if it is offline. A report of another process is ignored.
+        """
+        if not len(delivery.payload) or (session is None and delivery.retained):
+            return  # A worker that signed off, or one that was killed before this run.
+        with self._lock:
+            if session is None:
+                self._ignored["unknown_worker"] += 1
+            elif self._is_flood(worker, delivery.received_ns):
+                self._ignored["too_many"] += 1
+            else:
+                self._read_report(worker, session, delivery)
+
+    def replied(self, record: FrameRecord, message: ResultMessage, session: str, returned_ns: int) -> None:
+        """Processes the reply to an attempt of a frame. `session`: the process that replied, by its stamps."""
+        with self._lock:
+            if message.load is not None and session:
+                self._add(message.worker, session, message.load, returned_ns)
+            if message.status not in (Status.ANSWERED, Status.EXPIRED):
+                self._update(message.worker, refused_ns=returned_ns)
+            if message.worker == record.worker and record.expected_ns:
+                late_ns = returned_ns - record.sent_ns - record.expected_ns
+                before_ns = self._of(record.worker).lateness_ns(returned_ns)
+                smoothed_ns = max(0.0, before_ns + _NEW_SHARE * (late_ns - before_ns))
+                self._update(record.worker, late_ns=smoothed_ns, late_at_ns=returned_ns)
+
+    def unanswered(self, record: FrameRecord, now_ns: int) -> None:
+        """Reports a frame that was given up, or is sent to another worker, because its worker is silent."""
+        if not record.expected_ns:
+            return
+        with self._lock:
+            late_ns = now_ns - record.sent_ns - record.expected_ns
+            before_ns = self._of(record.worker).lateness_ns(now_ns)
+            self._update(record.worker, late_ns=max(before_ns, late_ns), late_at_ns=now_ns)
+
+    def unreachable(self, worker: str, now_ns: int) -> None:
+        """Reports that the broker could not deliver a frame to a worker."""
+        with self._lock:
+            self._update(worker, refused_ns=now_ns)
+
+    def _is_flood(self, worker: str, now_ns: int) -> bool:
+        second, count = self._read.get(worker, (0, 0))
+        count = count + 1 if second == now_ns // 10**9 else 1
+        self._read[worker] = (now_ns // 10**9, count)
+        if len(self._read) > _MAX_WORKERS:
+            del self._read[next(iter(self._read))]
+        return count > _MAX_REPORTS_HZ
+
+    def _read_report(self, worker: str, session: str, delivery: Delivery) -> None:
+        try:
+            report = unpack_load(delivery.payload)
+        except MessageError:
+            self._ignored["unreadable"] += 1
+            return
+        if report.session != session:
+            self._ignored["other_session"] += 1
+        elif (load := report.models.get(self._model)) is not None:
+            self._add(worker, session, load, delivery.received_ns)
+
+    def _add(self, worker: str, session: str, load: WorkerLoad, at_ns: int) -> None:
+        """Replaces the report of a worker by a newer one; a new process has no history."""
+        before = self._of(worker)
+        if before.session and session != before.session:
+            self._known[worker] = KnownLoad(session, load, at_ns)
+        elif at_ns >= before.at_ns:
+            self._update(worker, session=session, load=load, at_ns=at_ns)
+
+    def _of(self, worker: str) -> KnownLoad:
+        return self._known.get(worker, KnownLoad())
+
+    def _update(self, worker: str, **changes: Any) -> None:
+        self._known[worker] = self._of(worker)._replace(**changes)
+        self._known.move_to_end(worker)
+        if len(self._known) > _MAX_WORKERS:
+            self._known.popitem(last=False)
