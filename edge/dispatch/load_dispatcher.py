@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from edge.dispatch.dispatcher import GROUP, Assignment
-from edge.dispatch.worker_loads import KnownLoad
+from edge.dispatch.worker_loads import KnownLoad, overdue_ns
 from edge.reliability.clock_sync import is_unresponsive
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.worker_clocks import WorkerClocks
@@ -100,7 +100,7 @@ def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameR
 def _unreported(candidate: _Candidate) -> list[FrameRecord]:
     """Returns the own frames that arrive at the worker after it has sent its report."""
     counted_until_ns = candidate.known.at_ns - candidate.round_trip_ns
-    return [record for record in candidate.own if record.sent_ns > counted_until_ns]
+    return [record for record in candidate.own if record.sent_ns >= counted_until_ns]
 
 
 def _accepts(candidate: _Candidate, now_ns: int) -> bool:
@@ -125,5 +125,5 @@ def _lateness_ns(candidate: _Candidate, now_ns: int) -> float:
 
     It bounds what a worker gains that reports too little, and it grows while a worker does not answer at all.
     """
-    overdue_ns = (now_ns - record.sent_ns - record.expected_ns for record in candidate.own if record.expected_ns)
-    return max(candidate.known.lateness_ns(now_ns), *overdue_ns, 0.0)
+    overdue = (overdue_ns(record, now_ns) for record in candidate.own if record.expected_ns)
+    return max(candidate.known.lateness_ns(now_ns), *overdue, 0.0)

@@ -13,10 +13,16 @@ from shared.mqtt.bus import Delivery
 
 _MAX_WORKERS = 256
 _MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a second; honest workers send two.
+_TOLERANCE = 2  # An answer is late if it takes this many times as long as expected; less may be due to other vehicles.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
 _HALF_LIFE_NS = (
     2_000_000_000  # The lateness of a worker that gets no frames is halved in this time, so it is tried again.
 )
+
+
+def overdue_ns(record: FrameRecord, now_ns: int) -> int:
+    """Returns by how much a frame without an answer exceeds the time that counts as late; negative if it is not late."""
+    return now_ns - record.sent_ns - _TOLERANCE * record.expected_ns
 
 
 class KnownLoad(NamedTuple):
@@ -78,7 +84,7 @@ class WorkerLoads:
             if message.status not in (Status.ANSWERED, Status.EXPIRED):
                 self._update(message.worker, refused_ns=returned_ns)
             if message.worker == record.worker and record.expected_ns:
-                late_ns = returned_ns - record.sent_ns - record.expected_ns
+                late_ns = overdue_ns(record, returned_ns)
                 before_ns = self._of(record.worker).lateness_ns(returned_ns)
                 smoothed_ns = max(0.0, before_ns + _NEW_SHARE * (late_ns - before_ns))
                 self._update(record.worker, late_ns=smoothed_ns, late_at_ns=returned_ns)
@@ -88,7 +94,7 @@ class WorkerLoads:
         if not record.expected_ns:
             return
         with self._lock:
-            late_ns = now_ns - record.sent_ns - record.expected_ns
+            late_ns = overdue_ns(record, now_ns)
             before_ns = self._of(record.worker).lateness_ns(now_ns)
             self._update(record.worker, late_ns=max(before_ns, late_ns), late_at_ns=now_ns)
 
