@@ -41,7 +41,7 @@ class FrameDelivery:
 
         def undelivered(reason: str) -> None:
             loads = self.transport.workers.loads
-            if worker is None or loads is None or not frame.assignment.is_by_load or reason != NO_WORKER:
+            if worker is None or loads is None or not frame.assignment.expected_ns or reason != NO_WORKER:
                 on_undelivered(reason)
                 return
             loads.unreachable(worker, clock.now_ns())

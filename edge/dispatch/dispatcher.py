@@ -11,12 +11,7 @@ class Assignment(NamedTuple):
 
     dispatch: str = ""  # How the worker was chosen, as in the column `dispatch`: load or group; empty without a broker.
     worker: str | None = None  # None: the transport gives the frame to any worker.
-    expected_ns: int = 0  # Expected time until the answer of this worker.
-
-    @property
-    def is_by_load(self) -> bool:
-        """Whether the worker was chosen by its load."""
-        return self.expected_ns > 0
+    expected_ns: int = 0  # Expected time until the answer; 0: unknown.
 
 
 ANY_WORKER = Assignment()

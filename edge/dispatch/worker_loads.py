@@ -83,15 +83,15 @@ class WorkerLoads:
                 self._add(message.worker, session, message.load, returned_ns)
             if message.status not in (Status.ANSWERED, Status.EXPIRED):
                 self._update(message.worker, refused_ns=returned_ns)
-            if message.worker == record.worker and record.expected_ns:
+            if record.expected_ns and record.worker in ("", message.worker):
                 late_ns = overdue_ns(record, returned_ns)
-                before_ns = self._of(record.worker).lateness_ns(returned_ns)
+                before_ns = self._of(message.worker).lateness_ns(returned_ns)
                 smoothed_ns = max(0.0, before_ns + _NEW_SHARE * (late_ns - before_ns))
-                self._update(record.worker, late_ns=smoothed_ns, late_at_ns=returned_ns)
+                self._update(message.worker, late_ns=smoothed_ns, late_at_ns=returned_ns)
 
     def unanswered(self, record: FrameRecord, now_ns: int) -> None:
         """Reports a frame that was given up, or is sent to another worker, because its worker is silent."""
-        if not record.expected_ns:
+        if not record.worker or not record.expected_ns:
             return
         with self._lock:
             late_ns = overdue_ns(record, now_ns)

@@ -5,7 +5,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 from edge.dispatch.load_dispatcher import LoadDispatcher
 from edge.dispatch.worker_loads import WorkerLoads
@@ -74,9 +74,10 @@ class SimulatedVehicle:
 class FleetSimulation:
     """Vehicles and workers on one clock; frames are due at random times, or the next one when another is answered."""
 
-    def __init__(self, service_ms: Sequence[float], vehicles: int, *, seed: int = 1, by_turn: bool = False) -> None:
-        """`by_turn`: the broker deals the frames in turn, as it does to a shared group."""
+    def __init__(self, service_ms: Sequence[float], vehicles: int, *, seed: int = 1, by_load: bool = True) -> None:
+        """`by_load`: whether the vehicles choose; otherwise, the broker deals all frames in turn."""
         self.now_ns = SECOND
+        self._turn = 0
         self.rng = random.Random(seed)
         self.vehicles = [SimulatedVehicle(number, seed) for number in range(vehicles)]
         self.workers: dict[str, SimulatedWorker] = {}
@@ -84,17 +85,17 @@ class FleetSimulation:
         self.latencies_ms: list[float] = []
         self.shares: Counter[str] = Counter()
         self.queues: list[tuple[int, tuple[int, ...]]] = []  # Queue lengths of the workers, over time.
-        self._by_turn = itertools.cycle(range(len(service_ms))) if by_turn else None
-        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.is_by_load = by_load
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._sequence = itertools.count()
         for number, each_ms in enumerate(service_ms):
             self.join(SimulatedWorker(f"w{number}", each_ms))
         self._probe()
 
-    def at(self, at_ns: int, event: Callable[..., None], *arguments: Any) -> None:
+    def at(self, at_ns: int, event: Callable[[], None]) -> None:
         """Schedules an event."""
-        heapq.heappush(self._events, (at_ns, next(self._numbers), event, arguments))
+        heapq.heappush(self._events, (at_ns, next(self._numbers), event))
 
     def join(self, worker: SimulatedWorker) -> None:
         """Lets a worker come online."""
@@ -121,30 +122,33 @@ class FleetSimulation:
         """Plays in a closed loop: each vehicle keeps `window` frames in flight."""
         for vehicle in self.vehicles:
             for _ in range(window):
-                self.at(self.now_ns + round(self.rng.random() * MS), self.send, vehicle, True)
+                self.at(self.now_ns + round(self.rng.random() * MS), partial(self.send, vehicle, again=True))
         self.run_until(self.now_ns + round(seconds * SECOND))
 
     def run_until(self, end_ns: int) -> None:
         """Processes the events until a time."""
         while self._events and self._events[0][0] <= end_ns:
-            self.now_ns, _, event, arguments = heapq.heappop(self._events)
-            event(*arguments)
+            self.now_ns, _, event = heapq.heappop(self._events)
+            event()
         self.now_ns = end_ns
 
-    def send(self, vehicle: SimulatedVehicle, again: bool = False) -> None:  # noqa: FBT001, FBT002
+    def send(self, vehicle: SimulatedVehicle, *, again: bool = False) -> None:
         """Sends a frame; `again`: another one when it is answered."""
         chosen = vehicle.dispatcher.choose(tuple(vehicle.in_flight.values()), self.now_ns)
         sequence = next(self._sequence)
         record = FrameRecord(FrameId(vehicle.name, "left", "s1", sequence), "/left", sequence, 0, 0, 0, {})
         record.times[Stage.SENT] = self.now_ns
-        if self._by_turn is None and chosen.worker is not None:
-            record.worker, record.expected_ns = chosen.worker, chosen.expected_ns
-            target = chosen.worker
-        else:
-            target = f"w{next(self._by_turn)}" if self._by_turn else self.rng.choice([*self.workers])
+        if self.is_by_load:
+            record.worker, record.expected_ns = chosen.worker or "", chosen.expected_ns
+        target = record.worker or self._next_of_group()
         vehicle.in_flight[sequence] = record
         self.shares[target] += 1
-        self.at(self.now_ns + _CROSSING_NS, self._arrive, self.workers[target], vehicle, record, again)
+        self.at(self.now_ns + _CROSSING_NS, partial(self._arrive, self.workers[target], vehicle, record, again=again))
+
+    def _next_of_group(self) -> str:
+        """Returns the next worker of the shared group, which the broker deals frames in turn."""
+        self._turn += 1
+        return [*self.workers][self._turn % len(self.workers)]
 
     def _arrive(
         self,
@@ -157,16 +161,19 @@ class FleetSimulation:
         worker.busy_until_ns = max(self.now_ns, worker.busy_until_ns) + round(worker.service_ms * MS)
         worker.queue.append((vehicle, record, self.now_ns))
         self.queues.append((self.now_ns, tuple(len(each.queue) for each in self.workers.values())))
-        self.at(worker.busy_until_ns, self._serve, worker, again)
+        self.at(worker.busy_until_ns, partial(self._serve, worker, again=again))
         if was_idle:
             self._publish(worker)
         else:
             self._publish_soon(worker)
 
-    def _serve(self, worker: SimulatedWorker, again: bool) -> None:  # noqa: FBT001
+    def _serve(self, worker: SimulatedWorker, *, again: bool) -> None:
         vehicle, record, _ = worker.queue.popleft()
         worker.served += 1
-        self.at(self.now_ns + _CROSSING_NS, self._answer, worker, vehicle, record, worker.load(self.now_ns), again)
+        self.at(
+            self.now_ns + _CROSSING_NS,
+            partial(self._answer, worker, vehicle, record, worker.load(self.now_ns), again=again),
+        )
         self.queues.append((self.now_ns, tuple(len(each.queue) for each in self.workers.values())))
         if worker.queue:
             self._publish_soon(worker)
@@ -179,7 +186,8 @@ class FleetSimulation:
         vehicle: SimulatedVehicle,
         record: FrameRecord,
         load: WorkerLoad,
-        again: bool,  # noqa: FBT001
+        *,
+        again: bool,
     ) -> None:
         del vehicle.in_flight[record.id.sequence]
         self.answered_ns.append(self.now_ns)
@@ -187,7 +195,7 @@ class FleetSimulation:
         message = ResultMessage(record.id, 1, Status.ANSWERED, worker.name, load=load)
         vehicle.loads.replied(record, message, worker.session, self.now_ns)
         if again:
-            self.send(vehicle, again)
+            self.send(vehicle, again=again)
 
     def _probe(self) -> None:
         for vehicle in self.vehicles:
@@ -205,8 +213,8 @@ class FleetSimulation:
         if not worker.takes_token(self.now_ns):
             return
         worker.reported_ns = self.now_ns
-        self.at(self.now_ns + _CROSSING_NS, self._deliver, worker, report)
-        self.at(self.now_ns + _HEARTBEAT_NS, self._heartbeat, worker, self.now_ns)
+        self.at(self.now_ns + _CROSSING_NS, partial(self._deliver, worker, report))
+        self.at(self.now_ns + _HEARTBEAT_NS, partial(self._heartbeat, worker, self.now_ns))
 
     def _heartbeat(self, worker: SimulatedWorker, since_ns: int) -> None:
         if worker.reported_ns == since_ns and worker.name in self.workers:
