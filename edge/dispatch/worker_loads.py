@@ -13,7 +13,8 @@ from shared.mqtt.bus import Delivery
 
 _MAX_WORKERS = 256
 _MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a second; honest workers send two.
-_TOLERANCE = 2  # An answer is late if it takes this many times as long as expected; less may be due to other vehicles.
+_LATE_FACTOR = 2  # An answer is late if it takes this many times as long as expected and so much more:
+_LATE_NS = 10_000_000  # less may be due to frames of other vehicles, or to a busy machine.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
 _HALF_LIFE_NS = (
     2_000_000_000  # The lateness of a worker that gets no frames is halved in this time, so it is tried again.
@@ -22,7 +23,7 @@ _HALF_LIFE_NS = (
 
 def overdue_ns(record: FrameRecord, now_ns: int) -> int:
     """Returns by how much a frame without an answer exceeds the time that counts as late; negative if it is not late."""
-    return now_ns - record.sent_ns - _TOLERANCE * record.expected_ns
+    return now_ns - record.sent_ns - _LATE_FACTOR * record.expected_ns - _LATE_NS
 
 
 class KnownLoad(NamedTuple):

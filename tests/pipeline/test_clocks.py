@@ -16,7 +16,7 @@ from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus
 
 def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Rows:
     """Plays until so many worker processes have echoed probes and then answered some frames."""
-    vehicle = Vehicle(bus, source, out, loop=True)
+    vehicle = Vehicle(bus, source, out, loop=True, dispatch="group")  # Every worker gets frames.
     enough = 20 * nodes
 
     def tick() -> None:
