@@ -22,6 +22,7 @@ from tests.kubernetes.rendering import (
     Manifest,
     base_name,
     container_of,
+    flags_of,
     kinds,
     pod_of,
     probes_of,
@@ -60,6 +61,15 @@ class Pod:
                 return False
         command = [move(word, self.paths) for word in settings["exec"]["command"]]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def is_online_at(self, broker: Broker) -> bool:
+        """Asks the broker as the guide says, by `skylane health`, with the certificate of the worker if it has one."""
+        command = [sys.executable, "-P", "-m", "skylane", "health", "worker", NAME]
+        flags = {flag: move(value, self.paths) for flag, (value, *_) in flags_of(self.container).items()}
+        for flag in ("--tls-ca", "--tls-cert", "--tls-key"):
+            command += [flag, flags[flag]] if flag in flags else []
+        environment = {**os.environ, "SKYLANE_BROKER": broker.url}
+        return subprocess.run(command, capture_output=True, check=False, env=environment).returncode == 0
 
     def await_lines(self, event: str, count: int) -> None:
         """Waits until the worker has logged an event several times."""

@@ -57,7 +57,7 @@ class Autoscaler:
             for at_s, each in self.changes
             if now_s - at_s < policy["periodSeconds"] and (each > 0) == (change > 0)
         )
-        allowed = max(0, policy["value"] - done)
+        allowed: int = max(0, policy["value"] - done)
         change = max(-allowed, min(allowed, change))
         if change:
             self.changes.append((now_s, change))
