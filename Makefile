@@ -88,6 +88,7 @@ bench: dev
 	@$(BIN)/skylane bench transports --codec raw
 	@$(BIN)/skylane bench gateway
 	@$(BIN)/skylane bench baselines
+	@$(BIN)/skylane bench batch
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping
 	@$(BIN)/skylane bench report

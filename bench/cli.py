@@ -10,6 +10,7 @@ from shared.runtime.processes import interrupt_on_termination
 
 # The modules of the commands.
 BENCHES = {
+    "batch": "bench.batch.throughput",
     "clocks": "bench.performance.clock_accuracy",
     "engines": "bench.engines.engine_comparison",
     "failover": "bench.resilience.failover",
