@@ -154,7 +154,7 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
     if (context := click.get_current_context(silent=True)) is not None:
         given = context.meta.get(_RENAMED, {}) | given
     try:
-        return type(section).model_validate(section.model_dump() | given)
+        return type(section).model_validate(section.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
         flag_names = _flag_names(given)
         from_file = section.model_fields_set - given.keys()

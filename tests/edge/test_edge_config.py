@@ -52,11 +52,12 @@ def test_contradicting_options_are_refused(given: dict[str, Any], problem: str, 
         {"arrivals": "poisson", "arrival_rate_hz": 5.0, "seed": 3, "queue": 100},
         {"closed_loop": True, "burst": 8, "window": 4},
         {"queue": 16, "rate": 2.0},
+        {"transport": "grpc", "worker_addresses": ("worker:8001",)},
     ],
-    ids=["server", "multi stream", "queue"],
+    ids=["server", "multi stream", "queue", "grpc"],
 )
 def test_consistent_options_are_accepted(given: dict[str, Any]) -> None:
-    """These are the combinations of the benchmark scenarios."""
+    """These are combinations of the benchmark scenarios, and a transport without a broker."""
     assert override(EdgeConfig(), given).model_dump(include=set(given)) == given
 
 
@@ -111,3 +112,10 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
     assert len(options) == 2
     assert "--config" in options[0]
     assert "--help" in options[1]
+
+
+def test_a_dispatch_without_a_broker_is_refused() -> None:
+    """The vehicle itself calls the workers then, and chooses by its frames in flight."""
+    given = {"transport": "grpc", "worker_addresses": ("worker:8001",), "dispatch": "group"}
+    with pytest.raises(click.UsageError, match="dispatch: grpc sends each frame to the worker with the fewest frames"):
+        override(EdgeConfig(), given)

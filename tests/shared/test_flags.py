@@ -78,3 +78,8 @@ def test_an_invalid_flag_is_named_with_its_problem() -> None:
     assert "--endpoint: " in CliRunner().invoke(settings, ["--endpoint", "nowhere"]).output
     with pytest.raises(click.UsageError, match="shape: no shape 'rond': did you mean round"):
         override(Settings(), {"shape": "rond"})
+
+
+def test_a_key_that_was_not_given_stays_so() -> None:
+    """A key that does not go with another one may be refused only if the user has set it."""
+    assert override(Settings(size=5), {"retry": False}).model_fields_set == {"size", "retry"}
