@@ -41,12 +41,13 @@ class Receiver:
             except queue.Empty:
                 reply = None
             if reply:
-                self._process(reply)
+                self.process(reply)
             # While replies are queued, frames time out by the arrival time of the last one processed: slow sinks
             # must not turn a reply that has arrived into a loss.
             self.ledger.close_timed_out(reply.returned_ns if reply else clock.now_ns())
 
-    def _process(self, reply: RawReply) -> None:
+    def process(self, reply: RawReply) -> None:
+        """Accounts for one reply, and passes its result on."""
         try:
             message = reply.read()
         except MessageError:

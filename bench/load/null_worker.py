@@ -280,7 +280,9 @@ def null_model(settings: NullWorkerSettings) -> Model:
         labels=labels,
         trained=False,
     )
-    return Model(manifest, card, NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
+    model = Model(manifest, card, NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
+    model.warm_up(1)  # The card then has the time of an inference, which the worker reports before its first frame.
+    return model
 
 
 def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0.0, **settings: Any) -> None:
