@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check docs docs-reference results results-noscope bench study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo test check docs docs-reference results results-noscope bench fleet study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -93,6 +93,13 @@ bench: dev
 	@$(BIN)/skylane bench stamping
 	@$(BIN)/skylane bench report
 	@$(BIN)/skylane bench clocks
+
+# Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; 45 minutes.
+fleet: dev
+	@.ci/install-real-parts
+	@$(BIN)/skylane bench fleet --suite targets
+	@$(BIN)/skylane bench fleet --suite sweep --rounds 1
+	@$(BIN)/skylane bench fleet --suite formula --rounds 1
 
 # Five minutes: the formats of TensorFlow, two codecs, one vehicle and four.
 study: dev

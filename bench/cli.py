@@ -15,6 +15,7 @@ BENCHES = {
     "engines": "bench.engines.engine_comparison",
     "failover": "bench.resilience.failover",
     "faults": "bench.faults.cli",
+    "fleet": "bench.fleet.fleet_bench",
     "gateway": "bench.performance.gateway",
     "link": "bench.link.cli",
     "overhead": "bench.performance.overhead",

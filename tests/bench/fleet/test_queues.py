@@ -1,0 +1,72 @@
+import pytest
+
+from bench.fleet.frames import FleetFrame
+from bench.fleet.queues import QueueHistory, ideal_latencies_ms, share_after_ms
+
+_MS = 1_000_000
+_S = 1_000_000_000
+
+
+def _frame(worker: str, received_ms: float, replied_ms: float) -> FleetFrame:
+    received_ns, replied_ns = round(received_ms * _MS), round(replied_ms * _MS)
+    return FleetFrame("car", "answered", worker, received_ns, received_ns, received_ns, replied_ns, replied_ns)
+
+
+def _steady(worker: str, queue: int, begin_ms: int, end_ms: int) -> list[FleetFrame]:
+    """Frames that keep a queue at a constant length."""
+    return [_frame(worker, at_ms, at_ms + 100) for at_ms in range(begin_ms, end_ms, 100) for _ in range(queue)]
+
+
+def test_the_ideal_queue_serves_in_order_by_the_fastest_free_server() -> None:
+    """The first frame takes the fast server, the second the slow one, the third waits for the fast one."""
+    assert ideal_latencies_ms([0, 0, 10 * _MS], [500, 100]) == pytest.approx([100, 500, 190])
+
+
+def test_the_ideal_queue_prefers_a_fast_server_that_became_free_at_the_same_time() -> None:
+    """Otherwise the ideal would be worse than it could be."""
+    assert ideal_latencies_ms([0, 0, 600 * _MS], [500, 100])[-1] == pytest.approx(100)
+
+
+def test_a_lone_ideal_server_is_a_plain_queue() -> None:
+    """Each frame waits for all that came before it."""
+    assert ideal_latencies_ms([0, 0, 0], [20]) == pytest.approx([20, 40, 60])
+
+
+def test_queues_are_reconstructed_from_the_times_of_the_frames() -> None:
+    """Two frames at one worker for half of the time are a mean of one."""
+    alive = {"a": (0, _S), "b": (0, _S)}
+    frames = [_frame("a", 0, 500), _frame("a", 0, 500), _frame("b", 250, 1000)]
+    history = QueueHistory.of(frames, alive, (0, _S))
+    assert history.means() == pytest.approx([1.0, 0.75])
+    assert history.means((0, _S // 2)) == pytest.approx([2.0, 0.5])
+    assert history.lengths.max(axis=0).tolist() == [2, 1]
+
+
+def test_the_longest_imbalance_is_that_of_the_longest_queue() -> None:
+    """A queue of 8 beside three of 1 is above twice their mean for two seconds; a queue of 2 beside them is not."""
+    alive = dict.fromkeys("abcd", (0, 5 * _S))
+    frames = [frame for name in "bcd" for frame in _steady(name, 1, 0, 5000)]
+    calm = QueueHistory.of([*frames, *_steady("a", 2, 0, 5000)], alive, (0, 5 * _S))
+    assert calm.longest_imbalance_s() == 0
+    busy = [*_steady("a", 1, 0, 2000), *_steady("a", 8, 2000, 4000), *_steady("a", 1, 4000, 5000)]
+    assert QueueHistory.of([*frames, *busy], alive, (0, 5 * _S)).longest_imbalance_s() == pytest.approx(2, abs=0.01)
+
+
+def test_queues_are_balanced_once_none_differs_by_more_than_twice() -> None:
+    """One of three workers gets nothing in the first second after an event."""
+    alive = dict.fromkeys("abc", (0, 4 * _S))
+    frames = [*_steady("a", 4, 0, 4000), *_steady("b", 4, 0, 4000), *_steady("c", 4, 1000, 4000)]
+    balanced_ms = QueueHistory.of(frames, alive, (0, 4 * _S)).balanced_after_ms(0)
+    assert balanced_ms is not None
+    assert 600 < balanced_ms <= 1000  # A mean over half a second reaches half of the others' earlier.
+    never = QueueHistory.of([*_steady("a", 9, 0, 4000), *_steady("b", 1, 0, 4000)], alive, (0, 4 * _S))
+    assert never.balanced_after_ms(0) is None
+
+
+def test_a_worker_has_its_share_when_it_receives_as_many_frames_as_the_others() -> None:
+    """It gets its first frames a second after it joined."""
+    frames = [*_steady("a", 1, 0, 4000), *_steady("b", 1, 1000, 4000)]
+    share_ms = share_after_ms(frames, "b", 2, 0)
+    assert share_ms is not None
+    assert 700 < share_ms <= 1000
+    assert share_after_ms(_steady("a", 1, 0, 4000), "b", 2, 0) is None
