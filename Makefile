@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check docs docs-reference results results-noscope bench fleet study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo batch-demo test check docs docs-reference results results-noscope bench fleet study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -26,6 +26,17 @@ $(DEV): requirements-dev.lock $(VENV)
 
 demo: venv
 	@$(BIN)/skylane demo
+
+# The same drive in four weathers as a small library, its masks and its table of label shares, in build/batch-demo; about two minutes on two cores.
+BATCH := build/batch-demo
+DRIVES := dry/clear dry/dusk wet/fog wet/rain
+batch-demo: venv
+	@set -e; for drive in $(DRIVES); do test -e $(BATCH)/library/$$drive.mcap || $(BIN)/skylane bag make \
+		$(BATCH)/library/$$drive.mcap --weather $${drive#*/} --seed 2026 --frames 20; done
+	@cp -p $(BATCH)/library/wet/rain.mcap $(BATCH)/library/wet/rain_copy.mcap
+	@$(BIN)/skylane batch $(BATCH)/library --model road-small --models models --out $(BATCH)/out --pictures 10
+	@$(BIN)/python docs/examples/label_shares.py $(BATCH)/out
+	@find $(BATCH)/out/bags -name '*.jpg' | sort
 
 # Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process.
 JOBS ?= 2

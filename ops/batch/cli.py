@@ -43,7 +43,7 @@ class IncompleteBatchError(SkylaneError):
 )
 @click.option("--verify", is_flag=True, help="Read finished bags and their results again, and compare their hashes.")
 @_options("Model", "repository", "model_version", "engine", "device", "precision", "threads")
-@_options("Frames and masks", "topics", "resize", "demosaic", "masks")
+@_options("Frames and masks", "topics", "resize", "demosaic", "masks", "pictures")
 @_options("Execution", "executor", "processes")
 def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -> None:
     """Run a model over every bag below the folder LIBRARY.
@@ -91,7 +91,7 @@ class _Watcher:
         size_bytes = sum(self._sizes.values())
         parts = [f"bags: {len(library.bags)}", f"to do: {len(planned.pending)} ({size_bytes / 1e9:.2f} GB)"]
         parts += [
-            f"{len(found)} {what}"
+            f"{what}: {len(found)}"
             for found, what in ((planned.finished, "finished"), (planned.copies, "copies"))
             if found
         ]

@@ -32,6 +32,7 @@ class SegmentedFrame:
     geometry: Geometry
     mask: bytes  # As encoded by the mask format of the settings.
     counts: tuple[int, ...]  # Pixels of each label of the model, in the mask of the model's size.
+    picture: bytes = b""  # The frame with its mask drawn on it, as JPEG; empty for most frames.
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ class BatchSettings(Section):
     masks: Annotated[str, OneOf("mask format", MASK_FORMATS)] = setting(
         "png", "What the masks are written as: png or npz files of the model's size, or a bag of the frames' size."
     )
+    pictures: int = setting(
+        0, "Also write every N-th frame of each bag with its mask drawn on it, as JPEG; 0: none.", metavar="N", ge=0
+    )
     executor: Annotated[str, OneOf("executor", EXECUTORS)] = setting("local", "What runs the batch.")
     processes: int | None = setting(
         None, "Processes on this machine.", shown="by cores, threads and free memory", ge=1, le=1024
@@ -99,6 +102,6 @@ class BatchSettings(Section):
             "model_sha256": stored.manifest.sha256,
             "engine": self.chosen_engine(),
             "precision": self.precision,
-            **{key: getattr(self, key) for key in ("device", "threads", "resize", "demosaic", "masks")},
+            **{key: getattr(self, key) for key in ("device", "threads", "resize", "demosaic", "masks", "pictures")},
             "topics": list(self.topics),
         }

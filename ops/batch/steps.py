@@ -11,19 +11,23 @@ import numpy as np
 
 from cloud.models.opening import open_model
 from edge.pipeline import colour_image
+from edge.sinks.rendering import mark_untrained
 from ops.batch.frames import BagEnd, PreparedFrame, SegmentedFrame
 from ops.batch.library import LibraryBag, content_hash
 from ops.batch.output.mask_formats import MASK_FORMATS
 from ops.batch.settings import BatchSettings
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
-from shared.imaging import geometry
-from shared.imaging.frames import Frame
+from shared.imaging import geometry, image_codecs
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Frame, Layout
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
+from shared.tasks.task import task_named
 
 _TASK = "segmentation"
 _CLASS_IDS = 256  # Of a mask of uint8.
+_OPACITY, _QUALITY = 0.5, 85  # Of pictures.
 
 
 class BatchError(SkylaneError):
@@ -74,6 +78,7 @@ class FrameInference:
         self._model = open_model(stored, settings.chosen_engine(), settings.placement(), max_batch=1)
         self._encode = MASK_FORMATS[settings.masks].encode
         self._labels = len(self._model.card.labels.names)
+        self._picture_interval = settings.pictures
         self._model.warm_up()
 
     def run(self, frame: PreparedFrame) -> SegmentedFrame:
@@ -91,11 +96,20 @@ class FrameInference:
             frame.geometry,
             self._encode(mask, frame.geometry),
             self._counts(mask),
+            self._picture(frame, mask),
         )
 
     def close(self) -> None:
         """Releases memory and devices."""
         self._model.close()
+
+    def _picture(self, frame: PreparedFrame, mask: Mask) -> bytes:
+        if not self._picture_interval or frame.index % self._picture_interval:
+            return b""
+        card = self._model.card
+        rgb = to_colour(frame.image, card.layout, Layout.RGB8, "bilinear")
+        drawn = task_named(_TASK).draw(rgb, mask, card.labels, frame.geometry, _OPACITY)
+        return bytes(image_codecs.encode(mark_untrained(drawn, card), Layout.RGB8, "jpeg", _QUALITY))
 
     def _counts(self, mask: Mask) -> tuple[int, ...]:
         counts = np.bincount(mask.reshape(-1), minlength=_CLASS_IDS)

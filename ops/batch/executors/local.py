@@ -19,6 +19,7 @@ from ops.batch.output.results import ResultWriter
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError, FrameInference, decode_bag
 from shared.errors import SkylaneError
+from shared.imaging.opencv import cv2
 from shared.resources.gpus import gpus
 from shared.runtime import malloc
 from shared.runtime.machine import usable_cores
@@ -157,12 +158,12 @@ class _Pool:
         self._workers.remove(worker)
         code = worker.process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how += ": give fewer --processes if memory is short" if code == -signal.SIGKILL else ""
         if not worker.is_ready:
             self._early_deaths += 1
             if self._early_deaths >= _MAX_EARLY_DEATHS:
                 raise BatchError(
-                    f"{self._early_deaths} processes in a row ended while they loaded the model; the last one {how}: "
-                    "give fewer --processes if memory is short"
+                    f"{self._early_deaths} processes in a row ended while they loaded the model; the last one {how}"
                 )
         bag = worker.bag
         if bag is None:
@@ -172,16 +173,14 @@ class _Pool:
             self._waiting.appendleft(bag)
             self._on_progress(BagProgress(bag.name, 0, None))
             return None
-        return BagOutcome(
-            bag.name,
-            error=f"the process that had it {how}, {_MAX_ATTEMPTS} times: give fewer --processes if memory is short",
-        )
+        return BagOutcome(bag.name, error=f"{_MAX_ATTEMPTS} processes that had it have ended; the last one {how}")
 
 
 def _work(connection: Connection, settings: BatchSettings) -> None:
     """The body of a process: does the bags that it receives, until the connection is closed."""
     on_termination_signals(signal.SIG_IGN)  # The parent, which receives them too, kills this process.
     malloc.retain()
+    cv2.setNumThreads(settings.threads)
     with suppress(EOFError, OSError):  # The parent has ended.
         try:
             model = FrameInference(settings)

@@ -13,6 +13,7 @@ from ops.batch.output.mask_formats import MASK_FORMATS, MaskTarget
 from ops.batch.output.table import BagTable
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError, unwritable_message
+from shared.messages.topics import camera_name
 
 
 def results_folder(out: Path, bag: str) -> Path:
@@ -55,6 +56,10 @@ class ResultWriter:
         try:
             masks, table = self._open()
             table.add(frame, masks.write(frame))
+            if frame.picture:
+                path = self._folder / "pictures" / camera_name(frame.camera) / f"{frame.index:06d}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(frame.picture)
             self._frames += 1
         except (SkylaneError, OSError) as error:
             self._block(error)

@@ -84,7 +84,7 @@ def test_a_bag_that_kills_its_process_fails_by_name_and_the_others_are_done(tmp_
     result = run(library, tmp_path / "out", Watcher(kill))
     assert len(deaths) == 3
     assert sorted(result.done) == ["day/0.mcap", "folder-2"]
-    assert "was killed by SIGKILL, 3 times" in result.failed["1.bag"]
+    assert "3 processes that had it have ended; the last one was killed by SIGKILL" in result.failed["1.bag"]
     assert run(library, tmp_path / "out").failed == {}
 
 

@@ -221,6 +221,17 @@ def test_npz_files_and_a_bag_hold_the_same_masks(tmp_path: Path) -> None:
     bag.close()
 
 
+def test_every_nth_frame_is_drawn_on_request(tmp_path: Path) -> None:
+    """Somebody looks at a few pictures before the masks are trusted."""
+    library, out = write_library(tmp_path / "library", bags=1, frames=5), tmp_path / "out"
+    run(library, out, pictures=2)
+    pictures = sorted((results_folder(out, "day/0.mcap") / "pictures" / "front_image_raw").iterdir())
+    assert [path.name for path in pictures] == ["000000.jpg", "000002.jpg", "000004.jpg"]
+    card = Repository(MODELS).find(MODEL).card()
+    drawn: Any = cv2.imread(str(pictures[0]))
+    assert drawn.shape == (card.height, card.width, 3)
+
+
 @pytest.mark.parametrize("masks", ["png", "npz", "bag"])
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path, masks: str) -> None:
     """Byte for byte, also the table, so that two researchers can compare their hashes."""
