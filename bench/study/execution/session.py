@@ -13,7 +13,14 @@ from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from bench.load.worker_process import Worker, engine_flags
 from bench.study.execution.fixed_answers import answers_of
 from bench.study.execution.fleet import Fleet, RunError
-from bench.study.plan.axes import NONE, NamedLink, cascade_thresholds, codec_and_quality, gate_and_threshold
+from bench.study.plan.axes import (
+    NONE,
+    NamedLink,
+    cascade_thresholds,
+    codec_and_quality,
+    gate_and_threshold,
+    inference_times_ms,
+)
 from bench.study.plan.cell import StudyCell, WorkerSetup
 from bench.study.plan.sample_drives import source_of
 from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
@@ -103,6 +110,7 @@ class ProcessSession:
             flags = _transport_flags(cell.transport, addresses)
             flags += ["--model", self._card.name, "--codec", codec, "--loop", "--frames", str(load.frames)]
             flags += ["--resize-at", cell.resize_at or scenario.resize_at]
+            flags += [] if cell.dispatch is None else ["--dispatch", cell.dispatch]
             flags += reuse_flags(self._plan.reuse, cell, self._models)
             flags += ["--sink", MASK_SINK] if self._plan.accuracy else []
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
@@ -184,19 +192,23 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
             warm_up=0 if setup.cold else None,
             max_batch=setup.batch,
         )
-        answers = () if setup.fixed_inference_ms is None else answers_of(plan, setup, variant)
+        times_ms: tuple[float, ...] = ()
+        answers: tuple[Path, ...] = ()
+        if setup.fixed_inference_ms is not None:
+            times_ms = inference_times_ms(setup.fixed_inference_ms, setup.workers)
+            answers = answers_of(plan, setup, variant)
 
         def start(number: int) -> Worker | NullWorkerProcess:
             name = f"worker-{number + 1}"
             endpoints = {kind: f"{_HOST}:{each[number]}" for kind, each in ports.items() if each}
             log = logs / f"{name}.log"
-            if setup.fixed_inference_ms is not None:
+            if times_ms:
                 settings = NullWorkerSettings(
                     name,
                     variant.name,
                     models=variant.root,
                     answers=answers,
-                    think_ms=setup.fixed_inference_ms,
+                    think_ms=times_ms[number],
                     http=endpoints.get("http"),
                     grpc=endpoints.get("grpc"),
                 )

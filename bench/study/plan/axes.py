@@ -10,6 +10,7 @@ from bench.link.link import PROFILES, LinkSpec
 from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
 from cloud.engines.table import ENGINES, formats
+from edge.dispatch.dispatcher import DISPATCHERS
 from shared.config import Section
 from shared.inference.placement import Precision
 from shared.reuse.cascade import CascadeThresholds, threshold_problem
@@ -29,7 +30,9 @@ _DEVICE = re.compile(r"cpu|gpu(:[0-9]{1,3})?")
 _RESOLUTION = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 _GATE = re.compile(rf"({'|'.join(METHODS)})(?:-([0-9]+(?:[.][0-9]+)?))?")
 _CASCADE = re.compile(r"([01](?:\.[0-9]+)?)-([01](?:\.[0-9]+)?)")
+_TIMES = re.compile(r"[0-9]+(?:[.][0-9]+)?(?:/[0-9]+(?:[.][0-9]+)?)*")
 _MIN_SIDE_PIXELS = 32
+_MAX_INFERENCE_MS = 60_000
 
 
 class NamedLink(LinkSpec):
@@ -96,6 +99,24 @@ def _cascade(cascade: str) -> str:
     return cascade
 
 
+def _inference_times(times: Any) -> Any:
+    """Converts a number to a text, the form of the times of several workers: 100 becomes "100"."""
+    return f"{times:g}" if isinstance(times, (int, float)) and not isinstance(times, bool) else times
+
+
+def _check_inference_times(times: str) -> str:
+    if not _TIMES.fullmatch(times) or any(not 0 < each <= _MAX_INFERENCE_MS for each in _milliseconds(times)):
+        raise ValueError(
+            f"{times!r} is not a time: give milliseconds above 0 and up to {_MAX_INFERENCE_MS}, or one time for each "
+            "worker, such as 100/100/500"
+        )
+    return times
+
+
+def _milliseconds(times: str) -> tuple[float, ...]:
+    return tuple(map(float, times.split("/")))
+
+
 def _link(link: Any) -> Any:
     """Replaces the name of a profile by its link; a map is returned as it is and validated by NamedLink."""
     if isinstance(link, str):
@@ -130,7 +151,8 @@ FrameCount = Annotated[int, Field(ge=1, le=10_000_000)]
 GateName = Annotated[str, AfterValidator(_gate)]
 LocalModelName = Annotated[str, Field(pattern=NAME)]
 CascadeName = Annotated[str, AfterValidator(_cascade)]
-InferenceTime = Annotated[float, Field(gt=0, le=60_000)]
+InferenceTimes = Annotated[str, BeforeValidator(_inference_times), AfterValidator(_check_inference_times)]
+DispatchName = Annotated[str, AfterValidator(must_be_one_of("dispatch", DISPATCHERS))]
 LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
 
@@ -157,7 +179,8 @@ class Axes(Section):
     local_model: OneOrMore[LocalModelName] = (NONE,)
     cascade: OneOrMore[CascadeName] = (NONE,)
     tuning: OneOrMore[str | None] = (None,)  # None: the file that ships for the model.
-    fixed_inference_ms: OneOrMore[InferenceTime | None] = (None,)  # None: as long as the engine takes.
+    fixed_inference_ms: OneOrMore[InferenceTimes | None] = (None,)  # None: as long as the engine takes.
+    dispatch: OneOrMore[DispatchName | None] = (None,)  # None: the vehicle's default.
 
 
 class Combination(Axes):
@@ -190,13 +213,14 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "batch": "1 to 256: maximum number of frames per batch",
         "scenario": ", ".join(SCENARIOS),
         "vehicles": "1 to 256",
-        "workers": "1 to 32, with one shared subscription",
+        "workers": "1 to 32",
         "frames": "measured frames of each vehicle in a run, if different from the study's",
         "gate": f"{NONE}, {', '.join(METHODS)} (the tuned threshold), or with a threshold: mse-30",
         "local_model": f"{NONE}, or a model of the repository that a vehicle can run",
         "cascade": f"{NONE}, {TUNED}, or its thresholds as C_LOW-C_HIGH, such as 0.1-0.9",
         "tuning": "a file of 'skylane model tune-gate', if different from the one that ships for the model",
-        "fixed_inference_ms": "time of each inference of a worker, with the model's answers computed before the study",
+        "fixed_inference_ms": "time of each inference, with the model's answers computed before the study; of unequal workers: 100/100/500",
+        "dispatch": f"{', '.join(DISPATCHERS)}: how a vehicle chooses a worker, with transport {MQTT}",
         "link": f"{', '.join(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
     }
 
@@ -217,6 +241,23 @@ def cascade_thresholds(cascade: str) -> CascadeThresholds | None:
     """Returns the thresholds of a cascade such as `0.1-0.9`; None if it has tuned ones, or if there is no cascade."""
     match = _CASCADE.fullmatch(cascade)
     return CascadeThresholds(float(match[1]), float(match[2])) if match else None
+
+
+def inference_times_ms(times: str, workers: int) -> tuple[float, ...]:
+    """Returns the inference time of each worker; a single time is that of all of them.
+
+    Raises:
+        ValueError: There are several times, but not one for each worker.
+    """
+    values = _milliseconds(times)
+    if len(values) == 1:
+        return values * workers
+    if len(values) != workers:
+        raise ValueError(
+            f"fixed_inference_ms {times} has {len(values)} times for {workers} worker{'s'[: workers != 1]}: give one time, "
+            "or one for each worker"
+        )
+    return values
 
 
 def width_and_height(resolution: str) -> tuple[int, int]:

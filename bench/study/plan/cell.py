@@ -21,7 +21,7 @@ class WorkerSetup:
     device: str
     batch: int
     workers: int
-    fixed_inference_ms: float | None
+    fixed_inference_ms: str | None
     cold: str  # Name of the cell if it needs newly started workers, else empty.
 
 
@@ -49,7 +49,8 @@ class StudyCell:
     local_model: str
     cascade: str
     tuning: str | None
-    fixed_inference_ms: float | None
+    fixed_inference_ms: str | None
+    dispatch: str | None
 
     @property
     def setup(self) -> WorkerSetup:
@@ -98,5 +99,5 @@ _LABELS: dict[str, Callable[[str], str]] = {
     "batch": lambda size: f"batch-{size}",
     "cascade": lambda thresholds: "cascade" if thresholds == TUNED else f"cascade-{thresholds}",
     "tuning": lambda path: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem),
-    "fixed_inference_ms": lambda time_ms: f"{float(time_ms):g}-ms",
+    "fixed_inference_ms": lambda times_ms: f"{times_ms.replace('/', '-')}-ms",
 }

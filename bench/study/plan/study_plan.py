@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from bench.harness.environment import SEED
 from bench.load.gateway_deployment import MQTT
-from bench.study.plan.axes import AXES, NAME, NONE, Axes, Combination
+from bench.study.plan.axes import AXES, NAME, NONE, Axes, Combination, inference_times_ms
 from bench.study.plan.cell import StudyCell, cell_name
 from bench.study.plan.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
 from modelling.recipes import RECIPES
@@ -168,6 +168,13 @@ def _check(combinations: Sequence[Mapping[str, Any]], plan: StudyPlan) -> None:
                 f"link {values['link'].name} with {values['workers']} workers and transport {values['transport']}: a link "
                 "leads to a single address, so use one worker, or transport mqtt with its single broker"
             )
+        if values["dispatch"] is not None and values["transport"] != MQTT:
+            raise ValueError(
+                f"dispatch {values['dispatch']} with transport {values['transport']}: only vehicles with transport {MQTT} "
+                "dispatch frames; exclude this combination"
+            )
+        if values["fixed_inference_ms"] is not None:
+            inference_times_ms(values["fixed_inference_ms"], values["workers"])
     if len(combinations) > MAX_CELLS:
         raise ValueError(f"{len(combinations)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
     if not combinations:

@@ -16,7 +16,7 @@ from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
 
 _TEXT, _INTEGER, _REAL = "string", "Int64", "float64"
-_KINDS = dict.fromkeys(("batch", "vehicles", "workers", "frames"), _INTEGER) | {"fixed_inference_ms": _REAL}
+_KINDS = dict.fromkeys(("batch", "vehicles", "workers", "frames"), _INTEGER)
 _AXES = {axis: _KINDS.get(axis, _TEXT) for axis in AXES}
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
 _LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _INTEGER)

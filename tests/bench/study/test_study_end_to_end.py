@@ -213,3 +213,37 @@ def test_a_gate_saves_inferences_of_workers_with_a_fixed_time(models: Path, tmp_
     page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert "Burst latency" in page
     assert "reused %" in page
+
+
+@pytest.mark.mosquitto
+def test_dispatch_is_compared_on_workers_of_unequal_speed(models: Path, tmp_path: Path) -> None:
+    """Both ways of dispatch meet the same workers; the log of each vehicle says how its frames were sent."""
+    document = {
+        "name": "dispatched",
+        "axes": {
+            "model": "tiny",
+            "scenario": "one_per_worker",
+            "resolution": "192x128",
+            "dispatch": ["load", "group"],
+            "workers": 2,
+            "fixed_inference_ms": "20/400",
+        },
+        "repetitions": 1,
+        "frames": 20,
+        "drive_frames": 4,
+        "cool_down_s": 0,
+    }
+    file = tmp_path / "dispatched.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code, output, errors = _run_to_end(file, models)
+    assert code == 0, output + errors
+    runs = pd.read_parquet(tmp_path / "study" / "runs.parquet").set_index("dispatch")
+    assert runs["answered"].to_dict() == {"load": 20, "group": 20}
+    assert set(runs["fixed_inference_ms"]) == {"20/400"}
+    frames = pd.read_parquet(tmp_path / "study" / "frames.parquet")
+    assert set(frames.loc[frames["cell"] == "group", "dispatch"]) == {"group"}
+    by_load = frames[frames["cell"] == "load"]
+    assert "load" in set(by_load["dispatch"])
+    workers = by_load["worker"].value_counts()
+    assert workers["worker-1"] > workers.get("worker-2", 0)
+    assert "dispatch" in (tmp_path / "study" / "report.html").read_text(encoding="utf-8")

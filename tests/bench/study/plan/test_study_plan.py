@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.study.plan.axes import AXES
+from bench.study.plan.axes import AXES, inference_times_ms
 from bench.study.plan.run_order import ordered_groups, run_seed
 from bench.study.plan.study_plan import axis_values, cells, read_plan
 from shared.config import ConfigError
@@ -36,6 +36,7 @@ def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Pat
         "cascade": "none",
         "tuning": None,
         "fixed_inference_ms": None,
+        "dispatch": None,
     }
 
 
@@ -68,6 +69,18 @@ def test_cells_with_a_gate_and_a_cascade_are_named_by_them(tmp_path: Path) -> No
         "no-gate.cascade-0.1-0.9.100-ms",
     ]
     assert planned[6].name == "mse-30.no-cascade.default-fixed_inference_ms"
+
+
+def test_unequal_workers_have_one_time_each(tmp_path: Path) -> None:
+    """Dispatch matters most when the workers are unequal; equal ones have one time together."""
+    axes = {"workers": 3, "fixed_inference_ms": [100, "100/100/500"], "dispatch": ["load", "group"]}
+    planned = cells(plan_of(tmp_path, axes=axes))
+    assert [cell.name for cell in planned] == [
+        "100-ms.load", "100-ms.group", "100-100-500-ms.load", "100-100-500-ms.group",
+    ]  # fmt: skip
+    times = [cell.fixed_inference_ms for cell in planned if cell.fixed_inference_ms]
+    assert {inference_times_ms(each, 3) for each in times} == {(100.0, 100.0, 100.0), (100.0, 100.0, 500.0)}
+    assert len({cell.setup for cell in planned}) == 2  # Both ways of dispatch share the workers of a block.
 
 
 def test_each_repetition_plays_the_next_drive(tmp_path: Path) -> None:
@@ -149,7 +162,17 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
         ({"axes": {"scenario": "same_image", "fixed_inference_ms": 50}}, "scenario same_image plays images of its own"),
         (
             {"axes": {"fixed_inference_ms": 0}},
-            "axes.fixed_inference_ms.0: Input should be greater than 0",
+            "axes.fixed_inference_ms.0: '0' is not a time: give milliseconds above 0",
+        ),
+        ({"axes": {"fixed_inference_ms": "100/fast"}}, "'100/fast' is not a time: give milliseconds above 0"),
+        (
+            {"axes": {"workers": 3, "fixed_inference_ms": "100/500"}},
+            "fixed_inference_ms 100/500 has 2 times for 3 workers: give one time, or one for each worker",
+        ),
+        ({"axes": {"dispatch": "random"}}, "axes.dispatch.0: no dispatch 'random': there are load, group"),
+        (
+            {"axes": {"dispatch": "load", "transport": ["mqtt", "grpc"]}},
+            "dispatch load with transport grpc: only vehicles with transport mqtt dispatch frames",
         ),
         (
             {"repetitions": 3, "drive_seeds": [1, 2]},
