@@ -37,6 +37,7 @@ _KEPT_FIELDS = (
     "vehicle", "camera", "session", "sequence", "frame_index", "frame_stamp_ns", "source_ns", "read_ns", "model",
 )  # fmt: skip
 _SHARE_UNANSWERED = 0.02
+_GROUP_EVERY = 9  # With several workers, one of so many frames is sent to the group.
 _SHARE_SLOW = 0.004  # Frames delayed by an unrelated event.
 
 
@@ -106,7 +107,13 @@ def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Ge
     for stage, mean_ms in _EDGE_MS.items():
         at_ns += round(mean_ms * _MS * noise.gamma(8, 1 / 8))
         edge[stage] = at_ns
-    sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
+    way = "group" if plan.workers > 1 and sequence % _GROUP_EVERY == 0 else "load"
+    sent: dict[str, Any] = {
+        "attempts": 1,
+        "dispatch": way,
+        "bytes_up": int(noise.integers(76_000, 84_000)),
+        "edge_times": edge,
+    }
     if fate < plan.unanswered:
         return LatencyRow(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
     spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
@@ -215,6 +222,7 @@ def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outc
         "source": {"kind": "bag", "path": "drive-2026", "format": "mcap", "sha256": "23a7b80c" * 8},
         "model": {"name": "road-small", "version": "1", "sha256": "0e63b722" * 8, "trained": True},
         "configuration": {
+            "transport": "mqtt",
             "broker": "mqtt://127.0.0.1:1883",
             "codec": "jpeg",
             "quality": 85,

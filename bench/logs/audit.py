@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.logs.dispatch_checks import check_dispatch
 from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.resource_log import load_resources
@@ -62,6 +63,7 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
         *(ConsistencyCheck(name, rows.checked[name], problems) for name, problems in rows.problems.items()),
         *(ConsistencyCheck(name, count, problems) for name, problems in cells.items()),
         ConsistencyCheck("frames without a result have a reason", count, _check_reasons(rows, folder)),
+        ConsistencyCheck("frames sent through a broker have a dispatch", count, check_dispatch(rows, folder)),
         ConsistencyCheck("every sequence number has a row", count, _check_sequences(rows, folder)),
         ConsistencyCheck("outcomes sum to the frames read", count, _check_counts(rows, folder)),
         ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),

@@ -33,7 +33,7 @@ def test_a_real_run_passes_every_check(consistent_run: Path) -> None:
     outcomes = {row["outcome"] for row in run_damage.rows(consistent_run)}
     assert {ANSWERED, DROPPED} <= outcomes
     checked = {check.name: check.checked for check in run_checks(consistent_run)}
-    assert len(checked) == 20
+    assert len(checked) == 21
     assert all(checked.values())
     assert checked["durations are the differences of timestamps"] == 40
 
