@@ -14,7 +14,7 @@ from bench.report.output.stage_styles import SERIES
 from shared.runlog.percentiles import NOTE, has_percentile
 
 _MAX_INTERVALS = 60  # Bars of the chart.
-_OTHERS = "other workers"  # Those for which the chart has no colour.
+_OTHERS = "other workers"  # Their common bar, if there are more workers than colours.
 _WAYS = {  # The values of the column `dispatch`.
     "load": "to a worker that it chose by load",
     "group": "to the group, in which the broker chooses the worker",
