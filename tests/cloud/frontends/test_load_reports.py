@@ -12,9 +12,9 @@ from cloud.config import CloudConfig
 from cloud.frontends.load_reports import LoadReports
 from cloud.node import CloudNode
 from cloud.serving.request import Request
-from shared.messages.frame import pack_frame
+from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.load import LoadReport, unpack_load
-from shared.messages.topics import FRAMES, LOADS
+from shared.messages.topics import FRAMES, LOADS, MASKS
 from shared.models.model import Model
 from shared.mqtt.bus import Bus, Delivery, MemoryBus
 from shared.stages import Stage
@@ -161,4 +161,22 @@ def test_a_restarted_broker_gets_the_report_again(tmp_path: Path) -> None:
         thread.join(WAIT_S)
         while reports.deliveries.get(timeout=WAIT_S).payload:
             pass  # Reports of the time before.
+        vehicle.close()
+
+
+@pytest.mark.mosquitto
+def test_a_broker_that_denies_reports_costs_nothing_else(tmp_path: Path) -> None:
+    """Access rules of earlier releases do not know the topic; the replies of such a worker still have its load."""
+    rules = tmp_path / "acl"
+    rules.write_text("".join(f"topic readwrite skylane/v1/{kind}/#\n" for kind in ("frames", "masks", "status")))
+    with mosquitto_with(tmp_path, "allow_anonymous true", f"acl_file {rules}") as broker:
+        vehicle = connect(broker.url)
+        replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        vehicle.subscribe(MASKS.filter(), 1, replies.put)
+        with _serving(connect(broker.url), model()):
+            for sequence in range(3):  # Each makes the worker busy, and idle again.
+                topic = FRAMES.of(model="tiny", vehicle="car", camera="left")
+                vehicle.publish(topic, pack_frame(frame(sequence)), qos=1)
+                reply = unpack_result(replies.get(timeout=WAIT_S).payload)
+                assert (reply.status, reply.load is not None) == (Status.ANSWERED, True)
         vehicle.close()

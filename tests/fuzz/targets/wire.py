@@ -16,6 +16,7 @@ from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
+from edge.dispatch.worker_loads import WorkerLoads
 from edge.reliability.clock_sync import ProbeTracker
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
@@ -150,6 +151,8 @@ def _read_status(payload: bytes) -> None:
 
 
 def _read_load(payload: bytes) -> None:
+    loads = WorkerLoads(CARD.name)
+    loads.announced("worker", "s1", Delivery(topics.LOADS.of(worker="worker"), payload, clock.now_ns()))
     try:
         report = unpack_load(payload)
     except MessageError:
