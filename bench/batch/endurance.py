@@ -17,7 +17,7 @@ from bench.harness.environment import SEED, BenchRun
 from ops.batch.run import RECORD_NAME
 from ops.batch.settings import BatchSettings
 
-_COMMAND_SHARE = 0.3  # Of the kills hit the command itself, the others one of its processes.
+_COMMAND_SHARE = 0.3  # Share of the kills that hit the command itself; the others hit one of its processes.
 _PAUSE_S = (0.5, 6.0)  # Range of the time between two kills: shorter and longer than loading the model.
 _FEW_BAGS, _SMALL_FRAMES = 5, 10
 _SAMPLE_S = 0.2

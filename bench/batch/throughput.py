@@ -114,7 +114,7 @@ def _batch(settings: BatchSettings, run: BenchRun) -> Callable[[int], Samples]:
 
     def turn(number: int) -> Samples:
         out = run.folder / f"{settings.executor}-{number}"
-        # Ray gives the frames of one bag after the other, so the bags under way do not tell of its processes.
+        # Ray reports the frames of one bag after the other, whichever of its processes did them.
         processes = (settings.processes or 1) if settings.executor == "local" else 1
         watcher = _Stopwatch(processes)
         result = run_batch(settings.model_copy(update={"out": out}), watcher)

@@ -1,4 +1,4 @@
-"""What the steps of a batch hand to each other: prepared frames, their results, and the end of a bag."""
+"""The values that the steps of a batch exchange: prepared frames, their results, and the end of a bag."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class SegmentedFrame:
     stamp_ns: int
     source_ns: int
     geometry: Geometry
-    mask: bytes  # As encoded by the mask format of the settings.
+    mask: bytes  # Encoded in the mask format of the settings.
     counts: tuple[int, ...]  # Pixels of each label of the model, in the mask of the model's size.
     picture: bytes = b""  # The frame with its mask drawn on it, as JPEG; empty for most frames.
 
@@ -39,7 +39,7 @@ class SegmentedFrame:
 class BagEnd:
     """Follows the last frame of a bag."""
 
-    sha256: str = ""  # Of the bag, see `library.content_hash`; empty after an error.
+    sha256: str = ""  # Hash of the bag, see `library.content_hash`; empty after an error.
     unreadable: int = 0  # Frames that could not be decoded.
     first_unreadable: str = ""  # The first of them, with the reason.
-    error: str = ""  # Why the bag fails as a whole; empty if it does not.
+    error: str = ""  # The reason if the bag fails as a whole; otherwise empty.

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rosbag_tools.reading.bag import Bag
 from shared.errors import SkylaneError
+from shared.sanitize import printable
 
 _BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")
-_DATA_SUFFIXES = _BAG_SUFFIXES[1:]  # Of the files inside the folder of a ROS 2 bag.
+_DATA_SUFFIXES = _BAG_SUFFIXES[1:]  # Files inside the folder of a ROS 2 bag.
 _METADATA = "metadata.yaml"
 _END_BYTES = 1 << 16
 
@@ -25,8 +26,8 @@ class LibraryBag:
 
     name: str  # Path relative to the library, with "/".
     path: Path
-    size_bytes: int  # Of all files that belong to it.
-    mtime_ns: int  # The latest time of change of them.
+    size_bytes: int  # Total size of its files.
+    mtime_ns: int  # Latest time of change of its files.
 
     def check_unchanged(self) -> None:
         """Raises a LibraryError if the bag has changed since the scan."""
@@ -99,31 +100,36 @@ class _Findings:
         self._top = Path()
 
     def walk(self, top: Path) -> None:
+        """Lists everything below `top`; without recursion, because folders can be nested deeply."""
         self._top = top
-        self._folder(top)
+        folders = [top]
+        while folders:
+            folders += self._subfolders(folders.pop())
 
-    def _folder(self, folder: Path) -> None:
+    def _subfolders(self, folder: Path) -> list[Path]:
+        """Takes what is in a folder, and returns the folders in it, unless it is a bag itself."""
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             if folder == self._top:
                 raise LibraryError(f"{folder} cannot be read ({error.strerror}): give a readable folder") from error
             self._refuse(folder, f"cannot be read: {error.strerror}")
-            return
+            return []
         if folder != self._top and any(entry.name == _METADATA for entry in entries):
             self._bag_folder(folder, entries)
-            return
+            return []
+        folders = []
         for entry in entries:
             path = Path(entry.path)
             if entry.is_symlink():
                 self._link(path)
             elif entry.is_dir():
-                if path.resolve() != self._out:
-                    self._folder(path)
+                folders.append(path)
             elif entry.name.endswith(_BAG_SUFFIXES) and entry.is_file():
                 self._bag(path)
             else:
                 self.ignored.append(self._name(path))
+        return [each for each in folders if each.resolve() != self._out]
 
     def _bag_folder(self, folder: Path, entries: list[os.DirEntry[str]]) -> None:
         for entry in entries:
@@ -144,6 +150,9 @@ class _Findings:
             self.ignored.append(self._name(path))
 
     def _bag(self, path: Path) -> None:
+        if self._name(path) != path.relative_to(self._top).as_posix():
+            self._refuse(path, "its name is not valid UTF-8 or has control characters: rename it")
+            return
         try:
             self.bags.append(LibraryBag(self._name(path), path, *_size_and_time(path)))
         except OSError as error:
@@ -153,7 +162,9 @@ class _Findings:
         self.refused[self._name(path)] = reason
 
     def _name(self, path: Path) -> str:
-        return path.relative_to(self._top).as_posix()
+        """Returns the path below the library, printable."""
+        name = path.relative_to(self._top).as_posix()
+        return printable(name.encode("utf-8", "backslashreplace").decode())
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
@@ -166,4 +177,5 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    yield from (file for file in path.iterdir() if file.name == _METADATA or file.name.endswith(_DATA_SUFFIXES))
+    names = (_METADATA, *_DATA_SUFFIXES)
+    yield from (file for file in path.iterdir() if file.name.endswith(names) and file.is_file())

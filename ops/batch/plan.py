@@ -20,9 +20,9 @@ class BatchPlan:
 
     finished: list[LibraryBag] = field(default_factory=list)
     pending: list[LibraryBag] = field(default_factory=list)
-    copies: dict[str, str] = field(default_factory=dict)  # By the name of a bag, the one with the same content.
+    copies: dict[str, str] = field(default_factory=dict)  # Names of copies, each with the name of the bag that counts.
     redone: dict[str, str] = field(default_factory=dict)  # Reasons by name: pending bags that have results.
-    moved: dict[str, str] = field(default_factory=dict)  # By the name of a finished bag, that of its earlier place.
+    moved: dict[str, str] = field(default_factory=dict)  # Names of finished bags, each with its earlier name.
     stale: list[str] = field(default_factory=list)  # Bags that have results, but are no longer in the library.
     hashes: dict[LibraryBag, str] = field(default_factory=dict)  # Content hashes, as far as they are known.
 

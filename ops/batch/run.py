@@ -34,7 +34,7 @@ class BatchWatcher(Protocol):
         """The library is compared with the results of earlier runs."""
 
     def advance(self, progress: BagProgress) -> None:
-        """A frame was written, or a bag begins anew."""
+        """A frame was written, or a bag is started again."""
 
     def end(self, outcome: BagOutcome) -> None:
         """A bag is done, or has failed."""
@@ -47,10 +47,12 @@ class BatchResult:
     frames: int = 0  # Rows of the table.
     done: list[str] = field(default_factory=list)  # Bags of this run.
     finished: list[str] = field(default_factory=list)  # Bags of earlier runs.
-    copies: dict[str, str] = field(default_factory=dict)  # By the name of a bag, that of the one with the same content.
+    copies: dict[str, str] = field(default_factory=dict)  # Names of copies, with the name of the bag that was done.
     failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
-    unreadable: dict[str, str] = field(default_factory=dict)  # Frames left out of a bag that is done, by its name.
-    is_stopped: bool = False  # Whether nothing more could be written; there is no table then.
+    unreadable: dict[str, str] = field(
+        default_factory=dict
+    )  # Notes on frames that were left out, by the name of their bag.
+    is_stopped: bool = False  # True if nothing more could be written; there is no table then.
 
 
 def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = False) -> BatchResult:

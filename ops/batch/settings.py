@@ -17,12 +17,12 @@ from shared.models.repository import Repository, RepositoryError, StoredModel, d
 
 
 class BatchSettings(Section):
-    """What `skylane batch` was asked for. It can be pickled."""
+    """The arguments of `skylane batch`; they can be pickled."""
 
     library: Path
     out: Path
     model: str
-    model_sha256: str = ""  # Of the model that was found when the batch began; see `pinned`.
+    model_sha256: str = ""  # Hash of the model when the batch began; see `pinned`.
     model_version: str | None = setting(None, "Version of the model.", shown="the highest", pattern=VERSION_NAME)
     repository: Path | None = setting(None, "The model repository.", "--models")
     engine: Annotated[str, OneOf("engine", ENGINES)] | None = setting(

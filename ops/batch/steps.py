@@ -1,4 +1,4 @@
-"""What happens to each frame of a batch: decoding, and inference. Both executors run the same two steps.
+"""The steps of each frame of a batch, decoding and inference, which are the same for all executors.
 
 An executor passes on every item of `decode_bag` in order: frames to `FrameInference`, whose results go to the bag's
 `results.ResultWriter`, and the end of the bag to the writer itself.
@@ -26,8 +26,8 @@ from shared.messages.model_card import ModelCard
 from shared.tasks.task import task_named
 
 _TASK = "segmentation"
-_CLASS_IDS = 256  # Of a mask of uint8.
-_OPACITY, _QUALITY = 0.5, 85  # Of pictures.
+_CLASS_IDS = 256  # Possible values of a mask's pixel.
+_OPACITY, _QUALITY = 0.5, 85  # Opacity of the mask and JPEG quality of a picture.
 
 
 class BatchError(SkylaneError):

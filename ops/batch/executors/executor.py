@@ -14,7 +14,7 @@ EXECUTORS = {
 
 @dataclass(frozen=True, slots=True)
 class BagProgress:
-    """How far an executor is with a bag."""
+    """The progress of a bag."""
 
     bag: str  # Its name, see LibraryBag.
     frames: int  # Frames that are written.
@@ -29,8 +29,8 @@ class BagOutcome:
     frames: int = 0
     unreadable: int = 0  # Frames that could not be decoded; the bag is done without them.
     first_unreadable: str = ""  # The first of them, with the reason.
-    error: str = ""  # Why the bag failed; empty if it is done.
-    stops: bool = False  # Whether other bags will fail in the same way, because nothing can be written.
+    error: str = ""  # The reason if the bag failed; otherwise empty.
+    stops: bool = False  # True if nothing can be written, so that other bags would fail too.
 
 
 class Executor(Protocol):

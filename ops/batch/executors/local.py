@@ -26,8 +26,8 @@ from shared.runtime.machine import usable_cores
 from shared.runtime.processes import on_termination_signals
 from shared.runtime.threads import BoundedQueue
 
-_MAX_ATTEMPTS = 3  # Of a bag whose process dies: it is redone at most twice.
-_MAX_EARLY_DEATHS = 3  # Of processes in a row, while none has loaded the model.
+_MAX_ATTEMPTS = 3  # Attempts at a bag whose process dies: it is done again at most twice.
+_MAX_EARLY_DEATHS = 3  # Processes that may end in a row before they have loaded the model.
 _AHEAD = 4  # Decoded frames that may wait for the model.
 _PROCESS_BYTES = 1 << 30  # Memory that a process is expected to need: TensorFlow, the model and some frames.
 _SPAWN = multiprocessing.get_context("spawn")  # A fork would copy the locks of this process's libraries.

@@ -27,7 +27,7 @@ class BagManifest(Section):
     bag: str
     size_bytes: int
     mtime_ns: int
-    sha256: _Sha256  # Of the bag, as `skylane bag info` shows it.
+    sha256: _Sha256  # Hash of the bag that `skylane bag info` shows.
     identity: dict[str, Any]  # See BatchSettings.identity.
     frames: int
     unreadable: int
@@ -45,7 +45,7 @@ class BagManifest(Section):
 
 
 def read_manifest(folder: Path) -> BagManifest | None:
-    """Returns the manifest of a folder of results; None if there is none, or not a valid one."""
+    """Returns the manifest of a folder of results; None if it is missing or invalid."""
     try:
         return BagManifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValidationError):

@@ -15,7 +15,7 @@ from shared.messages.topics import camera_name
 
 
 class MaskTarget(Protocol):
-    """Where the masks of one bag are written; raises a SkylaneError or an OSError if one cannot be."""
+    """Writes the masks of one bag; the methods raise a SkylaneError or an OSError if that fails."""
 
     def __init__(self, folder: Path) -> None:
         """Opens the files, in the folder of the bag's results."""

@@ -37,7 +37,7 @@ class ResultWriter:
         self._frames = 0
         self._files: tuple[MaskTarget, BagTable] | None = None
         self._error = ""
-        self._is_blocked = False  # Whether writing failed, which is not the fault of the bag.
+        self._is_blocked = False  # True if writing failed, for which the bag is not the reason.
 
     @property
     def frames(self) -> int:
@@ -46,7 +46,7 @@ class ResultWriter:
 
     @property
     def failed(self) -> bool:
-        """Whether a frame could not be written; further ones are ignored, and `finish` says why."""
+        """True if a frame could not be written; further frames are ignored, and `finish` returns the reason."""
         return bool(self._error)
 
     def write(self, frame: SegmentedFrame) -> None:

@@ -32,7 +32,7 @@ class TablePart:
 
     path: Path
     bag: str
-    folder: str  # Of the bag's results, relative to that of the batch; "mask" is relative to it.
+    folder: str  # Folder of the bag's results, relative to that of the batch; "mask" is relative to it.
 
 
 def share_columns(labels: Sequence[str]) -> list[str]:

@@ -1,10 +1,12 @@
 """What counts as a bag of a library, and what is refused or left out."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from ops.batch.library import LibraryError, scan
+from ops.batch.library import LibraryError, ends_hash, scan
 from tests.ops.batch.rig import write_bag
 
 
@@ -55,6 +57,28 @@ def test_links_that_lead_out_are_refused_by_name(tmp_path: Path) -> None:
     assert "link to nothing" in found.refused["nothing.bag"]
     assert data.name in found.refused["folder"]
     assert set(found.ignored) == {"again.mcap", "loop"}
+
+
+def test_names_that_no_table_can_hold_are_refused(tmp_path: Path) -> None:
+    """File systems allow any bytes; a terminal must not get control characters from them."""
+    for name in (b"latin-\xe9.bag", b"escape-\x1b[2J.bag", b"line\nfeed.bag", "Prüfstand 1.bag".encode()):
+        shutil.copyfile(write_bag(tmp_path / "source.bag"), os.fsencode(tmp_path) + b"/library-" + name)
+        (tmp_path / "source.bag").unlink()
+    found = scan(tmp_path, tmp_path / "out")
+    assert [bag.name for bag in found.bags] == ["library-Prüfstand 1.bag"]
+    assert len(found.refused) == 3
+    assert all(name.isprintable() for name in found.refused)
+    assert all("rename it" in reason for reason in found.refused.values())
+
+
+def test_pipes_are_not_opened(tmp_path: Path) -> None:
+    """Reading one would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.bag")
+    os.mkfifo(write_bag(tmp_path / "folder") / "other.mcap")
+    found = scan(tmp_path, tmp_path / "out")
+    assert [bag.name for bag in found.bags] == ["folder"]
+    assert ends_hash(found.bags[0].path)
+    assert "pipe.bag" in found.ignored
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
