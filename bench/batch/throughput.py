@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import click
 import psutil
 
 from bench.batch.bare_engine import BareEngines
@@ -44,7 +45,9 @@ class BatchBenchPlan:
     executors: tuple[str, ...] = options.choices(
         EXECUTORS, (), "Executor to measure (repeatable). [all that are installed]", "--executor"
     )
-    processes: int | None = options.option(type=int, help="Processes of the local executor and of the engine alone.")
+    processes: int | None = options.option(
+        type=click.IntRange(1, 1024), help="Processes of the local executor and of the engine alone."
+    )
     threads: int = options.number(1, 1, 64, "Threads of the engine in each process.")
     bags: int = options.number(4, 1, 1000, "Bags of the library.")
     frames: int = options.frames(40, text="Frames of each bag.")

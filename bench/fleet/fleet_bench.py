@@ -20,6 +20,7 @@ from bench.harness import options
 from bench.harness.comparison import plan_record
 from bench.harness.environment import BenchRun
 from shared.broker.broker import Broker
+from shared.flags import FiniteRange
 from shared.logs import configure_logging
 from shared.terminal_table import Table
 
@@ -43,7 +44,7 @@ class FleetPlan:
     worker_ms: tuple[float, ...] = options.option(
         UNEQUAL_MS,
         multiple=True,
-        type=click.FloatRange(1, 60_000),
+        type=FiniteRange(1, 60_000),
         show_default=True,
         help="Inference time of a worker (repeatable, up to 8).",
     )
@@ -55,7 +56,7 @@ class FleetPlan:
     )
     load: float = options.number(0.8, 0.01, 10, "Offered frames relative to the workers' capacity.")
     rate_hz: float | None = options.option(
-        flag="--rate", type=click.FloatRange(0.01, 1000), help="Frames per second of each vehicle, instead of --load."
+        flag="--rate", type=FiniteRange(0.01, 1000), help="Frames per second of each vehicle, instead of --load."
     )
     window: int = options.number(4, 1, 256, "Unanswered frames per vehicle.")
     seconds: float = options.number(15.0, 4, 3600, "Duration of a run; the suites multiply it.")
