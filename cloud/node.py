@@ -78,7 +78,7 @@ class CloudNode:
         in_flight = InFlight()
         load_meter = LoadMeter(in_flight, self._admission, self.served_models)
         self._replier = Replier(config.worker, process, load_meter.load_after)
-        self._postprocessor = Postprocessor(self._replier)
+        self._postprocessor = Postprocessor(self._replier, config.encoders)
         self._circuit_breaker = CircuitBreaker()
         self._health = HealthFile(config.health_file)
         self._models = models

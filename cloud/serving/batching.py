@@ -114,13 +114,15 @@ class Batcher:
         In contrast to `expected_latency_ns`, which must rarely be too short, the estimates are typical values.
         """
         size = self._fitting_size  # Of the batches while frames wait.
-        full_ns = self._typical_ns(size)
+        # Batches follow one another as fast as the slowest of decoding, inference and postprocessing allows.
+        pace_ns = max(self._decoding.median_ns // self._decoders, self._postprocessor.spacing_ns)
+        full_ns = max(self._typical_ns(size), pace_ns * size * self._instances)
         with self._condition:
             ahead = waiting + self._reserved + len(self._decoded)
             # A batch that takes longer than usual, such as one that hangs, is expected to take as much longer again.
             busy_ns = [abs(each_ns) for each_ns in self._remaining_ns(self._typical_ns)]
         wait_ns = self._free_after_ns(ahead // size, busy_ns, full_ns)
-        around_ns = self._decoding.median_ns + self._postprocessor.latency.median_ns
+        around_ns = self._decoding.median_ns + self._postprocessor.expected_ns
         answer_ns = self._typical_ns(min(size, ahead + 1)) + around_ns
         return Forecast(wait_ns, answer_ns, full_ns // (size * self._instances))
 

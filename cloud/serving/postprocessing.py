@@ -6,6 +6,7 @@ If no result waits, the thread of the engine makes that of the last frame of a b
 from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
+from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
 from shared.models.model import Model
@@ -19,10 +20,23 @@ _BACKLOG = 16
 class Postprocessor:
     """Makes the result of each inferred frame, encodes it and sends the reply."""
 
-    def __init__(self, replier: Replier) -> None:
+    def __init__(self, replier: Replier, threads: int = 1) -> None:
+        """`threads` is the number of postprocessing threads."""
         self.latency = LatencyEstimator()  # The time from the end of inference to the reply.
+        self._work = LatencyEstimator()  # The part of it without the wait for a thread.
         self._replier = replier
+        self._threads = threads
         self._handover: BoundedQueue[tuple[Request, Model]] = BoundedQueue(_BACKLOG)
+
+    @property
+    def spacing_ns(self) -> int:
+        """The typical time between two results if all threads are busy."""
+        return self._work.median_ns // self._threads
+
+    @property
+    def expected_ns(self) -> int:
+        """The expected time until the reply to a frame that is inferred now, behind the results that wait."""
+        return self._handover.depth * self.spacing_ns + self._work.median_ns
 
     def put(self, request: Request, model: Model) -> None:
         """Queues an inferred frame for a postprocessing thread; blocks while the queue is full."""
@@ -42,6 +56,7 @@ class Postprocessor:
         """Processes an inferred frame in the calling thread."""
         assert request.message is not None
         assert request.outputs is not None
+        begin_ns = clock.now_ns()
         try:
             if request.reply_with_outputs:
                 request.stamp(Stage.POSTPROCESSED)
@@ -52,6 +67,7 @@ class Postprocessor:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.result(request, model.card, result)
             self.latency.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
+            self._work.add(request.times[Stage.REPLIED] - begin_ns)
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.

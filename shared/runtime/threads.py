@@ -162,6 +162,11 @@ class BoundedQueue(Generic[T]):
         self._queue: queue.Queue[T | None] = queue.Queue(size)
         self._abandoned = threading.Event()
 
+    @property
+    def depth(self) -> int:
+        """Number of waiting items."""
+        return self._queue.qsize()
+
     def put(self, item: T | None) -> None:
         """Adds an item; waits while the queue is full."""
         while not self._abandoned.is_set():

@@ -23,6 +23,7 @@ from shared.messages.topics import FRAMES, MASKS
 from shared.models.manifest import BatchingSection
 from shared.models.model import Model
 from shared.mqtt.bus import MemoryBus, Properties
+from shared.stages import Stage
 from tests.support.batching import BatcherRig, GatedEngine
 from tests.support.tiny_model import Engine, frame, model
 
@@ -215,6 +216,23 @@ def test_waiting_frames_share_batches(now: list[int]) -> None:
     rig.finish()
     assert waits_ms == [0, 0, 120, 240]
     assert (forecast.answer_ns, forecast.spacing_ns) == (120 * _MS, 30 * _MS)
+
+
+@pytest.mark.parametrize(("decoders", "spacing_ms"), [(1, 50), (2, 25), (10, 20)])
+def test_the_slowest_stage_sets_the_pace(now: list[int], decoders: int, spacing_ms: int) -> None:
+    """Decoding takes 50 ms and inference 20: several decoders share the work of a fast engine."""
+    rig = BatcherRig(GatedEngine(), decoders=decoders)
+    request = rig.request(0)
+    request.times[Stage.DECODED] += 50 * _MS
+    rig.put(request)
+    rig.start()
+    assert rig.engine.entered.wait(WAIT_S)
+    now[0] += 20 * _MS
+    rig.engine.gate.set()
+    assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
+    forecast = rig.batcher.forecast(3)
+    rig.finish()
+    assert forecast == (3 * spacing_ms * _MS, (50 + 20) * _MS, spacing_ms * _MS)
 
 
 def test_the_warm_up_is_the_estimate_without_recent_batches(now: list[int]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
+from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
 from shared.messages.frame import RequestOptions, ResultMessage, Status
@@ -115,3 +116,36 @@ def test_a_tensor_with_an_unsupported_type_is_rejected(monkeypatch: pytest.Monke
     assert refused.status is Status.REJECTED
     assert "have the model cast it" in refused.reason
     assert answered.status is Status.ANSWERED
+
+
+class _SlowOutputs(dict[str, Any]):
+    """Outputs of a model from which a result takes 30 ms by the changed clock."""
+
+    def __init__(self, now: list[int]) -> None:
+        super().__init__(OUTPUTS["segmentation"])
+        self._now = now
+
+    def __getitem__(self, name: str) -> Any:
+        self._now[0] += 30_000_000
+        return super().__getitem__(name)
+
+
+def test_the_expected_time_counts_the_results_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results are slower than the engine, the worker's load must show it."""
+    now = [10**15]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    postprocessor = Postprocessor(Replier("w", "cloud/w/s9"), threads=2)
+    model: Any = SimpleNamespace(card=card("segmentation"), manifest=manifest("segmentation"))
+    assert (postprocessor.expected_ns, postprocessor.spacing_ns) == (0, 0)
+
+    def request() -> Request:
+        return Request(
+            b"", "car", "left", "tiny", lambda _: None, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, 10**6,
+            message=message(RequestOptions(), plan(Resize.CROP, *SIZE, *SIZE)), outputs=_SlowOutputs(now), batch_size=1,
+        )  # fmt: skip
+
+    postprocessor.process(request(), model)
+    assert (postprocessor.expected_ns, postprocessor.spacing_ns) == (30_000_000, 15_000_000)
+    for _ in range(4):
+        postprocessor.put(request(), model)
+    assert postprocessor.expected_ns == (4 * 15 + 30) * 1_000_000
