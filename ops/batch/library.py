@@ -51,12 +51,16 @@ def scan(folder: Path, out: Path) -> Library:
     inside the library is found at its own place.
 
     Raises:
-        LibraryError: the folder cannot be read.
+        LibraryError: the folder cannot be read, or there is no bag below it.
     """
     if not folder.is_dir():
         raise LibraryError(f"{folder} is not a folder: give the folder that contains the bags")
     found = _Findings(folder.resolve(), out.resolve())
     found.walk(folder)
+    if not found.bags and not found.refused:
+        raise LibraryError(
+            f"{folder} contains no bag: give a folder with .bag, .mcap or .db3 files, or with the folders of ROS 2 bags"
+        )
     return Library(
         tuple(sorted(found.bags, key=lambda bag: bag.name)),
         dict(sorted(found.refused.items())),

@@ -81,6 +81,13 @@ def test_pipes_are_not_opened(tmp_path: Path) -> None:
     assert "pipe.bag" in found.ignored
 
 
+def test_a_folder_without_bags_is_refused(tmp_path: Path) -> None:
+    """The path is probably wrong; an empty table would look like a result."""
+    (tmp_path / "notes.txt").write_text("sunny")
+    with pytest.raises(LibraryError, match="contains no bag: give a folder with"):
+        scan(tmp_path, tmp_path / "out")
+
+
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     """The message says what to give instead."""
     with pytest.raises(LibraryError, match="give the folder that contains the bags"):
