@@ -10,8 +10,8 @@ from shared.runlog.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
 # Incremented when a column or a key is added, removed or redefined. 1 lacked worker_session, 2 model_version and engine,
-# 3 the outcomes `reused` and `answered_locally` with their columns.
-SCHEMA = 4
+# 3 the outcomes `reused` and `answered_locally` with their columns, 4 the column `dispatch`.
+SCHEMA = 5
 _DRAFT_NAME = f"{MANIFEST_NAME}.new"
 _RESERVED_BYTES = 64 << 10  # A manifest with many workers and nodes takes about 10 KiB.
 

@@ -10,7 +10,10 @@ from typing import Any
 from shared.runlog.latency_log import COLUMNS, CSV_NAME
 from shared.runlog.run_manifest import MANIFEST_NAME
 
-SCHEMA_3_RUN = Path(__file__).parents[1] / "data" / "run_schema_3"  # Recorded before frames could be reused.
+_DATA = Path(__file__).parents[1] / "data"
+SCHEMA_3_RUN = _DATA / "run_schema_3"  # Recorded before frames could be reused.
+SCHEMA_4_RUN = _DATA / "run_schema_4"  # Recorded before vehicles chose the worker of a frame.
+EARLIER_RUNS = (SCHEMA_3_RUN, SCHEMA_4_RUN)
 
 
 def lines(folder: Path, name: str = CSV_NAME) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from bench.logs.audit import audit
 from shared.runlog.latency_log import CSV_NAME, Outcome
 from tests.support import run_damage
-from tests.support.run_damage import SCHEMA_3_RUN, change, change_manifest, later, longer
+from tests.support.run_damage import EARLIER_RUNS, change, change_manifest, later, longer
 
 ANSWERED, DROPPED, REUSED, LOCAL = (
     Outcome.ANSWERED.value, Outcome.DROPPED.value, Outcome.REUSED.value, Outcome.ANSWERED_LOCALLY.value,
@@ -28,9 +28,10 @@ def test_a_run_with_gate_and_local_model_passes_every_check(gated_run: Path) -> 
     assert {ANSWERED, DROPPED, REUSED, LOCAL} <= outcomes
 
 
-def test_a_run_of_an_earlier_version_passes_every_check() -> None:
+@pytest.mark.parametrize("folder", EARLIER_RUNS, ids=lambda folder: folder.name)
+def test_a_run_of_an_earlier_version_passes_every_check(folder: Path) -> None:
     """Its manifest counts fewer outcomes, and its log and journal have fewer columns."""
-    assert problems_of(SCHEMA_3_RUN) == []
+    assert problems_of(folder) == []
 
 
 CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {

@@ -10,7 +10,7 @@ from bench.logs.run_log import load_run, load_runs
 from shared.resources.sampler import COLUMNS as RESOURCES
 from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, DECIMAL_COLUMNS, Outcome
 from tests.support import run_damage
-from tests.support.run_damage import SCHEMA_3_RUN
+from tests.support.run_damage import EARLIER_RUNS
 
 
 def test_every_cell_has_the_value_of_the_file(consistent_run: Path) -> None:
@@ -67,7 +67,7 @@ def test_resource_samples_are_read(consistent_run: Path) -> None:
 def test_the_manifest_contains_everything_needed_to_repeat_the_run(consistent_run: Path) -> None:
     """Source, model, settings, seed, host and commit are recorded."""
     manifest = load_run(consistent_run).manifest
-    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 4, "complete")
+    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 5, "complete")
     assert manifest["started_ns"] < manifest["ended_ns"]
     assert {"vehicle", "source", "model", "configuration", "seed", "host", "commit", "sampling"} <= manifest.keys()
     assert manifest["configuration"]["arrival_rate_hz"] == 200
@@ -82,9 +82,10 @@ def test_columns_of_a_later_version_are_kept_as_text(damaged_run: Path) -> None:
     assert set(run.frames["t_teleported_ns"]) == {"7"}
 
 
-def test_columns_that_an_earlier_version_lacks_are_empty() -> None:
+@pytest.mark.parametrize("folder", EARLIER_RUNS, ids=lambda folder: folder.name)
+def test_columns_that_an_earlier_version_lacks_are_empty(folder: Path) -> None:
     """Runs of an earlier version are compared with new ones."""
-    run = load_run(SCHEMA_3_RUN)
+    run = load_run(folder)
     assert not run.problems
     assert tuple(run.frames.columns) == COLUMNS
     assert (run.frames["outcome"] == Outcome.ANSWERED).all()

@@ -16,7 +16,6 @@ from shared.runlog.latency_log import (
     COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
-    REQUIRED_COLUMNS,
     LatencyRow,
     LogError,
     LogWriter,
@@ -33,7 +32,7 @@ from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.full_disk import disk_of
-from tests.support.run_damage import SCHEMA_3_RUN
+from tests.support.run_damage import EARLIER_RUNS
 
 ROW = LatencyRow(
     vehicle="car",
@@ -98,24 +97,29 @@ def test_a_result_of_the_vehicle_has_a_total_until_its_last_stage(outcome: Outco
     assert "total_ms" not in late  # A worker reported it as late and its reply was lost.
 
 
-def test_measurements_of_gate_and_local_model_are_at_the_end(tmp_path: Path) -> None:
+def test_columns_of_later_versions_are_at_the_end(tmp_path: Path) -> None:
     """Programs that read by position still find the columns of earlier versions."""
     with LogWriter(tmp_path) as log:
         log.close(_row(0))
         log.close(replace(_row(1, Outcome.REUSED), gate_distance=12.5, reused_sequence=0, local_confidence=1.0))
-    first, second = read_rows(tmp_path)
+        log.close(replace(_row(2), dispatch="load"))
+    first, second, third = read_rows(tmp_path)
     assert COLUMNS[-len(ADDED_COLUMNS) :] == ADDED_COLUMNS
     assert {first[name] for name in ADDED_COLUMNS} == {""}
     assert [second[name] for name in ADDED_COLUMNS[:3]] == ["12.500000", "0", "1.000000"]
+    assert (COLUMNS[-1], second["dispatch"], third["dispatch"]) == ("dispatch", "", "load")
 
 
-def test_a_log_of_an_earlier_version_is_read() -> None:
+@pytest.mark.parametrize("folder", EARLIER_RUNS, ids=lambda folder: folder.name)
+def test_a_log_of_an_earlier_version_is_read(folder: Path) -> None:
     """Runs of an earlier version stay readable: the columns that they lack are empty."""
-    assert read_header(SCHEMA_3_RUN) == REQUIRED_COLUMNS
-    rows = list(read_rows(SCHEMA_3_RUN))
+    absent = set(COLUMNS) - set(read_header(folder))
+    rows = list(read_rows(folder))
     assert outcomes(rows) == {Outcome.ANSWERED: 14}
-    assert {row[name] for row in rows for name in ADDED_COLUMNS} == {""}
-    assert {row["outcome"] for row in read_journal(SCHEMA_3_RUN)} == {"aborted"}
+    assert "dispatch" in absent
+    assert absent <= set(ADDED_COLUMNS)
+    assert {row[name] for row in rows for name in absent} == {""}
+    assert {row["outcome"] for row in read_journal(folder)} == {"aborted"}
 
 
 def test_missing_measurements_are_empty(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, 
 from shared.runlog.repair import repair, repair_all
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.support import run_damage
-from tests.support.run_damage import SCHEMA_3_RUN
+from tests.support.run_damage import EARLIER_RUNS
 
 
 def _killed(folder: Path, state: str = "running") -> None:
@@ -70,10 +70,11 @@ def test_frames_missing_in_the_sequence_are_added(tmp_path: Path) -> None:
     assert repair(folder) == 0
 
 
-def test_a_killed_run_of_an_earlier_version_is_repaired_with_its_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("earlier", EARLIER_RUNS, ids=lambda folder: folder.name)
+def test_a_killed_run_of_an_earlier_version_is_repaired_with_its_columns(earlier: Path, tmp_path: Path) -> None:
     """Rows with more fields than the header would make the whole log unreadable."""
     folder = tmp_path / "killed"
-    shutil.copytree(SCHEMA_3_RUN, folder)
+    shutil.copytree(earlier, folder)
     header, *rows = run_damage.lines(folder)
     run_damage.write(folder, [header, *rows[:-2]])
     run_damage.change_manifest(folder, state="running")
