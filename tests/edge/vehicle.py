@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.dispatch.opening import open_dispatcher
 from edge.pipeline import prepare
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.imaging.frames import Frame
+from shared.messages.load import LoadReport, WorkerLoad, pack_load
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.messages.topics import WORKER_STATUS
+from shared.messages.topics import LOADS, WORKER_STATUS
 from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
@@ -32,14 +35,25 @@ class Vehicle:
         self.stop, self.stats, self.log = threading.Event(), WorkerStats(), LogWriter(folder)
         self.window = InFlightWindow(options.pop("window", 2), self.stop)
         config = EdgeConfig(vehicle="car", model="tiny", deadline_ms=options.pop("deadline_ms", None))
-        self.ledger = Ledger(self.log, config, "s1", stats=self.stats, on_closed=self.window.release)
         self.transport = MqttTransport(bus, config, "s1")
-        self.sender = Sender(self.transport, self.ledger, self.window, node="edge/car/s1", **options)
+        self.clocks, loads = WorkerClocks(), self.transport.workers.loads
+        self.ledger = Ledger(self.log, config, "s1", stats=self.stats, loads=loads, on_closed=self.window.release)
+        self.dispatcher = open_dispatcher(config, self.transport.workers, self.clocks)
+        self.sender = Sender(
+            self.transport, self.ledger, self.window, node="edge/car/s1", dispatcher=self.dispatcher, **options
+        )
 
     def announce(self, worker: str = "w", state: NodeState = NodeState.ONLINE, session: str = "s9") -> None:
         """Publishes the status of a worker, and waits until it has arrived."""
         status = NodeStatus(state, session, 4, (self.card,) if state is NodeState.ONLINE else ())
         self.bus.publish(WORKER_STATUS.of(worker=worker), pack_status(status), qos=1, retained=True)
+        self.settle()
+
+    def report(self, worker: str = "w", session: str = "s9", **load: Any) -> None:
+        """Publishes the load of a worker, idle unless `load` says otherwise, and waits until it has arrived."""
+        idle = {"queue": 0, "free": 10, "wait_ms": 0.0, "answer_ms": 100.0, "spacing_ms": 100.0}
+        packed = pack_load(LoadReport(session, {self.card.name: WorkerLoad(**idle | load)}))
+        self.bus.publish(LOADS.of(worker=worker), packed, qos=0, retained=True)
         self.settle()
 
     def settle(self) -> None:

@@ -10,7 +10,6 @@ import pytest
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
-from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
 from shared.imaging.frames import Frame
@@ -33,9 +32,8 @@ class RetryingVehicle(Vehicle):
 
     def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard) -> None:
         super().__init__(bus, folder, card, window=4, deadline_ms=60_000.0, keep_messages=True)
-        self.clocks = WorkerClocks()
         policy = RetryPolicy(self.stats, window=4)
-        self.retrier = Retrier(self.transport, self.ledger, policy, self.stats, self.clocks)
+        self.retrier = Retrier(self.transport, self.ledger, policy, self.stats, self.clocks, self.dispatcher)
         self.delivered: list[Delivery] = []
         self.arrived = threading.Semaphore(0)
         for kind in (FRAMES, RETRIES):
