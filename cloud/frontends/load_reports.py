@@ -30,8 +30,8 @@ class LoadReports:
         self._topic = LOADS.of(worker=worker.name)
         self._woken = threading.Event()
         self._closed = threading.Event()
-        self._was_busy: bool | None = None  # As last reported; None makes the next report due.
-        self._full_ns = 0  # When the token bucket is full again.
+        self._was_busy: bool | None = None  # The last reported state; None makes the next report due.
+        self._full_ns = 0  # Time at which the token bucket is full again.
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

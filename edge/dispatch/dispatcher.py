@@ -7,9 +7,9 @@ from edge.reliability.frame_record import FrameRecord
 
 
 class Assignment(NamedTuple):
-    """Where a frame is sent."""
+    """The worker to which a frame is sent."""
 
-    dispatch: str = ""  # How the worker was chosen, as in the column `dispatch`: load or group; empty without a broker.
+    dispatch: str = ""  # The value of the column `dispatch`: load or group; empty without a broker.
     worker: str | None = None  # None: the transport gives the frame to any worker.
     expected_ns: int = 0  # Expected time until the answer; 0: unknown.
 
@@ -36,7 +36,7 @@ class DispatcherEntry(NamedTuple):
 
     path: str  # "module:attribute" of a Dispatcher.
     extra: str  # The pip extra that installs its dependencies.
-    needs_loads: bool  # Whether the transport subscribes to the loads that workers report.
+    needs_loads: bool  # True if the transport must subscribe to the loads that workers report.
 
 
 DISPATCHERS = {

@@ -31,7 +31,7 @@ _MS = 1_000_000
 _NOISE_NS = 5 * _MS  # Shorter times are within the error of the estimates.
 _SAME_SPEED = 1.25  # Workers are equally fast if their inference times differ by less than this factor,
 _SAME_QUEUE = 2.5  # and equally busy if their expected answers differ by less than the time of so many frames.
-_TIE = 1.05  # Of two workers, neither is better if their expected answers differ by less than this factor.
+_TIE = 1.05  # Two workers are equally good if their expected answers differ by less than this factor.
 
 
 class _Candidate(NamedTuple):
@@ -39,9 +39,9 @@ class _Candidate(NamedTuple):
 
     name: str
     load: WorkerLoad
-    accepts: bool  # Whether it has room for another frame and has not just refused one.
+    accepts: bool  # True if it has room for another frame and has not just refused one.
     answer_ns: int  # Expected time until the answer to a frame that is sent now.
-    total_ns: float  # The same and the lateness of its answers.
+    total_ns: float  # `answer_ns` and the lateness of its answers.
 
 
 class LoadDispatcher:
@@ -51,7 +51,7 @@ class LoadDispatcher:
         self._workers = workers
         self._clocks = clocks
         self._rng = rng or random.Random()
-        self._shared_ns = 0  # When a report last counted frames of other vehicles.
+        self._shared_ns = 0  # Time of the last report that counted frames of other vehicles.
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """See Dispatcher. Without a known load, the frame goes to the shared group."""

@@ -16,9 +16,7 @@ _MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a seco
 _LATE_FACTOR = 2  # An answer is late if it takes this many times as long as expected and so much more:
 _LATE_NS = 10_000_000  # less may be due to frames of other vehicles, or to a busy machine.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
-_HALF_LIFE_NS = (
-    2_000_000_000  # The lateness of a worker that gets no frames is halved in this time, so it is tried again.
-)
+_HALF_LIFE_NS = 2_000_000_000  # Half-life of the lateness of a worker that gets no frames; it is then tried again.
 
 
 def overdue_ns(record: FrameRecord, now_ns: int) -> int:

@@ -33,9 +33,7 @@ class RunCounts:
     read: int
     in_flight: int
     outcomes: Mapping[Outcome, int]
-    ignored_answers: Mapping[
-        str, int
-    ]  # Rejected replies by reason; those of echoes start with `echo_`, of loads with `load_`.
+    ignored_answers: Mapping[str, int]  # Rejected messages by reason: replies, echoes (`echo_…`) and loads (`load_…`).
     median_ms: float | None  # Recent frames with a result, from due to that result.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Retried frames that were answered by the second attempt.

@@ -3,12 +3,12 @@
 A broker does not redeliver the frames that a dead worker held. A frame that was sent to a worker whose process has ended
 is retried at once.
 
-A shared subscription does not reveal which worker holds a frame. Otherwise, the policy therefore compares how long a frame
-has been unanswered with recent reply times:
+A shared subscription does not reveal which worker holds a frame. In all other cases, the policy therefore compares how long
+a frame has been unanswered with recent reply times:
 
-- A worker has failed that may hold the frame: it went offline without draining, restarted, or stopped echoing clock probes while other workers
-  still echo them; or the connection broke. Frames sent before that are retried once they are unanswered for longer than
-  the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long as the deadline permits.
+- A worker has failed that may hold the frame: it went offline without draining, restarted, or stopped echoing clock
+  probes while other workers still echo them; or the connection broke. Frames sent before that are retried once they are
+  unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long as the deadline permits.
 - No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
   longer than 3 × the 95th percentile of reply times and 250 ms, and either frames sent later were answered, or no frame
   was answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
