@@ -51,10 +51,14 @@ def scan(folder: Path, out: Path) -> Library:
     inside the library is found at its own place.
 
     Raises:
-        LibraryError: the folder cannot be read, or there is no bag below it.
+        LibraryError: the folder cannot be read, has no bag below it, is itself a bag, or is the one for the results.
     """
     if not folder.is_dir():
         raise LibraryError(f"{folder} is not a folder: give the folder that contains the bags")
+    if (folder / _METADATA).is_file():
+        raise LibraryError(f"{folder} is a bag: give the folder that contains it")
+    if folder.resolve().is_relative_to(out.resolve() / "bags") or folder.resolve() == out.resolve():
+        raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
     found = _Findings(folder.resolve(), out.resolve())
     found.walk(folder)
     if not found.bags and not found.refused:

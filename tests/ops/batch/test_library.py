@@ -88,7 +88,13 @@ def test_a_folder_without_bags_is_refused(tmp_path: Path) -> None:
         scan(tmp_path, tmp_path / "out")
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    """The message says what to give instead."""
+def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
+    """The message says what to give instead; results among the bags would be bags of the next run."""
+    with pytest.raises(LibraryError, match="give the folder that contains it"):
+        scan(write_bag(tmp_path / "folder"), tmp_path / "out")
+    (tmp_path / "bags").mkdir()
+    for library, out in ((tmp_path, tmp_path), (tmp_path / "bags", tmp_path)):
+        with pytest.raises(LibraryError, match="choose another --out"):
+            scan(library, out)
     with pytest.raises(LibraryError, match="give the folder that contains the bags"):
         scan(write_bag(tmp_path / "a.bag"), tmp_path / "out")
