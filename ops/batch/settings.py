@@ -51,6 +51,9 @@ class BatchSettings(Section):
     processes: int | None = setting(
         None, "Processes on this machine.", shown="by cores, threads and free memory", ge=1, le=1024
     )
+    ray_address: str | None = setting(
+        None, "Host and port of the Ray cluster, for the executor ray.", shown="a cluster that is started here"
+    )
 
     def pinned(self) -> Self:
         """Returns the settings with the version of the model that is the current one, and its hash.

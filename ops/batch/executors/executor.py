@@ -9,6 +9,7 @@ from shared.registry import Entry
 
 EXECUTORS = {
     "local": Entry("ops.batch.executors.local:LocalExecutor", "batch"),
+    "ray": Entry("ops.batch.executors.ray:RayExecutor", "batch"),
 }
 
 
