@@ -6,7 +6,7 @@ from edge.config import EdgeConfig
 from edge.pipeline import prepare
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.retry_policy import RetryPolicy
-from edge.reliability.worker_directory import Failures
+from edge.reliability.worker_directory import Failures, WorkerEnd
 from edge.reliability.worker_stats import WorkerStats
 from shared.messages.deadline import Deadline
 from shared.stages import Stage
@@ -128,3 +128,37 @@ def test_no_frame_is_sent_three_times() -> None:
     retried.resent_ns = 1300 * MS
     without_message.message = None
     assert _due(RetryPolicy(_stats(), window=8), [retried, without_message], now_ms=5000, failed_ms=4000) == []
+
+
+def _due_of(worker: str, failures: Failures, sent_ms: int = 1000) -> list[int]:
+    """Returns when the retry of a frame that was sent to `worker` is due, in milliseconds; 100 ms later."""
+    record = sent(sent_ms)
+    record.worker = worker
+    policy = RetryPolicy(_stats(reply_ms=400), window=4)
+    return [round(retry.due_ns / MS) for retry in policy.plan([record], 2, failures, (sent_ms + 100) * MS)]
+
+
+def test_the_end_of_a_worker_is_the_end_of_its_frames() -> None:
+    """The vehicle knows that it had them, so they need not be silent for longer than usual."""
+    failures = Failures(latest_ns=1050 * MS, ended={"a": WorkerEnd(1050 * MS, 1050 * MS)})
+    assert _due_of("a", failures) == [1050]
+    assert _due_of("a", failures, sent_ms=1060) == [2260]  # It was sent to the next process of that name.
+    assert _due_of("b", failures) == [2200]  # The usual silence without a failure.
+    assert _due_of("", failures) == [1400]  # Any worker of the group may have it.
+
+
+def test_a_drained_worker_has_time_to_answer() -> None:
+    """Its last replies may still be waiting to be read."""
+    assert _due_of("a", Failures(ended={"a": WorkerEnd(1050 * MS, 1300 * MS)})) == [1300]
+
+
+def test_a_worker_that_hangs_explains_the_silence_of_its_frames_only() -> None:
+    """Frames of the others are only slow."""
+    failures = Failures(unresponsive=frozenset(("a",)))
+    assert [_due_of(worker, failures) for worker in ("a", "b", "")] == [[1400], [2200], [1400]]
+
+
+def test_a_lost_connection_explains_the_silence_of_every_frame() -> None:
+    """The broker may have lost frames and replies."""
+    failures = Failures(latest_ns=1050 * MS, connection_ns=1050 * MS)
+    assert [_due_of(worker, failures) for worker in ("a", "")] == [[1400], [1400]]

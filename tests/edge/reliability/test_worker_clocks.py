@@ -94,3 +94,16 @@ def test_the_clocks_are_thread_safe() -> None:
     for thread in threads:
         thread.join(60)
     assert not wrong
+
+
+def test_the_round_trip_is_that_of_recent_probes() -> None:
+    """Vehicles prefer near workers; a single slow probe changes little."""
+    clocks = WorkerClocks()
+    assert clocks.round_trip_ns("cloud/w/s9") == 0
+    clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, up_ms=5, down_ms=3))
+    assert clocks.round_trip_ns("cloud/w/s9") == 8 * MS
+    clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, at_ms=500, up_ms=85, down_ms=3))
+    assert clocks.round_trip_ns("cloud/w/s9") == 18 * MS
+    for number in range(50):
+        clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, at_ms=1000 + 500 * number, up_ms=40, down_ms=40))
+    assert clocks.round_trip_ns("cloud/w/s9") == pytest.approx(80 * MS, rel=0.01)

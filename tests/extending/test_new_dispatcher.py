@@ -1,0 +1,53 @@
+"""A dispatcher is added with one file, this one, and one line in the table: here the first worker by name."""
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from edge.dispatch.dispatcher import DISPATCHERS, GROUP, Assignment, DispatcherEntry
+from edge.reliability.frame_record import FrameRecord
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
+from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes, pictures
+
+FRAMES = 8
+
+
+class FirstDispatcher:
+    """Sends all frames to the first worker by name."""
+
+    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks) -> None:
+        del clocks
+        self._workers = workers
+
+    def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
+        """See Dispatcher."""
+        del in_flight, now_ns
+        names = sorted(name for name, _ in self._workers.online() if name not in excluded)
+        return Assignment("first", names[0], 1) if names else GROUP
+
+
+@pytest.mark.mosquitto
+def test_a_new_dispatcher_chooses_the_workers_of_a_run(
+    mosquitto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is chosen by the name in the table, and the log has this name."""
+    monkeypatch.setitem(DISPATCHERS, "first", DispatcherEntry(f"{__name__}:FirstDispatcher", "edge", needs_loads=False))
+    model = f"instant-{uuid4().hex[:6]}"
+    with ExitStack() as stack:
+        for name in "ba":
+            settings = NullWorkerSettings(f"{name}-{model}", model, HEIGHT, WIDTH)
+            stack.enter_context(NullWorkerProcess(mosquitto_url, settings))
+        vehicle = Vehicle(
+            connect(mosquitto_url), pictures(tmp_path, FRAMES), tmp_path / f"car-{model}", model=model, dispatch="first"
+        )
+        known: set[str] = set()
+        while len(known) < 2:
+            known = {name for name, _ in vehicle.online()}
+        rows = vehicle.play()
+    assert count_outcomes(rows) == {("answered", ""): FRAMES}
+    assert {(row["worker"], row["dispatch"]) for row in rows} == {(f"a-{model}", "first")}
