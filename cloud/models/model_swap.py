@@ -1,7 +1,7 @@
 """Loading and unloading of models while the worker serves frames, without losing or refusing any of them."""
 
 from collections.abc import Callable, Collection
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
 from cloud.frontends.frontend import Frontend
 from cloud.models.loader import ModelLoader
@@ -14,6 +14,7 @@ from shared.models.model import Model
 from shared.models.repository import StoredModel
 
 _DRAIN_S = 10.0  # The longest wait for frames in flight before a model is unloaded.
+_LATE_FRAMES_S = 0.5  # Time in which frames arrive that vehicles sent to this worker before they knew of the change.
 _NS_IN_MS = 1_000_000
 _LOG = get_logger("cloud")
 
@@ -96,6 +97,7 @@ class ModelSwap:
         if all(version in (None, other.key[1]) for other in self._served_models.all if other.card.name == name):
             for frontend in self._frontends:
                 frontend.remove_model(name)
+            sleep(_LATE_FRAMES_S)
             self._in_flight.wait_until_idle(name, _DRAIN_S)
         removed = self._served_models.remove(name, version)
         self._announce()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -35,10 +36,10 @@ class Workers:
         """Sends a signal to the process of a worker."""
         os.kill(self.processes[name].pid, number)
 
-    def vehicle(self, tmp_path: Path, **settings: object) -> Vehicle:
+    def vehicle(self, tmp_path: Path, **settings: Any) -> Vehicle:
         """Returns a vehicle that plays until it is stopped."""
         out = tmp_path / f"car-{self.model}"
-        defaults: dict[str, object] = {"model": self.model, "window": 4, "loop": True}
+        defaults: dict[str, Any] = {"model": self.model, "window": 4, "loop": True}
         return Vehicle(connect(self.url), pictures(tmp_path, 20), out, **defaults | settings)
 
     def shares(self, rows: Sequence[dict[str, str]]) -> Counter[str]:

@@ -6,12 +6,13 @@ import pytest
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages.frame import ResultMessage, Status
+from shared.messages.frame import ResultMessage, Status, pack_frame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import Ack, Bus, MemoryBus, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.support.control import WAIT_S, FakeRepository, WorkerRig, open_worker
+from tests.support.tiny_model import frame
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}
 
@@ -148,6 +149,18 @@ def test_an_unloaded_model_serves_accepted_frames_and_refuses_later_ones() -> No
         assert "nothing to unload" in rig.request(Verb.UNLOAD, "other").error
         assert rig.request(Verb.LOAD, "other").is_ready
         rig.send(1, "other")
+        assert rig.answer().status is Status.ANSWERED
+
+
+def test_frames_that_chose_this_worker_before_an_unload_are_answered() -> None:
+    """A vehicle that sends by load may not know yet that the model has left."""
+    with open_worker(FakeRepository(**TWO), (("tiny", "1"), ("other", "1"))) as rig:
+        rig.ask(Verb.UNLOAD, "other")
+        while {card.name for card in rig.statuses.get(timeout=WAIT_S).cards} != {"tiny"}:
+            pass
+        retries = topics.RETRIES.of(worker="w", model="other", vehicle="car", camera="left")
+        correlation = str(frame(1).id).encode()
+        rig.bus.publish(retries, pack_frame(frame(1, "other")), qos=1, properties=Properties(correlation=correlation))
         assert rig.answer().status is Status.ANSWERED
 
 
