@@ -5,7 +5,7 @@ import queue
 import re
 from pathlib import Path
 
-from bench.faults.rig.rig import Rig
+from bench.faults.rig.rig import MODEL, Rig
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.broker.mosquitto import MosquittoListener, write_config
@@ -14,7 +14,7 @@ from shared.package_data import shipped
 from tests.pipeline.rig import WAIT_S, connect
 from tests.support.mqtt_bus import free_port
 
-FRAMES = "topic skylane/v1/frames/"  # Optional lines of bridge.conf begin like this.
+# Optional lines of bridge.conf begin like this.
 CONTROL = "topic skylane/v1/control/", "topic skylane/v1/replies/"
 _CERTIFICATES = "bridge_cafile ", "bridge_certfile ", "bridge_keyfile "
 
@@ -59,7 +59,7 @@ def secured_pair(rig: Rig, authority: CertificateAuthority, folder: Path) -> tup
         config.write_text(f"{text}user {getpass.getuser()}\n")  # Only this user can read the test's folder.
         configs.append(config)
     append(folder / "there" / "acl", (shipped("mosquitto") / "bridge.acl").read_text(encoding="utf-8"))
-    lines = bridge_lines(ports[1], FRAMES, *_CERTIFICATES)
+    lines = bridge_lines(ports[1], *_CERTIFICATES)
     append(configs[0], lines.replace("/mosquitto/certs", str(authority.folder)))
     there = rig.enter(Broker.start(config=configs[1]))
     return rig.enter(Broker.start(config=configs[0])), there
@@ -74,7 +74,8 @@ def bridge_lines(port: int, *optional: str) -> str:
     """Returns the shipped lines for another broker on this machine, with some of the lines that are commented out."""
     lines = (shipped("mosquitto") / "bridge.conf").read_text(encoding="utf-8")
     lines, addresses = re.subn(r"(?m)^address .*$", f"address 127.0.0.1:{port}", lines)
-    assert addresses == 1
+    lines, models = re.subn("road-small", MODEL, lines)
+    assert (addresses, models) == (1, 1)
     for beginning in optional:
         lines, used = re.subn(rf"(?m)^#({re.escape(beginning)}.*)$", r"\1", lines)
         assert used == 1

@@ -31,8 +31,29 @@ class Packet:
         """The topic of a PUBLISH packet; empty for other packets."""
         if self.kind != PUBLISH:
             return ""
-        start = self.body + 2
-        return self.data[start : start + int.from_bytes(self.data[self.body : start])].decode()
+        return self.data[self.body + 2 : self._topic_end].decode()
+
+    @property
+    def payload(self) -> bytes:
+        """The payload of a PUBLISH packet of MQTT 5."""
+        return self.data[self._payload_start :]
+
+    def with_payload(self, payload: bytes) -> "Packet":
+        """Returns a PUBLISH packet of MQTT 5 with another payload."""
+        variable = self.data[self.body : self._payload_start]
+        first = self.data[:1] + encoded_length(len(variable) + len(payload))
+        return Packet(first + variable + payload, len(first))
+
+    @property
+    def _topic_end(self) -> int:
+        return self.body + 2 + int.from_bytes(self.data[self.body : self.body + 2])
+
+    @property
+    def _payload_start(self) -> int:
+        has_identifier = self.data[0] >> 1 & 3 > 0  # Messages of QoS 0 have none.
+        properties = _ends(bytes([0]) + self.data[self._topic_end + 2 * has_identifier :])
+        assert properties is not None
+        return self._topic_end + 2 * has_identifier + properties[1] - 1
 
 
 Rule = Callable[[Packet], Sequence[Packet]]  # Returns the packets to forward in place of one.
@@ -122,6 +143,15 @@ def packets(pieces: Iterator[bytes]) -> Iterator[Packet]:
             body, end = ends
             yield Packet(bytes(held[:end]), body)
             del held[:end]
+
+
+def encoded_length(length: int) -> bytes:
+    """Encodes the length of a packet: seven bits in each byte, the lowest ones first."""
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes(encoded) + bytes([length])
 
 
 def _ends(held: bytes | bytearray) -> tuple[int, int] | None:

@@ -1,13 +1,14 @@
 """The MQTT proxy: it finds whole packets in a byte stream, and repeats, reorders or forwards them."""
 
 import queue
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.faults.rig.mqtt_proxy import PUBLISH, MqttProxy, Packet, packets
+from bench.faults.rig.mqtt_proxy import PUBLISH, MqttProxy, Packet, encoded_length, packets
 from bench.faults.scenarios.message_faults import Disorder
 from shared.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery
@@ -18,13 +19,9 @@ _WAIT_S = 60.0
 
 
 def _packet(kind: int, body: bytes) -> Packet:
-    """Returns a packet with this body; MQTT encodes the length with seven bits per byte."""
-    length, left = bytearray(), len(body)
-    while True:
-        length.append(left & 0x7F | (0x80 if left > 0x7F else 0))
-        left >>= 7
-        if not left:
-            return Packet(bytes([kind << 4, *length]) + body, 1 + len(length))
+    """Returns a packet with this body."""
+    start = bytes([kind << 4]) + encoded_length(len(body))
+    return Packet(start + body, len(start))
 
 
 def _publish(topic: str, number: int = 0) -> Packet:
@@ -39,6 +36,19 @@ def test_packets_are_found_in_a_stream_of_pieces_of_any_size(bodies: list[tuple[
     found = list(packets(stream[start : start + size] for start in range(0, len(stream), size)))
     assert found == sent
     assert [packet.kind for packet in found] == [kind for kind, _ in bodies]
+
+
+@given(st.sampled_from([0, 1]), st.binary(max_size=200), st.binary(max_size=300), st.binary(max_size=300))
+def test_a_payload_is_replaced_and_the_rest_is_kept(qos: int, properties: bytes, old: bytes, new: bytes) -> None:
+    """The lengths of packet and properties are variable, and a message of QoS 0 has no identifier."""
+
+    def publish(payload: bytes) -> Packet:
+        start = b"\0\x01t" + b"\0\x07" * qos + encoded_length(len(properties)) + properties
+        packet = _packet(PUBLISH, start + payload)
+        return replace(packet, data=bytes([packet.data[0] | qos << 1]) + packet.data[1:])
+
+    assert publish(old).payload == old
+    assert publish(old).with_payload(new) == publish(new)
 
 
 def test_bytes_that_are_not_mqtt_end_the_connection() -> None:
