@@ -26,6 +26,7 @@ from shared.messages.load import WorkerLoad
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.
 _SHARED_NS = 2_000_000_000  # Time for which frames of other vehicles count after they were last seen.
+_FEWEST = 2  # Workers among which there is a choice.
 _DRAWN = 2
 _MS = 1_000_000
 _NOISE_NS = 5 * _MS  # Shorter times are within the error of the estimates.
@@ -54,11 +55,11 @@ class LoadDispatcher:
         self._shared_ns = 0  # Time of the last report that counted frames of other vehicles.
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
-        """See Dispatcher. Without a known load, the frame goes to the shared group."""
-        loads = self._workers.loads
-        if loads is None:
+        """See Dispatcher. Without a choice or a known load, the frame goes to the shared group."""
+        loads, online = self._workers.loads, self._workers.online()
+        if loads is None or len(online) < _FEWEST:
             return GROUP
-        online, known, own = self._workers.online(), loads.known(), _by_worker(in_flight)
+        known, own = loads.known(), _by_worker(in_flight)
         reported, unreported = [], 0
         for worker in online:
             name, session = worker
@@ -74,7 +75,7 @@ class LoadDispatcher:
         candidates = [each for each in reported if each.accepts] or reported
         if not candidates:
             return GROUP
-        if len(candidates) == len(online) > 1 and _are_even(candidates):
+        if len(candidates) == len(online) and _are_even(candidates):
             return Assignment("group", None, max(each.answer_ns for each in candidates))
         return self._best(candidates, unreported, now_ns)
 
