@@ -1,4 +1,4 @@
-"""When the vehicles' frames are due, and the one thread that sends them all."""
+"""The schedules of the vehicles' frames, and the one thread that sends all frames."""
 
 import heapq
 import queue

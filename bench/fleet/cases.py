@@ -23,7 +23,7 @@ _EVENT_AT = 0.5  # Share of the run before a worker is killed or joins.
 
 
 class Change(StrEnum):
-    """What happens to the workers in the middle of a run."""
+    """A change of the workers in the middle of a run."""
 
     NONE = "none"
     KILL = "kill"  # `kill -9` of the first worker.
@@ -39,7 +39,7 @@ class FleetCase:
     vehicles: int
     arrivals: FleetArrivals = FleetArrivals.SATURATED
     load: float = 0.8  # Offered frames divided by the capacity of the workers; not used by saturated vehicles.
-    rate_hz: float | None = None  # Of each vehicle, instead of `load`.
+    rate_hz: float | None = None  # Frame rate of each vehicle, instead of `load`.
     window: int = 4
     seconds: float = 15.0
     dispatches: tuple[str, ...] = DISPATCHES
@@ -131,7 +131,7 @@ class _CaseRun:
         self._changed = self._pool.start(self._case.services_ms[0]).name
 
     def _change_record(self, folder: Path, alive: Mapping[str, Span], end_ns: int) -> dict[str, Any]:
-        """How long it took until the other workers had the load of a dead one, or a new one its share."""
+        """Returns the time until the other workers had the load of a dead one, or until a new one had its share."""
         if self._case.change is Change.NONE:
             return {}
         frames = read_frames(folder)

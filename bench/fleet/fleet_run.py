@@ -34,7 +34,7 @@ class FleetSettings:
 
     vehicles: int
     arrivals: FleetArrivals
-    rate_hz: float  # Of each vehicle; not used by saturated vehicles.
+    rate_hz: float  # Frame rate of each vehicle; not used by saturated vehicles.
     window: int
     seconds: float
     seed: int
@@ -68,7 +68,7 @@ class FleetEvent:
 
 @dataclass(slots=True)
 class FleetTimes:
-    """What is known of a run beside its log files. Times are by this process's clock."""
+    """The times of a run, which its log files do not have. Times are by this process's clock."""
 
     folder: Path
     begin_ns: int = 0

@@ -19,13 +19,13 @@ class FleetFrame:
     worker: str  # The worker that replied; empty without a reply.
     due_ns: int
     sent_ns: int
-    received_ns: int  # By the worker.
+    received_ns: int  # Time at the worker.
     replied_ns: int
     done_ns: int
 
     @property
     def is_answered(self) -> bool:
-        """Whether the frame got a result in time."""
+        """True if the frame got a result in time."""
         return self.outcome == Outcome.ANSWERED
 
     @property

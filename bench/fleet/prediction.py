@@ -24,7 +24,7 @@ from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import LOAD, FleetCase
 
 _VEHICLES = 20
-_WINDOW = 64  # So large that no frame is dropped.
+_WINDOW = 64  # Large enough that no frame is dropped.
 # Number of workers, inference time and load of each point.
 _FITTED_POINTS = ((4, 50.0, 0.3), (4, 50.0, 0.6), (4, 50.0, 0.75), (4, 50.0, 0.9))
 _OTHER_POINTS = ((4, 50.0, 0.5), (4, 50.0, 0.85), (2, 50.0, 0.8), (8, 50.0, 0.7), (4, 100.0, 0.8), (6, 80.0, 0.85))

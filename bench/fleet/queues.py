@@ -20,7 +20,7 @@ Span = tuple[int, int]  # Begin and end, in nanoseconds.
 _LARGEST_RATIO = 2.0  # Queue of one worker divided by the mean of all, from which on it counts as unbalanced.
 _WINDOW_NS = 500_000_000  # Queues and shares after an event are means over this time.
 _STEP_NS = 50_000_000
-_SHARE = 0.8  # Of its fair share; from there on, a worker that joined has its share.
+_SHARE = 0.8  # A worker that joined has its share from this part of a fair share on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class QueueHistory:
     workers: tuple[str, ...]
     times_ns: Times
     lengths: Floats
-    is_alive: npt.NDArray[np.bool_]  # As `lengths`; False before a worker joined, and after it was killed.
+    is_alive: npt.NDArray[np.bool_]  # Shape of `lengths`; False before a worker joined, and after it was killed.
 
     @classmethod
     def of(cls, frames: Sequence[FleetFrame], alive_ns: Mapping[str, Span], span_ns: Span) -> "QueueHistory":

@@ -1,4 +1,4 @@
-"""What dispatch by load promises, and whether the runs of the suite kept it."""
+"""The targets of dispatch by load, and the check of the runs of the suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -12,7 +12,7 @@ from shared.terminal_table import Table
 UNEQUAL_MS = (100.0, 100.0, 100.0, 500.0)
 _EQUAL_MS = (100.0,) * 4
 _MANY_MS = 30.0  # Eight of them answer 267 frames per second.
-_OPEN_WINDOW = 64  # So large that an open loop drops no frame.
+_OPEN_WINDOW = 64  # Large enough that an open loop drops no frame.
 _UNEQUAL, _UNEQUAL_ONCE = "unequal workers", "unequal, no retries"
 _UNEQUAL_POISSON, _EQUAL = "unequal, Poisson", "equal workers"
 _KILLED, _JOINED, _MANY = "kill -9", "a worker joins", "200 vehicles"

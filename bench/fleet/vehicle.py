@@ -52,7 +52,7 @@ TaggedReply = tuple["FleetVehicle", RawReply]
 
 @dataclass(frozen=True, slots=True)
 class FleetShared:
-    """What the vehicles of one process share."""
+    """The objects that the vehicles of one process share."""
 
     replies: "queue.SimpleQueue[TaggedReply]"
     on_room: Callable[["FleetVehicle"], None]  # Called when a frame of a vehicle has ended.
@@ -87,7 +87,7 @@ class MeteredDispatcher:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self.cpu_ns: list[int] = []  # Of each choice.
+        self.cpu_ns: list[int] = []  # CPU time of each choice.
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """See Dispatcher."""

@@ -109,7 +109,7 @@ def _evaluated(name: str, known: KnownLoad, own: Sequence[FrameRecord], round_tr
     load, uplink_ns = known.load, round_trip_ns // 2
     counted_until_ns = known.at_ns - round_trip_ns  # Send time of the last frame that the report can count.
     uncounted = [record for record in own if record.sent_ns >= counted_until_ns]
-    free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # When the engine can take another frame.
+    free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
     for record in uncounted:
         free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
     wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)

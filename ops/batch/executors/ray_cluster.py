@@ -16,7 +16,7 @@ from shared.network.endpoint import Endpoint
 
 _STORE_BYTES = 256 << 20  # Frames on their way to an actor, for each actor.
 _CONNECT_TIMEOUT_S = 10.0
-_STORE_SHARE = 0.25  # Of the free memory, at most.
+_STORE_SHARE = 0.25  # Largest share of the free memory.
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from shared import registry
 from shared.errors import SkylaneError
 
 _PIPELINE = {"ray": registry.Entry("ops.batch.executors.ray_pipeline:results", "ray")}
-_EXIT_TIMEOUT_S = 30.0  # For a cluster that was started here to end.
+_EXIT_TIMEOUT_S = 30.0  # Time for the end of a cluster that was started here.
 _SPAWN = multiprocessing.get_context("spawn")
 
 

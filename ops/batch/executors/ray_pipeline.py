@@ -26,7 +26,7 @@ from shared.errors import SkylaneError
 from shared.runtime import malloc
 
 _BLOCK_BYTES = 4 << 20  # Frames that move together. Ray's default of 128 MiB would hold whole bags.
-_MAX_DEATHS = 3  # Of actors at one frame, before its bag fails.
+_MAX_DEATHS = 3  # Number of actors that die at one frame before its bag fails.
 _DECODER_SHARE = 0.1  # Of the cores that belong to an actor: a decoder next to it uses what the model leaves.
 
 
@@ -124,7 +124,7 @@ class _Deaths:
     """Counts the deaths of actors at each frame. Ray itself would repeat a frame that kills its actor for ever."""
 
     def __init__(self) -> None:
-        self._frames: dict[str, tuple[int, int]] = {}  # What each actor infers.
+        self._frames: dict[str, tuple[int, int]] = {}  # The frame that each actor infers.
         self._deaths: Counter[tuple[int, int]] = Counter()
 
     def restarted(self, actor: str) -> None:

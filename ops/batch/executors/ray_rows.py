@@ -24,12 +24,12 @@ _SCHEMA = pa.schema(
 
 
 class RowKind(StrEnum):
-    """What a row holds."""
+    """The kinds of values in a row."""
 
     PREPARED = "prepared"
     SEGMENTED = "segmented"
     END = "end"
-    REFUSAL = "refusal"  # Why the model cannot be loaded.
+    REFUSAL = "refusal"  # The reason why the model cannot be loaded.
 
 
 _TYPES: dict[str, Any] = {
@@ -45,7 +45,7 @@ class Row:
     """A value of a bag."""
 
     bag: int  # Position of the bag in the batch.
-    position: int  # Of the value among the frames and the end of its bag, from 0.
+    position: int  # Position of the value among the frames and the end of its bag, from 0.
     total: int | None  # Frames of the bag by its index, if that says.
     kind: str
     data: bytes  # The value as MessagePack.
