@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ops.batch.library import LibraryBag, content_hash, ends_hash
-from ops.batch.output.manifest import BagManifest, manifests, outputs_sha256, read_manifest
+from ops.batch.output.manifest import TABLE_NAME, BagManifest, manifests, outputs_sha256, read_manifest
 from ops.batch.output.results import results_folder
 from shared.errors import SkylaneError
 
@@ -118,6 +118,8 @@ class _Planner:
             return f"{key} was {manifest.identity.get(key)!s:.40}, is {self._identity[key]!s:.40}{more}"
         if not manifest.matches(bag):
             return "the bag has changed"
+        if not (folder / TABLE_NAME).is_file():
+            return "its table is missing"
         if self._verify:
             if outputs_sha256(folder) != manifest.outputs_sha256:
                 return "its results were changed"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ops.batch.frames import SegmentedFrame
+from shared.errors import SkylaneError
 
 _BAG_ROWS = 1 << 10  # Rows in memory while a bag is processed.
 _GROUP_ROWS = 1 << 16  # Rows of a row group in the table of the batch.
@@ -24,6 +25,10 @@ _FRAME_COLUMNS = (
     ("width", pa.int32()),
     ("mask", pa.string()),
 )
+
+
+class TableError(SkylaneError):
+    """The table of a bag cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,10 @@ def merge(parts: Iterable[TablePart], path: Path, labels: Sequence[str], model: 
     """Writes the table of a batch from those of its bags; returns the number of rows.
 
     The rows have the columns of `BagTable`, and `bag`, `model` and `version`; `mask` is relative to the batch's folder.
+
+    Raises:
+        TableError: the table of a bag cannot be read.
+        OSError: the table cannot be written.
     """
     shares = share_columns(labels)
     fields = (("bag", pa.string()), *_FRAME_COLUMNS, *((name, pa.float64()) for name in shares))
@@ -102,9 +111,12 @@ def merge(parts: Iterable[TablePart], path: Path, labels: Sequence[str], model: 
 
 
 def _tables(path: Path) -> Iterator[Any]:
-    with pq.ParquetFile(path) as file:
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number)
+    try:
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number)
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"{path} cannot be read ({error}): run the batch again with --verify") from error
 
 
 @dataclass

@@ -15,6 +15,7 @@ from ops.batch.output.results import results_folder
 from ops.batch.steps import BatchError
 from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.writer import BagWriter
+from shared.errors import SkylaneError
 from shared.imaging.geometry import UNSEEN, plan, to_source
 from shared.models.repository import Repository
 from tests.full_disk import disk_of
@@ -87,6 +88,22 @@ def test_damaged_results_are_found_and_done_again(tmp_path: Path) -> None:
     result = run(library, out, watcher, verify=True)
     assert list(watcher.planned.redone.values()) == ["its results were changed"]
     assert len(result.done) == 1
+    assert contents(out) == before
+
+
+def test_a_missing_or_damaged_table_of_a_bag_is_made_again(tmp_path: Path) -> None:
+    """The message for a damaged one says how."""
+    library, out = write_library(tmp_path / "library", bags=2), tmp_path / "out"
+    run(library, out)
+    before = contents(out)
+    part = results_folder(out, "1.bag") / "frames.parquet"
+    part.unlink()
+    assert run(library, out).done == ["1.bag"]
+    assert contents(out) == before
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(SkylaneError, match="run the batch again with --verify"):
+        run(library, out)
+    assert run(library, out, verify=True).done == ["1.bag"]
     assert contents(out) == before
 
 
