@@ -146,7 +146,7 @@ def _row(plan: SyntheticRunPlan, sequence: int, wave: float, noise: np.random.Ge
 
 def _worker_of(plan: SyntheticRunPlan, sequence: int) -> int:
     """Returns the number of the worker that answers a frame, counted from 1."""
-    order = [*range(1, plan.workers)] * 3 + [plan.workers]
+    order: list[int] = [*range(1, plan.workers)] * 3 + [plan.workers]
     return order[sequence % len(order)]
 
 

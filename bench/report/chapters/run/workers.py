@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.traces import axis_from_zero, stacked_histogram
-from bench.report.content import Chapter, Chart, ReportTable, join_words
+from bench.report.content import Chapter, ChapterPart, Chart, ReportTable, TableRow, join_words
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, seconds_since
 from bench.report.data.worker_shares import WorkerShare, dispatch_counts, worker_shares
 from bench.report.output.number_format import share
@@ -29,12 +29,14 @@ def chapters(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Ite
     shares = worker_shares(answered)
     sent = dispatch_counts(frames)
     if shares and max(len(shares), len(sent)) > 1:
-        parts = [_table(shares, sent), *([_chart(answered, shares, start_ns)] if len(shares) > 1 else [])]
+        parts: list[ChapterPart] = [_table(shares, sent)]
+        if len(shares) > 1:
+            parts.append(_chart(answered, shares, start_ns))
         yield Chapter("workers", "Workers", tuple(parts))
 
 
 def _table(shares: list[WorkerShare], sent: dict[str, int]) -> ReportTable:
-    rows = [
+    rows: list[TableRow] = [
         (
             each.worker, each.frames, 100 * each.share, each.inferred_p50_ms, each.total_p50_ms, each.total_p99_ms,
             *(each.dispatched.get(way, 0) for way in sent),
