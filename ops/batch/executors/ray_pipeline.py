@@ -89,7 +89,7 @@ def _run(bags: Sequence[LibraryBag], settings: BatchSettings, sizes: Pools) -> I
     )
     segmented = frames.map_batches(
         _Inference,
-        fn_constructor_args=(settings, _Deaths.remote()),
+        fn_constructor_args=(settings, _Deaths.remote()),  # type: ignore[attr-defined]  # The decorator adds it.
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=sizes.actors),
