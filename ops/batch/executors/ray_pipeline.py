@@ -75,6 +75,7 @@ def results(bags: Sequence[LibraryBag], settings: BatchSettings) -> Iterator[Row
 
 def _run(bags: Sequence[LibraryBag], settings: BatchSettings, sizes: Pools) -> Iterator[Row]:
     _configure()
+    deaths = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(DeathCounter).remote()
     listed = [
         {"bag": index, "name": bag.name, "path": str(bag.path), "size_bytes": bag.size_bytes, "mtime_ns": bag.mtime_ns}
         for index, bag in enumerate(bags)
@@ -89,7 +90,7 @@ def _run(bags: Sequence[LibraryBag], settings: BatchSettings, sizes: Pools) -> I
     )
     segmented = frames.map_batches(
         _Inference,
-        fn_constructor_args=(settings, _Deaths.remote()),  # type: ignore[attr-defined]  # The decorator adds it.
+        fn_constructor_args=(settings, deaths),
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=sizes.actors),
@@ -119,9 +120,8 @@ def _decode(table: Any, settings: BatchSettings) -> Iterator[Any]:
             yield Row(index, position, item.total, RowKind.PREPARED, packed(item)).table()
 
 
-@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
-class _Deaths:
-    """Counts the deaths of actors at each frame. Ray itself would repeat a frame that kills its actor for ever."""
+class DeathCounter:
+    """An actor that counts the deaths of others at each frame. Ray itself would repeat a frame that kills its actor for ever."""
 
     def __init__(self) -> None:
         self._frames: dict[str, tuple[int, int]] = {}  # The frame that each actor infers.
