@@ -21,7 +21,6 @@ from edge.reliability.clock_sync import is_unresponsive
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
-from shared.messages.load import WorkerLoad
 
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.
@@ -36,11 +35,18 @@ _TIE = 1.05  # Two workers are equally good if their expected answers differ by 
 
 
 class _Candidate(NamedTuple):
-    """A worker whose load is known."""
+    """A worker whose load is known, and the frames of this vehicle that it has or that are on their way."""
 
     name: str
-    load: WorkerLoad
-    accepts: bool  # True if it has room for another frame and has not just refused one.
+    node: str  # Name of its process in stamps.
+    known: KnownLoad
+    own: Sequence[FrameRecord]
+
+
+class _Evaluation(NamedTuple):
+    """What is expected of a worker."""
+
+    name: str
     answer_ns: int  # Expected time until the answer to a frame that is sent now.
     total_ns: float  # `answer_ns` and the lateness of its answers.
 
@@ -69,14 +75,15 @@ class LoadDispatcher:
             if found is None or found.session != session:
                 unreported += 1
             elif now_ns - found.at_ns < _STALE_NS and not is_unresponsive(self._clocks, worker, len(online), now_ns):
-                round_trip_ns = self._clocks.round_trip_ns(f"cloud/{name}/{session}")
-                reported.append(_evaluated(name, found, own.get(name, ()), round_trip_ns, now_ns))
-                self._note_others(found, own.get(name, ()), now_ns)
-        candidates = [each for each in reported if each.accepts] or reported
+                reported.append(_Candidate(name, f"cloud/{name}/{session}", found, own.get(name, ())))
+                self._note_others(reported[-1], now_ns)
+        candidates = [each for each in reported if self._accepts(each, now_ns)] or reported
         if not candidates:
             return GROUP
-        if len(candidates) == len(online) and _are_even(candidates):
-            return Assignment("group", None, max(each.answer_ns for each in candidates))
+        if len(candidates) == len(online) and _are_equally_fast(candidates):
+            evaluated = [self._evaluate(each, now_ns) for each in candidates]
+            if _are_equally_busy(candidates, evaluated):
+                return Assignment("group", None, max(each.answer_ns for each in evaluated))
         return self._best(candidates, unreported, now_ns)
 
     def _best(self, candidates: Sequence[_Candidate], unreported: int, now_ns: int) -> Assignment:
@@ -84,17 +91,40 @@ class LoadDispatcher:
         count = len(candidates) + unreported
         is_alone = not unreported and now_ns - self._shared_ns >= _SHARED_NS
         places = range(count) if is_alone else self._rng.sample(range(count), min(_DRAWN, count))
-        drawn = [candidates[place] for place in places if place < len(candidates)]
+        drawn = [self._evaluate(candidates[place], now_ns) for place in places if place < len(candidates)]
         if len(drawn) < len(places):
             return GROUP  # The broker gives workers of earlier releases, which report no load, their share.
         limit_ns = min(each.total_ns for each in drawn) * _TIE
         best = self._rng.choice([each for each in drawn if each.total_ns <= limit_ns])
         return Assignment("load", best.name, best.answer_ns)
 
-    def _note_others(self, known: KnownLoad, own: Sequence[FrameRecord], now_ns: int) -> None:
+    def _note_others(self, candidate: _Candidate, now_ns: int) -> None:
         """Notes whether a report counts frames that are not known to be of this vehicle."""
-        if known.load.queue > sum(record.sent_ns <= known.at_ns for record in own):
+        known = candidate.known
+        if known.load.queue and known.load.queue > sum(record.sent_ns <= known.at_ns for record in candidate.own):
             self._shared_ns = now_ns
+
+    def _accepts(self, candidate: _Candidate, now_ns: int) -> bool:
+        """Returns whether a worker has room for another frame and has not just refused one."""
+        known, uncounted = candidate.known, len(candidate.own)
+        if uncounted >= known.load.free > 0:
+            uncounted = len(_uncounted(candidate, self._clocks.round_trip_ns(candidate.node)))
+        return known.load.free > uncounted and now_ns - known.refused_ns >= _REFUSAL_NS
+
+    def _evaluate(self, candidate: _Candidate, now_ns: int) -> _Evaluation:
+        known, load = candidate.known, candidate.known.load
+        round_trip_ns = self._clocks.round_trip_ns(candidate.node)
+        uplink_ns = round_trip_ns // 2
+        free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
+        late_ns = known.lateness_ns(now_ns)
+        if candidate.own:
+            for record in _uncounted(candidate, round_trip_ns):
+                free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
+            overdue = [overdue_ns(record, now_ns) for record in candidate.own if record.expected_ns]
+            late_ns = max(late_ns, *overdue, 0.0)  # Grows while the worker does not answer.
+        wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)
+        answer_ns = max(1, round(wait_ns + load.answer_ms * _MS + round_trip_ns))
+        return _Evaluation(candidate.name, answer_ns, answer_ns + late_ns)
 
 
 def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameRecord]]:
@@ -104,27 +134,18 @@ def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameR
     return own
 
 
-def _evaluated(name: str, known: KnownLoad, own: Sequence[FrameRecord], round_trip_ns: int, now_ns: int) -> _Candidate:
-    """Evaluates a worker. `own`: the frames of this vehicle that it has or that are on their way."""
-    load, uplink_ns = known.load, round_trip_ns // 2
-    counted_until_ns = known.at_ns - round_trip_ns  # Send time of the last frame that the report can count.
-    uncounted = [record for record in own if record.sent_ns >= counted_until_ns]
-    free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
-    for record in uncounted:
-        free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
-    wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)
-    answer_ns = max(1, round(wait_ns + load.answer_ms * _MS + round_trip_ns))
-    overdue = (overdue_ns(record, now_ns) for record in own if record.expected_ns)  # Grows while it does not answer.
-    late_ns = max(known.lateness_ns(now_ns), *overdue, 0.0)
-    accepts = load.free > len(uncounted) and now_ns - known.refused_ns >= _REFUSAL_NS
-    return _Candidate(name, load, accepts, answer_ns, answer_ns + late_ns)
+def _uncounted(candidate: _Candidate, round_trip_ns: int) -> list[FrameRecord]:
+    """Returns the own frames that a worker's report cannot count, because they arrive later."""
+    counted_until_ns = candidate.known.at_ns - round_trip_ns  # Send time of the last frame that it can count.
+    return [record for record in candidate.own if record.sent_ns >= counted_until_ns]
 
 
-def _are_even(candidates: Sequence[_Candidate]) -> bool:
-    """Returns whether workers are about equally fast and equally busy."""
-    speeds_ms = [each.load.answer_ms for each in candidates]
-    if max(speeds_ms) > min(speeds_ms) * _SAME_SPEED + _NOISE_NS / _MS:
-        return False
-    totals_ns = [each.total_ns for each in candidates]
-    frame_ns = max(each.load.spacing_ms for each in candidates) * _MS
+def _are_equally_fast(candidates: Sequence[_Candidate]) -> bool:
+    answers_ms = [each.known.load.answer_ms for each in candidates]
+    return max(answers_ms) <= min(answers_ms) * _SAME_SPEED + _NOISE_NS / _MS
+
+
+def _are_equally_busy(candidates: Sequence[_Candidate], evaluated: Sequence[_Evaluation]) -> bool:
+    totals_ns = [each.total_ns for each in evaluated]
+    frame_ns = max(each.known.load.spacing_ms for each in candidates) * _MS
     return max(totals_ns) - min(totals_ns) <= frame_ns * _SAME_QUEUE + _NOISE_NS

@@ -78,6 +78,7 @@ class WorkerDirectory:
         self._version = version
         self._condition = threading.Condition()
         self._workers: dict[str, KnownWorker] = {}
+        self._online: list[tuple[str, str]] | None = None  # None: outdated by a change of `_workers`.
         self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
         self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process of each name.
         self._reconnected_ns = 0
@@ -100,6 +101,7 @@ class WorkerDirectory:
     def update(self, name: str, payload: Buffer) -> None:
         """Processes the packed status of a worker; a malformed one removes the worker."""
         with self._condition:
+            self._online = None
             try:
                 worker = KnownWorker(name, unpack_status(payload))
             except MessageError:
@@ -125,6 +127,7 @@ class WorkerDirectory:
         """Removes a worker that cannot be reached. `is_drained`: it still answers the frames that it has."""
         with self._condition:
             worker = self._workers.pop(name, None)
+            self._online = None
             if worker is not None:
                 _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", worker=name)
             if worker is not None and worker.cards and not is_drained:
@@ -142,6 +145,7 @@ class WorkerDirectory:
         """Removes all workers after a reconnect: the broker sends the current statuses again."""
         with self._condition:
             self._workers.clear()
+            self._online = None
             self._failed.clear()
             self._ended.clear()
             self._reconnected_ns = clock.now_ns()
@@ -150,7 +154,10 @@ class WorkerDirectory:
     def online(self) -> list[tuple[str, str]]:
         """Returns name and process session of each worker that serves the model."""
         with self._condition:
-            return [(each.name, each.status.session) for each in self._workers.values() if self._card_of(each)]
+            if self._online is None:
+                serving = filter(self._card_of, self._workers.values())
+                self._online = [(each.name, each.status.session) for each in serving]
+            return self._online.copy()
 
     def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """Returns when a worker of the model, or the connection, was last lost with its frames; 0 if never.
