@@ -44,7 +44,7 @@ class _Candidate(NamedTuple):
 
 
 class _Evaluation(NamedTuple):
-    """What is expected of a worker."""
+    """The expected answer of a worker."""
 
     name: str
     answer_ns: int  # Expected time until the answer to a frame that is sent now.

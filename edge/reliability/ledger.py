@@ -67,8 +67,8 @@ class Ledger:
     ) -> None:
         """Starts with no frames.
 
-        `stats` and `loads` are updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time after its
-        deadline until a frame counts as lost.
+        `stats` and `loads` are updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time
+        after its deadline until a frame counts as lost.
         """
         self._log = log
         self._config = config

@@ -8,7 +8,8 @@ a frame has been unanswered with recent reply times:
 
 - A worker has failed that may hold the frame: it went offline without draining, restarted, or stopped echoing clock
   probes while other workers still echo them; or the connection broke. Frames sent before that are retried once they are
-  unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long as the deadline permits.
+  unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long
+  as the deadline permits.
 - No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
   longer than 3 × the 95th percentile of reply times and 250 ms, and either frames sent later were answered, or no frame
   was answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each

@@ -73,14 +73,14 @@ def test_a_frame_goes_to_the_topic_of_the_chosen_worker_as_a_first_attempt(vehic
 
 
 def test_a_frame_that_reaches_no_worker_goes_to_another_one(vehicle: DispatchingVehicle) -> None:
-    """The worker drains or has just died: the broker reports that nobody has the frame, so it is no second attempt."""
+    """The worker drains or has just died: the broker reports that no client has the frame, so this is no second attempt."""
     vehicle.join("a")
     vehicle.join("b", answer_ms=300.0)
     vehicle.unsubscribe("a")
     record = vehicle.drive()
     assert vehicle.topics() == ["retries/b/tiny/car/left"]
     assert (record.worker, record.dispatch, record.attempts) == ("b", "load", 1)
-    assert vehicle.drive(1).worker == "b"  # For a second, it is not tried again.
+    assert vehicle.drive(1).worker == "b"  # The first worker is not tried again for a second.
     assert vehicle.ledger.counts().retried == 0
     assert not vehicle.rows()
 
@@ -98,7 +98,7 @@ def test_a_frame_that_no_chosen_worker_gets_goes_to_the_group(vehicle: Dispatchi
 
 
 def test_without_any_worker_the_frame_is_dropped(vehicle: DispatchingVehicle) -> None:
-    """As with a group that has no members."""
+    """A group without members drops it too."""
     vehicle.join("a")
     vehicle.unsubscribe("a")
     vehicle.drive()

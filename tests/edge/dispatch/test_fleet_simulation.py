@@ -28,7 +28,7 @@ def test_unequal_workers_reach_their_capacity(vehicles: int, window: int) -> Non
     """A group that takes turns reaches 8 of the 32 frames per second."""
     fleet = FleetSimulation(UNEQUAL_MS, vehicles)
     fleet.play_saturated(window, seconds=30)
-    assert len(fleet.answered_ns) / 30 >= 29.5  # Of 32; the first frames are sent before any load is known.
+    assert len(fleet.answered_ns) / 30 >= 29.5  # The capacity is 32; no load is known for the first frames.
 
 
 @pytest.mark.parametrize("vehicles", [1, 16, 50])
@@ -91,7 +91,7 @@ def test_a_worker_that_joins_has_its_share_within_a_second(service_ms: tuple[flo
 
 @dataclass(frozen=True)
 class Lie:
-    """What a worker claims about its load."""
+    """A false load that a worker reports."""
 
     wait_ms: float = 0.0
     answer_ms: float = 1.0
@@ -117,7 +117,7 @@ def test_a_worker_that_claims_to_be_idle_attracts_few_frames(lie: Lie, vehicles:
 
 
 def test_a_worker_that_claims_to_be_busy_gets_no_frames_while_others_are_free() -> None:
-    """It harms nobody but its operator."""
+    """Only its operator is harmed."""
     fleet = FleetSimulation(EQUAL_MS, vehicles=4)
     fleet.join(SimulatedWorker("shy", 100.0, claims=Lie(wait_ms=80_000_000.0)))
     fleet.play_poisson(0.6 * capacity_hz(EQUAL_MS), seconds=20)

@@ -231,7 +231,7 @@ def test_own_frames_use_up_the_free_places(dispatch: Dispatch) -> None:
 
 
 def test_a_worker_that_keeps_a_frame_becomes_less_attractive(dispatch: Dispatch) -> None:
-    """It hangs, or reports too little, and nobody knows yet."""
+    """It hangs or reports too little, and its reports do not show it."""
     dispatch.add("a")
     dispatch.add("b", answer_ms=250.0)
     dispatch.send("a", ago_ms=200, expected_ms=100.0)
