@@ -14,7 +14,7 @@ from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared.network.endpoint import Endpoint
 
-_STORE_BYTES = 256 << 20  # Frames on their way to an actor, for each actor.
+_STORE_BYTES = 128 << 20  # Frames on their way to an actor, for each actor.
 _CONNECT_TIMEOUT_S = 10.0
 _STORE_SHARE = 0.25  # Largest share of the free memory.
 

@@ -109,6 +109,7 @@ def _environment(settings: BatchSettings, folder: Path) -> dict[str, str]:
         return {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # A port that is not Ray's is given up after a minute, not 15.
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_idle_worker_killing_time_threshold_ms": "60000",  # A new process for each bag would cost seconds.
         "RAY_worker_niceness": "0",  # By default, any other program of the machine goes before Ray's.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "RAY_TMPDIR": str(folder),

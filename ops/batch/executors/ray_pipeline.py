@@ -106,6 +106,7 @@ def _configure() -> None:
     context.target_max_block_size = _BLOCK_BYTES
     context.max_errored_blocks = -1  # A bag that ends its decoder fails; the others go on.
     context.enable_progress_bars = False
+    context.memory_usage_poll_interval_s = None  # Else each block would cost a walk over the memory map of its process.
 
 
 def _decode(table: Any, settings: BatchSettings) -> Iterator[Any]:
