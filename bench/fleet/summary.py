@@ -70,7 +70,11 @@ def summarise(settings: FleetSettings, times: FleetTimes, alive: Mapping[str, tu
 
 
 def limiting_part(record: Mapping[str, Any]) -> str:
-    """Names the part of a run that was at its limit: the machine, the broker, the fleet's process or the workers."""
+    """Names the part of a run that was at its limit: workers, broker, the fleet's process, the machine, or the window.
+
+    The window is the limit if all parts have time left: the vehicles may not send, because of frames at a slow worker or
+    because their windows are small.
+    """
     cpu = {node: usage["cpu_percent"] or 0.0 for node, usage in record["resources"].items()}
     if record["throughput_hz"] >= _BUSY * record["capacity_hz"]:
         return "workers"
@@ -80,7 +84,8 @@ def limiting_part(record: Mapping[str, Any]) -> str:
         return "fleet"
     if cpu.get(MACHINE, 0.0) >= _FULL_CORE * usable_cores():
         return "machine"
-    return "dispatch" if record["offered_hz"] is None else "none"
+    offered_hz = record["offered_hz"]
+    return "none" if offered_hz is not None and record["throughput_hz"] >= _BUSY * offered_hz else "window"
 
 
 def _ideal_ms(frames: Sequence[FleetFrame], span_ns: Span, services_ms: Mapping[str, float]) -> dict[str, Any]:

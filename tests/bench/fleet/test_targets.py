@@ -60,4 +60,4 @@ def test_the_part_at_its_limit_is_named() -> None:
     assert limit(80, broker=97.0) == "broker"
     assert limit(80, **{"vehicle/fleet": 95.0}) == "fleet"
     assert limit(80, offered_hz=80) == "none"
-    assert limit(80) == "dispatch"
+    assert limit(80) == limit(80, offered_hz=120) == "window"
