@@ -21,6 +21,7 @@ from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runtime.threads import ThreadGroup
 
 FLEET_NODE, BROKER_NODE = "vehicle/fleet", "broker"
+_CONNECT_TIMEOUT_S = 60.0  # Two hundred vehicles connect one after the other to a broker that may be busy.
 _POLL_S = 0.1
 _JOIN_TIMEOUT_S = 60.0
 _SETTLE_S = 1.0  # Time from the connections to the first frame, in which the first clock probes and loads arrive.
@@ -54,6 +55,7 @@ class FleetSettings:
                 "window": self.window,
                 "retry": self.retry,
                 "answer_timeout_s": self.answer_timeout_s,
+                "connect_timeout_s": _CONNECT_TIMEOUT_S,
             }
         )
 
