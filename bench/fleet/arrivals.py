@@ -55,24 +55,24 @@ class FleetPacer:
         """Reports that a frame of a vehicle has ended. Thread-safe."""
         self._room.put(vehicle)
 
-    def run(self, vehicles: Sequence[FleetVehicle], due: Sequence[Iterator[int]]) -> None:
-        """Sends frames until stopped; the body of a thread.
+    def run(self, vehicles: Sequence[FleetVehicle], due: Sequence[Iterator[int]], seconds: float) -> None:
+        """Sends the frames that are due within `seconds`, or keeps windows full until stopped; the body of a thread.
 
-        `due` contains the due times of each vehicle in nanoseconds from now; without them, windows are kept full.
+        `due` contains the due times of each vehicle in nanoseconds from now; without them, windows are kept full. Every
+        frame of the schedule is offered, however late: a delay of this thread counts as latency.
         """
         if due:
-            self._run_open_loop(vehicles, due)
+            self._run_open_loop(vehicles, due, round(seconds * 1e9))
         else:
             self._keep_windows_full(vehicles)
 
-    def _run_open_loop(self, vehicles: Sequence[FleetVehicle], due: Sequence[Iterator[int]]) -> None:
+    def _run_open_loop(self, vehicles: Sequence[FleetVehicle], due: Sequence[Iterator[int]], duration_ns: int) -> None:
         begin_ns = clock.now_ns()
         upcoming = [(next(times), place) for place, times in enumerate(due)]
         heapq.heapify(upcoming)
-        while True:
+        while upcoming[0][0] < duration_ns:
             at_ns, place = upcoming[0]
-            if self._stop.wait(max(0, begin_ns + at_ns - clock.now_ns()) / 1e9):
-                return
+            self._stop.wait(max(0, begin_ns + at_ns - clock.now_ns()) / 1e9)
             vehicles[place].offer(begin_ns + at_ns)
             heapq.heapreplace(upcoming, (next(due[place]), place))
 

@@ -149,19 +149,26 @@ class FleetSession:
         self._stopped.wait(_SETTLE_S)
         due = schedules(settings.arrivals, settings.vehicles, settings.rate_hz, settings.seed)
         times.begin_ns = clock.now_ns()
-        pacing = self._threads.start("fleet-pacer", partial(self._pacer.run, self._vehicles, due))
+        pacing = self._threads.start("fleet-pacer", partial(self._pacer.run, self._vehicles, due, settings.seconds))
         waiting = sorted(events, key=lambda event: event.at_s)
-        while (elapsed_s := (clock.now_ns() - times.begin_ns) / 1e9) < settings.seconds:
+        spent_ns = 0  # In events, which a saturated run does not count: a worker may take seconds to start.
+        while (elapsed_s := (clock.now_ns() - times.begin_ns - spent_ns) / 1e9) < settings.seconds:
             on_progress(elapsed_s)
             if waiting and waiting[0].at_s <= elapsed_s:
                 began_ns = clock.now_ns()
                 waiting.pop(0).do()
                 times.events_ns.append((began_ns, clock.now_ns()))
+                spent_ns += 0 if due else clock.now_ns() - began_ns
                 continue
             until_s = min([settings.seconds, *(event.at_s for event in waiting[:1])])
             if self._stopped.wait(min(_POLL_S, until_s - elapsed_s)):
                 break
         times.end_ns = clock.now_ns()
+        if due:
+            times.end_ns = times.begin_ns + round(settings.seconds * 1e9)
+            pacing.join(
+                _JOIN_TIMEOUT_S
+            )  # A busy machine sends the last frames late; what is not sent by then is dropped.
         self._stopped.set()
         pacing.join(_JOIN_TIMEOUT_S)
         for vehicle in self._vehicles:

@@ -121,7 +121,6 @@ class FleetVehicle:
         """
         self.name = config.vehicle
         self.session = uuid.uuid4().hex[:12]
-        self.offered = 0  # Frames that were due.
         self._config = config
         self._folder = folder
         self._shared = shared
@@ -180,12 +179,11 @@ class FleetVehicle:
             self.offer(clock.now_ns())
 
     def offer(self, due_ns: int) -> None:
-        """Sends a frame that is due, or drops it if the window is full."""
+        """Sends a frame that is due, or drops it if the window is full or the run was stopped."""
         assert self._image is not None
-        self.offered += 1
         record = self.ledger.begin(self._image.frame, due_ns)
-        if not self._window.has_room:
-            self.ledger.drop(record, "window")
+        if self._shared.stopped.is_set() or not self._window.has_room:
+            self.ledger.drop(record, "stopped" if self._shared.stopped.is_set() else "window")
             return
         record.times |= dict.fromkeys(_PREPARED, clock.now_ns())
         record.geometry = self._image.message.geometry
