@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgpack
 import psutil
 import pytest
+from msgspec.structs import asdict
 
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, null_model
@@ -27,8 +28,8 @@ from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, connect
 
 pytestmark = pytest.mark.mosquitto
-IDLE = {"queue": 0, "free": 64, "wait_ms": 0.0, "answer_ms": 1.0, "spacing_ms": 1.0}
-CLAIM = WorkerLoad(**IDLE)
+CLAIM = WorkerLoad(queue=0, free=64, wait_ms=0.0, answer_ms=1.0, spacing_ms=1.0)
+IDLE = asdict(CLAIM)
 MOST_WORKERS = 256
 MOST_GROWTH_BYTES = 64 << 20
 FLOOD = 10_000
