@@ -27,7 +27,7 @@ _FRAME_COLUMNS = (
 )
 
 
-class TableError(SkylaneError):
+class BagTableError(SkylaneError):
     """The table of a bag cannot be read."""
 
 
@@ -90,7 +90,7 @@ def merge(parts: Iterable[TablePart], path: Path, labels: Sequence[str], model: 
     The rows have the columns of `BagTable`, and `bag`, `model` and `version`; `mask` is relative to the batch's folder.
 
     Raises:
-        TableError: the table of a bag cannot be read.
+        BagTableError: the table of a bag cannot be read.
         OSError: the table cannot be written.
     """
     shares = share_columns(labels)
@@ -116,7 +116,7 @@ def _tables(path: Path) -> Iterator[Any]:
             for number in range(file.num_row_groups):
                 yield file.read_row_group(number)
     except (pa.ArrowException, OSError) as error:
-        raise TableError(f"{path} cannot be read ({error}): run the batch again with --verify") from error
+        raise BagTableError(f"{path} cannot be read ({error}): run the batch again with --verify") from error
 
 
 @dataclass
