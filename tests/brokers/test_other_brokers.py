@@ -14,6 +14,7 @@ from tests.brokers.other_brokers import Aedes, Amqtt, Nats, OtherBroker
 
 FRAMES = 100
 AHEAD_S = 3.0  # Lead of the worker's clock.
+WINDOW = 4  # Frames of a vehicle that may be unanswered.
 LARGE = 1024  # Height and width in pixels of frames of 3 MB.
 
 
@@ -63,8 +64,8 @@ def test_a_killed_worker_is_announced_by_its_will_and_replaced(broker: OtherBrok
     assert accounts.unanswered == 0
 
 
-def test_a_drained_worker_is_replaced_without_a_loss(broker: OtherBroker, rig: Rig) -> None:
-    """MQTT 3.1.1 does not report that nobody subscribes: a frame that was sent meanwhile goes to the next worker."""
+def test_a_drained_worker_is_replaced(broker: OtherBroker, rig: Rig) -> None:
+    """MQTT 3.1.1 does not report that nobody subscribes: only frames that were sent at that moment are lost."""
     worker = rig.worker(broker.url, think_ms=20)
     vehicle = rig.vehicle(broker.url, flags=("--loop",))
     rig.wait_for_frames([vehicle], 20)
@@ -74,7 +75,7 @@ def test_a_drained_worker_is_replaced_without_a_loss(broker: OtherBroker, rig: R
     rig.wait(lambda: answered_since(vehicle, after_ns), "an answer of the new worker")
     accounts = rig.end_vehicles()
     assert not accounts.failures
-    assert accounts.unanswered == 0
+    assert accounts.unanswered == accounts.outcomes["lost"] <= WINDOW
 
 
 def test_nodes_return_to_a_broker_that_was_killed(broker: OtherBroker, rig: Rig) -> None:

@@ -65,7 +65,7 @@ def test_the_bag_of_a_killed_process_is_done_by_another(tmp_path: Path) -> None:
     """The kernel kills a process if memory is short; the results are those of an undisturbed run."""
     library = write_library(tmp_path / "library", bags=4)
     assert run(library, tmp_path / "calm").failed == {}
-    killer = Killer(deaths=3)
+    killer = Killer(deaths=2)  # A third one at the same bag would end it.
     assert run(library, tmp_path / "killed", Watcher(killer), processes=2).failed == {}
     assert killer.deaths == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "calm")
