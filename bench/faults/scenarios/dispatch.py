@@ -43,7 +43,7 @@ def lying_worker(rig: Rig) -> Finding:
     proxy = rig.enter(MqttProxy((broker.listener.host, broker.listener.port)))
     proxy.to_broker = false_load
     rig.worker(proxy.url, _FAULTY, think_ms=_SLOW_MS)
-    _start(rig, broker.url)
+    _start(rig, broker.url, answering=_WORKERS - 1)  # Others may answer all frames of the liar before it does.
     learned_ns = clock.now_ns() + _LEARN_S * _S
     time.sleep(_LEARN_S + _WATCH_S)
     accounts = rig.end_vehicles()
@@ -117,13 +117,13 @@ def killed_worker_by_load(rig: Rig) -> Finding:
     )
 
 
-def _start(rig: Rig, url: str) -> None:
-    """Starts the other workers and two vehicles, and waits until all workers have had frames."""
+def _start(rig: Rig, url: str, answering: int = _WORKERS) -> None:
+    """Starts the other workers and two vehicles, and waits until so many workers have answered."""
     for number in range(2, _WORKERS + 1):
         rig.worker(url, f"worker-{number}", think_ms=_THINK_MS)
     for number in (1, 2):
         rig.vehicle(url, f"vehicle-{number}", rate_hz=_RATE_HZ, flags=_FLAGS)
-    rig.wait(lambda: len({row["worker"] for row in rig.rows(Outcome.ANSWERED)}) == _WORKERS, "an answer of each worker")
+    rig.wait(lambda: len(_answering(rig)) >= answering, "answers of the workers")
     rig.wait_for_frames(rig.vehicles, 20)
 
 
