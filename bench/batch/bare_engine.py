@@ -60,7 +60,7 @@ def start(settings: str) -> Callable[[Any], float]:
 
 def _images(settings: BatchSettings) -> Sequence[Any]:
     bag = scan(settings.library, Path(settings.out)).bags[0]
-    with closing(decode_bag(bag, settings)) as items:  # type: ignore[type-var]
+    with closing(decode_bag(bag, settings)) as items:
         return [item.image[None] for item in islice(items, _IMAGES) if isinstance(item, PreparedFrame)]
 
 

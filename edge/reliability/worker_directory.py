@@ -168,7 +168,7 @@ class WorkerDirectory:
             self._condition.wait_for(lambda: self._last_failure_ns() > after_ns, timeout_s)
             return self._last_failure_ns()
 
-    def failures(self) -> "Failures":
+    def failures(self) -> Failures:
         """Returns when frames in flight may have been lost."""
         with self._condition:
             return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))

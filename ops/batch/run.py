@@ -4,7 +4,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -63,7 +63,7 @@ def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = 
 
     Args:
         settings: The library, the model and what to write.
-        watcher: Is told of the progress, in the calling thread.
+        watcher: Gets the progress, in the calling thread.
         verify: Whether to compare finished bags and their results with the hashes in their manifests.
 
     Raises:
@@ -97,19 +97,18 @@ def _folder_of(out: Path) -> Iterator[None]:
     Raises:
         BatchError: another batch writes into it, or it cannot be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with (out / _LOCK_NAME).open("wb") as lock:
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((out / _LOCK_NAME).open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                shutil.rmtree(staging_folder(out), ignore_errors=True)
-                yield
-            finally:
-                shutil.rmtree(staging_folder(out), ignore_errors=True)
-    except BlockingIOError as error:
-        raise BatchError(f"another batch writes into {out}: wait for its end, or choose another --out") from error
-    except OSError as error:
-        raise BatchError(unwritable_message(error.filename or out, error, "--out")) from error
+        except BlockingIOError as error:
+            raise BatchError(f"another batch writes into {out}: wait for its end, or choose another --out") from error
+        except OSError as error:
+            raise BatchError(unwritable_message(error.filename or out, error, "--out")) from error
+        shutil.rmtree(staging_folder(out), ignore_errors=True)
+        stack.callback(shutil.rmtree, staging_folder(out), ignore_errors=True)
+        yield
 
 
 def _do(planned: BatchPlan, settings: BatchSettings, watcher: BatchWatcher, result: BatchResult) -> None:

@@ -4,7 +4,7 @@ An executor passes on every item of `decode_bag` in order: frames to `FrameInfer
 `results.ResultWriter`, and the end of the bag to the writer itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 import numpy as np
@@ -34,7 +34,7 @@ class BatchError(SkylaneError):
     """A batch, or one bag of it, cannot be done."""
 
 
-def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Iterator[PreparedFrame | BagEnd]:
+def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFrame | BagEnd]:
     """Yields the frames of a bag in recording order, then its end, which holds any error."""
     frames = unreadable = 0
     first = ""

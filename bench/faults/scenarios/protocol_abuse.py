@@ -147,14 +147,14 @@ def _rejected(intruder: Intruder) -> set[str]:
 
 
 def _is_for_intruder(topic: str) -> bool:
-    """Whether a vehicle with the intruder's name may read a topic."""
+    """Returns whether a vehicle with the intruder's name may read a topic."""
     mask = MASKS.names_in(topic)
     is_for_all = any(kind.names_in(topic) is not None for kind in (WORKER_STATUS, LOADS))
     return is_for_all or (mask is not None and mask["vehicle"] == _INTRUDER)
 
 
 def _runs_again(rig: Rig, name: str, broker: Broker, flags: tuple[str, ...]) -> bool:
-    """Whether a second process can run with the name of a running vehicle; it must end with the reason."""
+    """Returns whether a second process can run with the name of a running vehicle; it must end with the reason."""
     try:
         again = rig.vehicle(broker.url, name, pictures=100, flags=flags)
     except VehicleError:  # The vehicle ended before it was ready.

@@ -74,7 +74,7 @@ _Message = _Ready | _Refusal | BagProgress | BagOutcome
 
 
 @dataclass(slots=True)
-class _Worker:
+class _BagProcess:
     """A process and the bag that it has."""
 
     process: SpawnProcess
@@ -94,35 +94,35 @@ class _Pool:
         self._waiting = deque(bags)
         self._deaths: Counter[LibraryBag] = Counter()
         self._early_deaths = 0
-        self._workers: list[_Worker] = []
+        self._processes: list[_BagProcess] = []
         self._count = min(process_count(settings), len(bags))
 
     def outcomes(self) -> Iterator[BagOutcome]:
-        while self._waiting or any(worker.bag for worker in self._workers):
+        while self._waiting or any(member.bag for member in self._processes):
             self._assign()
-            ready = wait([worker.connection for worker in self._workers])
-            for worker in [worker for worker in self._workers if worker.connection in ready]:
-                outcome = self._handle(worker)
+            ready = wait([member.connection for member in self._processes])
+            for member in [member for member in self._processes if member.connection in ready]:
+                outcome = self._handle(member)
                 if outcome is not None:
                     yield outcome
 
     def stop(self) -> None:
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
-            worker.connection.close()
-        self._workers = []
+        for member in self._processes:
+            member.process.kill()
+        for member in self._processes:
+            member.process.join()
+            member.connection.close()
+        self._processes = []
 
     def _assign(self) -> None:
         """Gives waiting bags to idle processes, and starts processes for the others."""
-        for worker in self._workers:
-            if worker.is_ready and worker.bag is None and self._waiting:
-                worker.bag = self._waiting.popleft()
+        for member in self._processes:
+            if member.is_ready and member.bag is None and self._waiting:
+                member.bag = self._waiting.popleft()
                 with suppress(OSError):  # The process has died: its end is read next.
-                    worker.connection.send(worker.bag)
-        loading = sum(not worker.is_ready for worker in self._workers)
-        while len(self._workers) < self._count and loading < len(self._waiting):
+                    member.connection.send(member.bag)
+        loading = sum(not member.is_ready for member in self._processes)
+        while len(self._processes) < self._count and loading < len(self._waiting):
             self._start()
             loading += 1
 
@@ -131,41 +131,41 @@ class _Pool:
         process = _SPAWN.Process(target=_work, args=(theirs, self._settings), name="skylane-batch", daemon=True)
         process.start()
         theirs.close()
-        self._workers.append(_Worker(process, ours))
+        self._processes.append(_BagProcess(process, ours))
 
-    def _handle(self, worker: _Worker) -> BagOutcome | None:
+    def _handle(self, member: _BagProcess) -> BagOutcome | None:
         """Reads one message of a process, or handles its death; returns the outcome of a bag, if there is one."""
         try:
-            message: _Message = worker.connection.recv()
+            message: _Message = member.connection.recv()
         except (EOFError, OSError):
-            return self._handle_death(worker)
+            return self._handle_death(member)
         match message:
             case _Refusal():
                 raise BatchError(message.reason)
             case _Ready():
-                worker.is_ready = True
+                member.is_ready = True
                 self._early_deaths = 0
             case BagProgress():
                 self._on_progress(message)
             case BagOutcome():
-                worker.bag = None
+                member.bag = None
                 return message
         return None
 
-    def _handle_death(self, worker: _Worker) -> BagOutcome | None:
-        worker.process.join()
-        worker.connection.close()
-        self._workers.remove(worker)
-        code = worker.process.exitcode or 0
+    def _handle_death(self, member: _BagProcess) -> BagOutcome | None:
+        member.process.join()
+        member.connection.close()
+        self._processes.remove(member)
+        code = member.process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         how += ": give fewer --processes if memory is short" if code == -signal.SIGKILL else ""
-        if not worker.is_ready:
+        if not member.is_ready:
             self._early_deaths += 1
             if self._early_deaths >= _MAX_EARLY_DEATHS:
                 raise BatchError(
                     f"{self._early_deaths} processes in a row ended while they loaded the model; the last one {how}"
                 )
-        bag = worker.bag
+        bag = member.bag
         if bag is None:
             return None
         self._deaths[bag] += 1
