@@ -27,7 +27,7 @@ $(DEV): requirements-dev.lock $(VENV)
 demo: venv
 	@$(BIN)/skylane demo
 
-# The same drive in four weathers as a small library, its masks and its table of label shares, in build/batch-demo; about two minutes on two cores.
+# The same drive in four weathers as a small library, its masks and its table of label shares, in build/batch-demo; half a minute on two cores.
 BATCH := build/batch-demo
 DRIVES := dry/clear dry/dusk wet/fog wet/rain
 batch-demo: venv
@@ -105,7 +105,7 @@ bench: dev
 	@$(BIN)/skylane bench report
 	@$(BIN)/skylane bench clocks
 
-# Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; 45 minutes.
+# Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; more than half an hour.
 fleet: dev
 	@.ci/install-real-parts
 	@$(BIN)/skylane bench fleet --suite targets
