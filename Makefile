@@ -38,12 +38,13 @@ batch-demo: venv
 	@$(BIN)/python docs/examples/label_shares.py $(BATCH)/out
 	@find $(BATCH)/out/bags -name '*.jpg' | sort
 
-# Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process.
+# Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process. If a test ends its process,
+# because it hangs for example, the other process does the rest: a new one would begin with the same test.
 JOBS ?= 2
 test: dev
 	@.ci/install-real-parts
 	-@.ci/install-torch
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 check: dev
 	$(BIN)/ruff check .
