@@ -15,6 +15,7 @@ from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
+from shared.runtime.threads import unchanged_scheduling
 
 _OPACITY = 0.55
 _TIME_BASE = Fraction(1, 1000)
@@ -73,6 +74,7 @@ class _VideoFile:
         self._stream.time_base = self._stream.codec_context.time_base = _TIME_BASE
         self._stream.thread_count = 1
         _describe_colours(self._stream.codec_context)
+        self._open_encoder()
 
     def add(self, image: Any, source_ns: int) -> None:
         """Appends an RGB image at its source time; images of the same millisecond are put one millisecond apart."""
@@ -86,6 +88,13 @@ class _VideoFile:
     def close(self) -> None:
         """Writes the frames that the encoder still holds, and closes the file."""
         self._mux(None)
+
+    def _open_encoder(self) -> None:
+        try:
+            with unchanged_scheduling():  # As root, SVT-AV1 would take the highest real-time priority.
+                self._stream.codec_context.open()
+        except (av.FFmpegError, OSError, ValueError) as error:
+            raise write_error(self._path, error) from error
 
     def _mux(self, frame: av.VideoFrame | None) -> None:
         try:

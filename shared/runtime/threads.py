@@ -214,3 +214,25 @@ def lower_priority(native_id: int | None = None) -> None:
     """
     with suppress(ProcessLookupError):  # The thread has just ended.
         os.setpriority(os.PRIO_PROCESS, native_id or threading.get_native_id(), 19)
+
+
+@contextmanager
+def unchanged_scheduling() -> Iterator[None]:
+    """Gives the calling thread its scheduling back after the block, and the same to threads that the block started.
+
+    On Linux, a library that runs as root can make its threads and its caller's real-time ones, which keep all others waiting.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before, policy, parameters = _native_ids(), os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for native_id in (0, *(_native_ids() - before)):
+            with suppress(ProcessLookupError):  # The thread has just ended.
+                os.sched_setscheduler(native_id, policy, parameters)
+
+
+def _native_ids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/task")}  # noqa: PTH208 - names, not paths.

@@ -124,6 +124,17 @@ sink.close()
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process here")
+@pytest.mark.parametrize("codec", VideoCodec)
+def test_no_encoder_makes_threads_real_time(tmp_path: Path, codec: VideoCodec) -> None:
+    """As root, SVT-AV1 would put them and the writer's before all other threads of the machine, the measured ones too."""
+    sink = VideoSink(tmp_path, DARK, video_codec=codec)
+    for number in range(3):
+        sink.write(_result(np.zeros((120, 160, 3), np.uint8), 100 * number))
+    assert {os.sched_getscheduler(int(each.name)) for each in Path("/proc/self/task").iterdir()} == {os.SCHED_OTHER}
+    sink.close()
+
+
 @pytest.mark.parametrize("height", [600, 800])
 @pytest.mark.parametrize("codec", VideoCodec)
 def test_a_browser_shows_a_video_in_its_true_colours(
