@@ -87,6 +87,8 @@ def measure(plan: ClocksPlan, run: BenchRun) -> dict[str, Any]:
         vehicle = ClockReading.take()
         for wrong, worker in zip(CLOCKS, workers, strict=True):
             own = [row for row in rows if row["worker"] == worker.name]
+            if not own:
+                raise BenchError(f"{worker.name} answered none of {len(rows)} frames: give more --frames")
             errors = [clock_errors(row, vehicle, worker.clock) for row in own]
             cases.append({"clock": asdict(wrong), **summarise_case(errors, up_ms, down_ms)})
     counts = link.counts()
@@ -130,6 +132,7 @@ def _play(broker: str, folder: Path, frames: int) -> list[dict[str, str]]:
         model=MODEL,
         closed_loop=True,
         window=1,
+        dispatch="group",  # Each worker gets its turn.
         loop=True,
         frames=frames,
         out=folder,

@@ -38,7 +38,7 @@ class _Candidate(NamedTuple):
     """A worker whose load is known, and the frames of this vehicle that it has or that are on their way."""
 
     name: str
-    node: str  # Name of its process in stamps.
+    round_trip_ns: int
     known: KnownLoad
     own: Sequence[FrameRecord]
 
@@ -67,21 +67,22 @@ class LoadDispatcher:
             return GROUP
         known, own = loads.known(), _by_worker(in_flight)
         reported, unreported = [], 0
-        for worker in online:
-            name, session = worker
+        for name, session in online:
             if name in excluded:
                 continue
             found = known.get(name)
             if found is None or found.session != session:
                 unreported += 1
-            elif now_ns - found.at_ns < _STALE_NS and not is_unresponsive(self._clocks, worker, len(online), now_ns):
-                reported.append(_Candidate(name, f"cloud/{name}/{session}", found, own.get(name, ())))
-                self._note_others(reported[-1], now_ns)
-        candidates = [each for each in reported if self._accepts(each, now_ns)] or reported
+            elif now_ns - found.at_ns < _STALE_NS:
+                echo_ns, round_trip_ns = self._clocks.last_echo(f"cloud/{name}/{session}")
+                if not is_unresponsive(echo_ns, len(online), now_ns):
+                    reported.append(_Candidate(name, round_trip_ns, found, own.get(name, ())))
+                    self._note_others(reported[-1], now_ns)
+        candidates = [each for each in reported if _accepts(each, now_ns)] or reported
         if not candidates:
             return GROUP
         if len(candidates) == len(online) and _are_equally_fast(candidates):
-            evaluated = [self._evaluate(each, now_ns) for each in candidates]
+            evaluated = [_evaluate(each, now_ns) for each in candidates]
             if _are_equally_busy(candidates, evaluated):
                 return Assignment("group", None, max(each.answer_ns for each in evaluated))
         return self._best(candidates, unreported, now_ns)
@@ -91,7 +92,7 @@ class LoadDispatcher:
         count = len(candidates) + unreported
         is_alone = not unreported and now_ns - self._shared_ns >= _SHARED_NS
         places = range(count) if is_alone else self._rng.sample(range(count), min(_DRAWN, count))
-        drawn = [self._evaluate(candidates[place], now_ns) for place in places if place < len(candidates)]
+        drawn = [_evaluate(candidates[place], now_ns) for place in places if place < len(candidates)]
         if len(drawn) < len(places):
             return GROUP  # The broker gives workers of earlier releases, which report no load, their share.
         limit_ns = min(each.total_ns for each in drawn) * _TIE
@@ -104,28 +105,6 @@ class LoadDispatcher:
         if known.load.queue and known.load.queue > sum(record.sent_ns <= known.at_ns for record in candidate.own):
             self._shared_ns = now_ns
 
-    def _accepts(self, candidate: _Candidate, now_ns: int) -> bool:
-        """Returns whether a worker has room for another frame and has not just refused one."""
-        known, uncounted = candidate.known, len(candidate.own)
-        if uncounted >= known.load.free > 0:
-            uncounted = len(_uncounted(candidate, self._clocks.round_trip_ns(candidate.node)))
-        return known.load.free > uncounted and now_ns - known.refused_ns >= _REFUSAL_NS
-
-    def _evaluate(self, candidate: _Candidate, now_ns: int) -> _Evaluation:
-        known, load = candidate.known, candidate.known.load
-        round_trip_ns = self._clocks.round_trip_ns(candidate.node)
-        uplink_ns = round_trip_ns // 2
-        free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
-        late_ns = known.lateness_ns(now_ns)
-        if candidate.own:
-            for record in _uncounted(candidate, round_trip_ns):
-                free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
-            overdue = [overdue_ns(record, now_ns) for record in candidate.own if record.expected_ns]
-            late_ns = max(late_ns, *overdue, 0.0)  # Grows while the worker does not answer.
-        wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)
-        answer_ns = max(1, round(wait_ns + load.answer_ms * _MS + round_trip_ns))
-        return _Evaluation(candidate.name, answer_ns, answer_ns + late_ns)
-
 
 def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameRecord]]:
     own: defaultdict[str, list[FrameRecord]] = defaultdict(list)
@@ -134,9 +113,32 @@ def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameR
     return own
 
 
-def _uncounted(candidate: _Candidate, round_trip_ns: int) -> list[FrameRecord]:
+def _accepts(candidate: _Candidate, now_ns: int) -> bool:
+    """Returns whether a worker has room for another frame and has not just refused one."""
+    known, uncounted = candidate.known, len(candidate.own)
+    if uncounted >= known.load.free > 0:
+        uncounted = len(_uncounted(candidate))
+    return known.load.free > uncounted and now_ns - known.refused_ns >= _REFUSAL_NS
+
+
+def _evaluate(candidate: _Candidate, now_ns: int) -> _Evaluation:
+    known, load, round_trip_ns = candidate.known, candidate.known.load, candidate.round_trip_ns
+    uplink_ns = round_trip_ns // 2
+    free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
+    late_ns = known.lateness_ns(now_ns)
+    if candidate.own:
+        for record in _uncounted(candidate):
+            free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
+        overdue = [overdue_ns(record, now_ns) for record in candidate.own if record.expected_ns]
+        late_ns = max(late_ns, *overdue, 0.0)  # Grows while the worker does not answer.
+    wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)
+    answer_ns = max(1, round(wait_ns + load.answer_ms * _MS + round_trip_ns))
+    return _Evaluation(candidate.name, answer_ns, answer_ns + late_ns)
+
+
+def _uncounted(candidate: _Candidate) -> list[FrameRecord]:
     """Returns the own frames that a worker's report cannot count, because they arrive later."""
-    counted_until_ns = candidate.known.at_ns - round_trip_ns  # Send time of the last frame that it can count.
+    counted_until_ns = candidate.known.at_ns - candidate.round_trip_ns  # Send time of the last frame that it can count.
     return [record for record in candidate.own if record.sent_ns >= counted_until_ns]
 
 

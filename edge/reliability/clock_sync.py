@@ -30,9 +30,8 @@ def probe_interval_ns(workers: int) -> int:
     return max(_INTERVAL_NS, workers * 10**9 // _MAX_PROBES_HZ)
 
 
-def is_unresponsive(clocks: WorkerClocks, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
-    """Returns whether a worker (name and session), one of `workers`, has stopped to echo probes."""
-    echo_ns = clocks.last_echo_ns(f"cloud/{worker[0]}/{worker[1]}")
+def is_unresponsive(echo_ns: int, workers: int, now_ns: int) -> bool:
+    """Returns whether a worker, one of `workers`, whose last echo arrived at `echo_ns` has stopped to echo probes."""
     return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
 

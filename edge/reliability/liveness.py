@@ -51,5 +51,5 @@ class LivenessMonitor:
 
     def _last_sign_ns(self, name: str, session: str) -> int:
         """Returns when a worker last echoed a probe or replied; 0 if it never echoed one."""
-        echo_ns = self.clocks.last_echo_ns(f"cloud/{name}/{session}")
+        echo_ns = self.clocks.last_echo(f"cloud/{name}/{session}").at_ns
         return max(echo_ns, self.stats.last_reply_ns(name)) if echo_ns else 0

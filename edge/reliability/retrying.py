@@ -54,7 +54,9 @@ class Retrier:
             return _CHECK_INTERVAL_S
         workers, failures = self.transport.workers.online(), self.transport.workers.failures()
         now_ns = clock.now_ns()
-        responsive = [worker for worker in workers if not is_unresponsive(self.clocks, worker, len(workers), now_ns)]
+        responsive = [
+            worker for worker in workers if not is_unresponsive(self._last_echo_ns(worker), len(workers), now_ns)
+        ]
         # If no worker responds, the cause may be the connection or this process.
         if 0 < len(responsive) < len(workers):
             unresponsive = frozenset(name for name, _ in set(workers) - set(responsive))
@@ -100,4 +102,4 @@ class Retrier:
         return max(workers, key=last_sign)[0]
 
     def _last_echo_ns(self, worker: tuple[str, str]) -> int:
-        return self.clocks.last_echo_ns(f"cloud/{worker[0]}/{worker[1]}")
+        return self.clocks.last_echo(f"cloud/{worker[0]}/{worker[1]}").at_ns

@@ -3,10 +3,21 @@
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from shared.clock import Exchange, Offset, OffsetEstimator
 
 _MAX_NODES = 512  # A restarted worker is a new node.
+
+
+class LastEcho(NamedTuple):
+    """What the echoes of a node tell; zeros if it never echoed a probe."""
+
+    at_ns: int = 0  # Arrival of the last one.
+    round_trip_ns: int = 0  # Smoothed time that a probe and its echo travel.
+
+
+_NO_ECHO = LastEcho()
 
 
 class WorkerClocks:
@@ -29,17 +40,11 @@ class WorkerClocks:
         with self._lock:
             _estimator(self._probed, node).add(exchange)
 
-    def last_echo_ns(self, node: str) -> int:
-        """Returns when `node` last echoed a probe; 0 if it never did."""
+    def last_echo(self, node: str) -> LastEcho:
+        """Returns when `node` last echoed a probe, and the round trip of its probes."""
         with self._lock:
             estimator = self._probed.get(node)
-            return estimator.at_ns if estimator else 0
-
-    def round_trip_ns(self, node: str) -> int:
-        """Returns the smoothed time that a probe of `node` and its echo travel; 0 if it never echoed one."""
-        with self._lock:
-            estimator = self._probed.get(node)
-            return estimator.round_trip_ns if estimator else 0
+            return LastEcho(estimator.at_ns, estimator.round_trip_ns) if estimator else _NO_ECHO
 
     def ignore(self, reason: str) -> None:
         """Counts a rejected echo."""

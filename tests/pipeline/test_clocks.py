@@ -22,7 +22,7 @@ def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Row
     def tick() -> None:
         nonlocal enough
         if (
-            sum(vehicle.clocks.last_echo_ns(f"cloud/{name}/{session}") > 0 for name, session in vehicle.online())
+            sum(vehicle.clocks.last_echo(f"cloud/{name}/{session}").at_ns > 0 for name, session in vehicle.online())
             < nodes
         ):
             enough = vehicle.answered() + 20 * nodes

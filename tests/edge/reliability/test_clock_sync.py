@@ -49,7 +49,7 @@ def clock_reply_to(probe: Probe, node: str = NODE, ahead_ns: int = AHEAD_NS) -> 
 
 def known(clocks: WorkerClocks, node: str = NODE) -> bool:
     """Returns whether a valid clock reply of a node has been received."""
-    return clocks.last_echo_ns(node) > 0
+    return clocks.last_echo(node).at_ns > 0
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_the_number_of_clocks_is_bounded() -> None:
     for number in range(1000):
         clocks.add_probe(f"cloud/w/s{number}", narrow)
         clocks.offset(f"cloud/v/s{number}", narrow)
-    known = [number for number in range(1000) if clocks.last_echo_ns(f"cloud/w/s{number}")]
+    known = [number for number in range(1000) if clocks.last_echo(f"cloud/w/s{number}").at_ns]
     assert known == list(range(488, 1000))
     assert clocks.offset("cloud/v/s488", wide).error_ns < 3 * MS
     assert clocks.offset("cloud/v/s487", wide).error_ns > 30 * MS
@@ -99,11 +99,11 @@ def test_the_clocks_are_thread_safe() -> None:
 def test_the_round_trip_is_that_of_recent_probes() -> None:
     """Vehicles prefer near workers; a single slow probe changes little."""
     clocks = WorkerClocks()
-    assert clocks.round_trip_ns("cloud/w/s9") == 0
+    assert clocks.last_echo("cloud/w/s9").round_trip_ns == 0
     clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, up_ms=5, down_ms=3))
-    assert clocks.round_trip_ns("cloud/w/s9") == 8 * MS
+    assert clocks.last_echo("cloud/w/s9").round_trip_ns == 8 * MS
     clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, at_ms=500, up_ms=85, down_ms=3))
-    assert clocks.round_trip_ns("cloud/w/s9") == 18 * MS
+    assert clocks.last_echo("cloud/w/s9").round_trip_ns == 18 * MS
     for number in range(50):
         clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, at_ms=1000 + 500 * number, up_ms=40, down_ms=40))
-    assert clocks.round_trip_ns("cloud/w/s9") == pytest.approx(80 * MS, rel=0.01)
+    assert clocks.last_echo("cloud/w/s9").round_trip_ns == pytest.approx(80 * MS, rel=0.01)

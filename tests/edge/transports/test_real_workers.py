@@ -132,7 +132,7 @@ def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
         probing.start()
         deadline_ns = clock.now_ns() + round(WAIT_S * 1e9)
-        while not clocks.last_echo_ns("cloud/w/s9"):
+        while not clocks.last_echo("cloud/w/s9").at_ns:
             assert clock.now_ns() < deadline_ns
             stop.wait(0.01)
         stop.set()
