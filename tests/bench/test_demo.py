@@ -8,6 +8,7 @@ import pytest
 
 from bench.demo import write_still
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
+from shared.runtime.threads import unchanged_scheduling
 
 
 @pytest.mark.parametrize(("count", "middle"), [(1, 0), (7, 3)])
@@ -20,6 +21,8 @@ def test_the_still_image_is_the_middle_frame(tmp_path: Path, codec: VideoCodec, 
         stream = container.add_stream(video_format.encoder, rate=10, options=dict(video_format.encoder_options))
         assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        with unchanged_scheduling():  # As in the video sink.
+            stream.codec_context.open()
         for number in range(count):
             image = np.full((64, 64, 3), 30 * number + 20, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
