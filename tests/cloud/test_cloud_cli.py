@@ -107,8 +107,9 @@ def test_a_worker_process_drains_on_termination_signals(
     assert len(entries) == len(lines)
     assert all((entry.fields["node"], entry.fields["worker"]) == ("cloud", name) for entry in entries)
     events = [entry.event for entry in entries]
-    wanted = ["starting", "loading model", "model loaded", "connected to broker", "ready", "vehicle joined", "draining"]
+    wanted = ["starting", "loading model", "model loaded", "connected to broker", "ready", "draining"]
     assert [event for event in events if event in wanted] == wanted
+    assert "vehicle joined" in events  # Its place varies: it is logged after the reply.
     assert (events[-1], entries[-1].fields["answered"]) == ("stopped", "1")
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,11 +20,12 @@ WAIT_S = 120.0
 
 def worker_processes(pid: int) -> list[psutil.Process]:
     """Returns the processes of the local executor that a process has started."""
-    return [
-        child
-        for child in psutil.Process(pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline()) and child.status() != psutil.STATUS_ZOMBIE
-    ]
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # It has ended, or is a zombie.
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 class Killer:
