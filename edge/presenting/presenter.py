@@ -1,0 +1,66 @@
+"""The contract of a presenter, which turns results that arrive late into an output for now. The table is in `table.py`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from shared.imaging.geometry import Geometry
+from shared.imaging.image_files import ImageArray
+from shared.messages.model_card import ModelCard
+
+
+class OutputOrigin(StrEnum):
+    """What an output was made of."""
+
+    REMOTE = "remote"  # A result as it came back.
+    WARPED = "warped"  # A result, moved to now.
+    LOCAL = "local"  # The result of the vehicle's own model.
+    FUSED = "fused"  # A moved result and the local model's.
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A frame at the time at which it is due: the moment for which an output is wanted."""
+
+    sequence: int
+    due_ns: int
+    image: ImageArray  # The model's input: RGB, H×W×3 uint8.
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedResult:
+    """The newest result of a camera that has arrived, and the frame that it is right for."""
+
+    sequence: int
+    due_ns: int
+    result: Any  # The type that the task of the model decodes.
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the vehicle can act on at a tick."""
+
+    origin: OutputOrigin
+    result: Any = None
+    reason: str = ""  # Why there is no result.
+    flow: str = ""  # The size of the optical flow that was used; empty without one.
+
+
+@dataclass(frozen=True, slots=True)
+class PresenterParts:
+    """What a presenter is built from."""
+
+    card: ModelCard
+    local: Callable[[Tick], Any] | None = None  # Returns the local model's result for a tick; None if it failed.
+    fusion: Path | None = None  # The measured reliability of both models.
+
+
+class Presenter(Protocol):
+    """Makes the outputs of one camera, in one thread. Built as `Presenter(parts)`. Ticks come in order; some may miss."""
+
+    def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
+        """Returns the output for a tick. `newest`: None if no result has arrived, or only one that is too old."""
