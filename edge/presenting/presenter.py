@@ -2,23 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
-
-
-class OutputOrigin(StrEnum):
-    """What an output was made of."""
-
-    REMOTE = "remote"  # A result as it came back.
-    WARPED = "warped"  # A result, moved to now.
-    LOCAL = "local"  # The result of the vehicle's own model.
-    FUSED = "fused"  # A moved result and the local model's.
-    NONE = "none"
+from shared.runlog.presented_log import OutputOrigin
 
 
 @dataclass(frozen=True, slots=True)

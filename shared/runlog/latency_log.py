@@ -157,17 +157,22 @@ def _values(row: LatencyRow) -> dict[str, str]:
     """Returns the fields of a row that are not times."""
     fields = {name: str(getattr(row, name)) for name in _NUMBER_COLUMNS}
     for name in TEXT_COLUMNS:
-        # Without line breaks: a row that a kill cut short is recognised by its missing line end.
-        text = " ".join(printable(getattr(row, name)).split())
-        if name in _WORKER_TEXTS and text.startswith(_FORMULA_STARTS):
-            text = f"'{text}"
-        fields[name] = text[:_MAX_TEXT]
+        fields[name] = text_cell(getattr(row, name), is_trusted=name not in _WORKER_TEXTS)
     if row.reused_sequence is not None:
         fields["reused_sequence"] = str(row.reused_sequence)
     for name in DECIMAL_COLUMNS:
         if (value := getattr(row, name)) is not None:
             fields[name] = f"{value:.6f}"
     return fields
+
+
+def text_cell(text: str, *, is_trusted: bool) -> str:
+    """Returns a text as a cell: printable, short, and no formula for a spreadsheet unless `is_trusted`."""
+    # Without line breaks: a row that a kill cut short is recognised by its missing line end.
+    text = " ".join(printable(text).split())
+    if not is_trusted and text.startswith(_FORMULA_STARTS):
+        text = f"'{text}"
+    return text[:_MAX_TEXT]
 
 
 def milliseconds(value_ns: int) -> str:
@@ -220,8 +225,8 @@ class LogWriter:
                 folder.mkdir(parents=True, exist_ok=True)
                 if is_new:
                     undo.callback(_remove_empty, folder)
-                self._csv = _created(folder / CSV_NAME, undo)
-                self._journal = _created(folder / JOURNAL_NAME, undo)
+                self._csv = created(folder / CSV_NAME, undo)
+                self._journal = created(folder / JOURNAL_NAME, undo)
                 with suppress(OSError):  # Without locks, `repair` cannot tell that a run is still going on.
                     fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
@@ -278,8 +283,8 @@ def append_whole(file: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _created(path: Path, undo: ExitStack) -> int:
-    """Creates a file that must not exist; `undo` closes and removes it."""
+def created(path: Path, undo: ExitStack) -> int:
+    """Creates a file that must not exist, for appending; `undo` closes and removes it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
     undo.callback(path.unlink)
     undo.callback(os.close, file)

@@ -1,0 +1,219 @@
+"""The log of outputs: one CSV row per tick, which says what the vehicle could act on at that time, or why nothing."""
+
+import csv
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from shared.errors import unwritable_message
+from shared.runlog.latency_log import LogError, append_whole, created, csv_line, milliseconds, text_cell
+
+PRESENTED_NAME = "presented.csv"
+ABORTED = "aborted"  # The reason of a tick that had no row yet when the vehicle node died.
+
+
+class OutputOrigin(StrEnum):
+    """What an output was made of."""
+
+    REMOTE = "remote"  # A result as it came back.
+    WARPED = "warped"  # A result, moved to now.
+    LOCAL = "local"  # The result of the vehicle's own model.
+    FUSED = "fused"  # A moved result and the local model's.
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedRow:
+    """Everything known about a tick: a frame at the time at which it was due, and the output for it.
+
+    A repaired run does not know all numbers of a tick; unknown ones are None.
+    """
+
+    camera: str
+    session: str
+    tick: int  # The sequence number of the frame, as in the latency log.
+    origin: OutputOrigin
+    reason: str = ""  # Why there is no output; empty if there is one.
+    frame_index: int | None = None
+    frame_stamp_ns: int | None = None
+    due_ns: int | None = None
+    presented_ns: int | None = (
+        None  # The time at which the output was ready, or at which it was certain that none comes.
+    )
+    source_sequence: int | None = None  # The frame that the remote result was computed for.
+    age_ns: int | None = None  # The due time of the tick minus that of the source; 0 for a local result.
+    processing_ns: int | None = None  # The time that the presenter took.
+    flow: str = ""  # The size of the optical flow: half, quarter or none; empty if the presenter uses none.
+
+
+_INTEGERS = ("frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "source_sequence", "age_ns")
+COLUMNS = (
+    "camera", "session", "tick", "frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "origin", "reason",
+    "source_sequence", "age_ns", "processing_ms", "flow",
+)  # fmt: skip
+_MAX_LINE_BYTES = 1 << 14
+_INTEGER_END = 1 << 63
+_INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
+_MILLISECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
+_CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
+
+
+def presented_fields(row: PresentedRow) -> dict[str, str]:
+    """Returns a row as CSV text by column; what is unknown is empty, never zero."""
+    fields = {
+        "camera": text_cell(row.camera, is_trusted=True),
+        "session": row.session,
+        "tick": str(row.tick),
+        "origin": row.origin.value,
+        "reason": text_cell(row.reason, is_trusted=False),
+        "processing_ms": "" if row.processing_ns is None else milliseconds(row.processing_ns),
+        "flow": text_cell(row.flow, is_trusted=False),
+    }
+    for name in _INTEGERS:
+        value = getattr(row, name)
+        fields[name] = "" if value is None else str(value)
+    return fields
+
+
+class PresentedLog:
+    """Writes `presented.csv`, with one system call per row, and counts what it writes. Any thread may call it.
+
+    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error. The
+    other counts include those rows.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Starts the log in a run's folder, which exists.
+
+        Raises:
+            LogError: the file exists, or it cannot be written.
+        """
+        self.rows_lost = 0
+        self.fault: OSError | None = None
+        self.origins: Counter[OutputOrigin] = Counter()
+        self.reasons: Counter[str] = Counter()  # Without the details that follow a colon.
+        self.flows: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        path = folder / PRESENTED_NAME
+        try:
+            with ExitStack() as undo:  # Removes the file if its first line cannot be written.
+                self._file = created(path, undo)
+                append_whole(self._file, (",".join(COLUMNS) + "\n").encode())
+                undo.pop_all()
+        except FileExistsError as error:
+            raise LogError(f"{path} exists already: choose another --out") from error
+        except OSError as error:
+            raise LogError(unwritable_message(path, error, "--out")) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            os.close(self._file)
+            self._file = _CLOSED
+
+    def write(self, row: PresentedRow) -> None:
+        """Writes the row of a tick."""
+        line = csv_line(presented_fields(row), COLUMNS)
+        with self._lock:
+            self.origins[row.origin] += 1
+            if row.reason:
+                self.reasons[row.reason.partition(":")[0]] += 1
+            if row.flow:
+                self.flows[row.flow] += 1
+            try:
+                append_whole(self._file, line.encode(errors="backslashreplace"))
+            except OSError as error:
+                self.fault = error
+                self.rows_lost += 1
+
+
+def read_presented(folder: Path) -> Iterator[PresentedRow]:
+    """Yields the rows of a run in the order in which they were written; a row that a kill cut short is left out.
+
+    Raises:
+        LogError: there is no such log, or a line is not a row of one.
+    """
+    path = folder / PRESENTED_NAME
+    try:
+        with path.open("rb") as file:
+            names = _cells(path, file, 1) or []
+            if not set(names).issuperset(COLUMNS):
+                raise LogError(f"{path} is no log of outputs: its first line does not name the expected columns")
+            for line in count(2):
+                cells = _cells(path, file, line)
+                if cells is None:
+                    return
+                try:
+                    yield _row(dict(zip(names, cells, strict=True)))
+                except ValueError as error:
+                    raise LogError(f"{path}, line {line}, is not a row of a log of outputs: {error}") from error
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _cells(path: Path, file: BinaryIO, line: int) -> list[str] | None:
+    """Returns the cells of the next line; None at the end."""
+    data = file.readline(_MAX_LINE_BYTES)
+    if not data.endswith(b"\n"):
+        if len(data) == _MAX_LINE_BYTES:
+            raise LogError(f"{path}, line {line}, has more than {_MAX_LINE_BYTES} bytes, more than any row")
+        return None
+    try:
+        return next(csv.reader([data.decode(errors="replace")], strict=True), [])
+    except csv.Error as error:
+        raise LogError(f"{path}, line {line}, cannot be read: {error}") from error
+
+
+def _row(fields: dict[str, str]) -> PresentedRow:
+    """Parses a row.
+
+    Raises:
+        ValueError: a cell has no valid value.
+    """
+    origin = fields["origin"]
+    if origin not in frozenset(OutputOrigin):
+        raise ValueError(f"{origin!r} is no origin of an output")
+    tick = _parsed(fields, "tick", _integer)
+    if tick is None or tick < 0:
+        raise ValueError(f"{fields['tick']!r} is no number of a tick")
+    return PresentedRow(
+        camera=fields["camera"],
+        session=fields["session"],
+        tick=tick,
+        origin=OutputOrigin(origin),
+        reason=fields["reason"],
+        processing_ns=_parsed(fields, "processing_ms", _nanoseconds),
+        flow=fields["flow"],
+        **{name: _parsed(fields, name, _integer) for name in _INTEGERS},
+    )
+
+
+def _parsed(fields: dict[str, str], name: str, parse: Callable[[str], int | None]) -> int | None:
+    text = fields[name]
+    if not text:
+        return None
+    value = parse(text)
+    if value is None:
+        raise ValueError(f"its {name} is {text!r}")
+    return value
+
+
+def _integer(text: str) -> int | None:
+    value = int(text) if _INTEGER(text) else None
+    return value if value is not None and abs(value) < _INTEGER_END else None
+
+
+def _nanoseconds(text: str) -> int | None:
+    """Parses milliseconds with at most six decimals; spreadsheets remove trailing zeros."""
+    match = _MILLISECONDS(text)
+    return int(match[1]) * 1_000_000 + int((match[2] or "").ljust(6, "0")) if match else None
