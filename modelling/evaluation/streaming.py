@@ -1,0 +1,144 @@
+"""Streaming accuracy of segmentation: each tick's output against the labels of that same tick.
+
+A tick is a camera frame at the time at which it is due. The output is what the vehicle can act on at that tick; it may have
+been computed from an older frame. The measure is that of Li, Wang and Ramanan, "Towards Streaming Perception" (ECCV 2020),
+with mean IoU in place of average precision.
+
+    scores = StreamingScores(card.labels.names)
+    scores.add(truth, mask, origin="warped", age_ns=200_000_000)
+    scores.add(truth, None, origin="none")
+    scores.mean_iou(), scores.mean_iou(with_missing=True), scores.iou_by_class(), scores.by_age()
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from modelling.evaluation.confusion import UNLABELLED, Confusion
+
+Mask = npt.NDArray[np.uint8]
+Tallies = npt.NDArray[np.int64]  # …×3×classes: pixels that are right, those of the true class, and those predicted.
+
+AGE_EDGES_MS = (0, 50, 150, 250, 350, 450, 550, 1000)  # Lower ends of the age bins; the last bin has no upper end.
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTick:
+    """One tick: the pixels of its output by class, and where the output came from."""
+
+    tallies: Tallies  # 3×classes.
+    origin: str
+    age_ns: int | None  # How much older than the tick the output's frame is; None without an output.
+    drive: str  # The drive or the run to which the tick belongs.
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the tick has no output."""
+        return self.age_ns is None
+
+
+class StreamingScores:
+    """Scored ticks of one model's classes, in the order of time within a drive."""
+
+    def __init__(self, names: Sequence[str], ticks: Iterable[ScoredTick] = ()) -> None:
+        """`names` are the names of all classes; the class `none` is not part of the mean."""
+        self.names = tuple(names)
+        self.ticks = list(ticks)
+        self.counted = np.array([name != UNLABELLED for name in names])
+
+    def add(
+        self, truth: Mask, output: Mask | None, *, origin: str, age_ns: int | None = None, drive: str = ""
+    ) -> ScoredTick:
+        """Scores one tick and returns it.
+
+        Args:
+            truth: The true class of each pixel. Classes that the model does not have are not scored.
+            output: The mask, of the same shape; None if the tick has no output. Pixels of classes that the model does not
+                have, such as those outside of its crop, are not scored.
+            origin: Where the output came from; see `edge.presenting.presenter.OutputOrigin`.
+            age_ns: How much older than the tick the output's frame is; required with an output.
+            drive: The drive or the run to which the tick belongs.
+        """
+        assert (output is None) == (age_ns is None), "an output has an age; a missing one has none"
+        tick = ScoredTick(tallies(truth, output, len(self.names)), origin, age_ns, drive)
+        self.ticks.append(tick)
+        return tick
+
+    def where(self, condition: Callable[[ScoredTick], bool]) -> "StreamingScores":
+        """Returns the scores of the ticks that meet a condition."""
+        return StreamingScores(self.names, filter(condition, self.ticks))
+
+    def mean_iou(self, *, with_missing: bool = False) -> float:
+        """Returns the mean IoU over the classes in the true labels except `none`; NaN without ticks.
+
+        `with_missing`: ticks without an output count too, with all of their pixels wrong.
+        """
+        return float(mean_iou(self._sum(with_missing=with_missing), self.counted))
+
+    def iou_by_class(self) -> dict[str, float]:
+        """Returns the IoU of each class in the true labels except `none`."""
+        summed = self._sum()
+        present = self.counted & (summed[1] > 0)
+        return {name: float(iou) for name, iou, is_in in zip(self.names, ious(summed), present, strict=True) if is_in}
+
+    def by_age(self, edges_ms: Sequence[float] = AGE_EDGES_MS) -> dict[float, "StreamingScores"]:
+        """Returns the ticks with an output by the lower end of their age bin, in ms, without empty bins."""
+        bins: dict[float, StreamingScores] = {}
+        for tick in self.ticks:
+            if tick.age_ns is not None:
+                edge = edges_ms[max(0, int(np.searchsorted(edges_ms, tick.age_ns / 1e6, side="right")) - 1)]
+                bins.setdefault(edge, StreamingScores(self.names)).ticks.append(tick)
+        return dict(sorted(bins.items()))
+
+    def by_drive(self) -> dict[str, "StreamingScores"]:
+        """Returns the ticks by drive, in the order of their first tick."""
+        drives: dict[str, StreamingScores] = {}
+        for tick in self.ticks:
+            drives.setdefault(tick.drive, StreamingScores(self.names)).ticks.append(tick)
+        return drives
+
+    def origins(self) -> dict[str, int]:
+        """Returns the number of ticks by origin."""
+        return dict(Counter(tick.origin for tick in self.ticks).most_common())
+
+    def stacked(self, *, with_missing: bool = False) -> Tallies:
+        """Returns the tallies of the ticks, ticks×3×classes."""
+        chosen = [tick.tallies for tick in self.ticks if with_missing or not tick.is_missing]
+        return np.stack(chosen) if chosen else np.zeros((0, 3, len(self.names)), np.int64)
+
+    def _sum(self, *, with_missing: bool = False) -> Tallies:
+        return self.stacked(with_missing=with_missing).sum(axis=0)
+
+
+def tallies(truth: Mask, output: Mask | None, classes: int) -> Tallies:
+    """Returns, by class, the right pixels, the pixels of the true class and the predicted pixels; 3×classes.
+
+    Without an output (None), no pixel is right and none is predicted.
+    """
+    known = truth < classes
+    if output is None:
+        true = np.bincount(truth[known], minlength=classes)
+        return np.stack((np.zeros_like(true), true, np.zeros_like(true)))
+    known &= output < classes
+    counts = Confusion.empty(classes).with_masks(truth[known], output[known]).counts
+    return np.stack((np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)))
+
+
+def ious(summed: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
+    """Returns the IoU of each class from summed tallies …×3×classes; 0 for a class that no mask has."""
+    right, true, predicted = (summed[..., row, :].astype(np.float64) for row in range(3))
+    return right / np.maximum(true + predicted - right, 1.0)
+
+
+def mean_iou(summed: npt.NDArray[np.number], counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Returns the mean IoU over the counted classes that have true pixels, from summed tallies …×3×classes.
+
+    NaN where no counted class has any.
+    """
+    present = counted & (summed[..., 1, :] > 0)
+    number = present.sum(axis=-1)
+    total = np.where(present, ious(summed), 0.0).sum(axis=-1)
+    return np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0)
