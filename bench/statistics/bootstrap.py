@@ -91,7 +91,7 @@ class BlockBootstrap:
         for _ in range(_LAYOUTS):
             start = int(generator.integers(max(1, length // self.blocks)))
             self._labels.append((np.arange(length) + start) % length * self.blocks // length)
-            self._draws.append(_draw_blocks(generator, self.blocks))
+            self._draws.append(_draw_blocks(generator, self.blocks, REPLICATES // _LAYOUTS))
 
     def means(self, values: Floats) -> Floats:
         """Returns the mean of every replicate, shape (replicates,)."""
@@ -125,9 +125,18 @@ class BlockBootstrap:
         return np.asarray(replicates)
 
 
-def _draw_blocks(generator: np.random.Generator, blocks: int) -> npt.NDArray[np.float32]:
-    """Returns how often each block occurs in each replicate of one layout, shape (replicates, blocks)."""
-    rows = REPLICATES // _LAYOUTS
+def resampled_sums(groups: npt.NDArray[np.number], seed: int) -> Floats:
+    """Returns the sum over the groups of every replicate, which draws as many groups as there are, with replacement.
+
+    `groups` has one row per group (a drive, a run, a block of successive values); the result has one row per replicate.
+    Equal seeds draw the same groups, so that the difference of two candidates over the same groups is a paired one.
+    """
+    drawn = _draw_blocks(np.random.default_rng(seed), len(groups), REPLICATES).astype(np.float64)
+    return np.tensordot(drawn, groups.astype(np.float64), axes=1)
+
+
+def _draw_blocks(generator: np.random.Generator, blocks: int, rows: int) -> npt.NDArray[np.float32]:
+    """Returns how often each block occurs in each of `rows` replicates, shape (rows, blocks)."""
     drawn = generator.integers(blocks, size=(rows, blocks)) + np.arange(rows)[:, None] * blocks
     return np.bincount(drawn.ravel(), minlength=rows * blocks).reshape(rows, blocks).astype(np.float32)
 
