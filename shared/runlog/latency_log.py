@@ -325,13 +325,13 @@ def read_journal(folder: Path) -> Iterator[dict[str, str]]:
     yield from _read_lines(folder / JOURNAL_NAME, header=journal_columns(read_header(folder)))
 
 
-def read_header(folder: Path) -> tuple[str, ...]:
-    """Returns the columns that the first line of a run's log names.
+def read_header(folder: Path, name: str = CSV_NAME) -> tuple[str, ...]:
+    """Returns the columns that the first line of a run's log names. `name`: the file.
 
     Raises:
         LogError: there is no log, or its first line cannot be read.
     """
-    path = folder / CSV_NAME
+    path = folder / name
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return tuple(next(csv.reader(file), ()))

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -83,11 +83,37 @@ def presented_fields(row: PresentedRow) -> dict[str, str]:
     return fields
 
 
-class PresentedLog:
-    """Writes `presented.csv`, with one system call per row, and counts what it writes. Any thread may call it.
+@dataclass(slots=True)
+class PresentedCounts:
+    """Numbers of ticks by origin, by reason without an output, and by the size of the flow."""
 
-    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error. The
-    other counts include those rows.
+    ticks: Counter[OutputOrigin] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)  # Without the details that follow a colon.
+    flows: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: PresentedRow) -> None:
+        """Counts a tick."""
+        self.ticks[row.origin] += 1
+        if row.reason:
+            self.reasons[row.reason.partition(":")[0]] += 1
+        if row.flow:
+            self.flows[row.flow] += 1
+
+    def record(self) -> dict[str, dict[str, int]]:
+        """Returns the counts for the manifest, by the names of its keys."""
+        ticks = {origin.value: self.ticks[origin] for origin in OutputOrigin}
+        return {
+            "ticks": ticks,
+            "reasons": dict(sorted(self.reasons.items())),
+            "flows": dict(sorted(self.flows.items())),
+        }
+
+
+class PresentedLog:
+    """Writes `presented.csv`, with one system call per row, and counts the ticks. Any thread may call it.
+
+    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error.
+    `counts` includes those rows.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,9 +124,7 @@ class PresentedLog:
         """
         self.rows_lost = 0
         self.fault: OSError | None = None
-        self.origins: Counter[OutputOrigin] = Counter()
-        self.reasons: Counter[str] = Counter()  # Without the details that follow a colon.
-        self.flows: Counter[str] = Counter()
+        self.counts = PresentedCounts()
         self._lock = threading.Lock()
         path = folder / PRESENTED_NAME
         try:
@@ -125,11 +149,7 @@ class PresentedLog:
         """Writes the row of a tick."""
         line = csv_line(presented_fields(row), COLUMNS)
         with self._lock:
-            self.origins[row.origin] += 1
-            if row.reason:
-                self.reasons[row.reason.partition(":")[0]] += 1
-            if row.flow:
-                self.flows[row.flow] += 1
+            self.counts.add(row)
             try:
                 append_whole(self._file, line.encode(errors="backslashreplace"))
             except OSError as error:

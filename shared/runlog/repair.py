@@ -1,11 +1,11 @@
-"""Completes the log of a killed run: adds rows for frames that it lacks (`skylane report RUN --repair`).
+"""Completes the logs of a killed run: adds rows for frames that they lack (`skylane report RUN --repair`).
 
 The outcome of frames whose rows a full disk lost may still be known, see `shared.runlog.lost_rows`.
 """
 
 import fcntl
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,18 @@ from shared.runlog.latency_log import (
     read_rows,
 )
 from shared.runlog.lost_rows import CAPACITY, LETTERS, count_uncovered, read_lost
+from shared.runlog.presented_log import (
+    ABORTED,
+    PRESENTED_NAME,
+    OutputOrigin,
+    PresentedCounts,
+    presented_fields,
+    read_presented,
+)
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
 
 _BY_LETTER = {letter: outcome for outcome, letter in LETTERS.items()}
+_Frame = tuple[str, int]  # Session and sequence number.
 _MAX_UNSENT = 1 << 17  # Twice the frames that a vehicle node lets wait; a larger gap is damage.
 
 
@@ -47,7 +56,8 @@ def repair(folder: Path) -> int:
     """Adds a row with the outcome `aborted` for every frame without one; returns their number. Repeating it adds none.
 
     The reason shows whether a frame was in flight when the vehicle node died, or had ended but its row was lost to a
-    full disk. Frames that became due after the last one in the log and the journal leave no trace.
+    full disk. Frames that became due after the last one in the logs and the journal leave no trace. If the run had a
+    presenter, every frame without a tick in its log gets one that was aborted.
 
     Raises:
         LogError: `folder` holds no run, the run is still going on or ended regularly without some rows, or the log
@@ -58,10 +68,14 @@ def repair(folder: Path) -> int:
         closed = {_frame(row): row for row in read_rows(folder)}
         # A frame that was sent twice has two lines; the later one is more complete.
         opened = {_frame(row): row for row in read_journal(folder)}
-        known = _lost(folder, opened | closed) | opened | closed
+        known = opened | closed
+        known = _lost(folder, known) | _presented(folder, known) | known
         missing = [row for frame, row in known.items() if frame not in closed] + _unsent(known)
         reasons = _Reasons(folder)
-        _append_rows(folder, [row | {"reason": reasons.of(row)} for row in missing])
+        columns = read_header(folder)  # A run of an earlier version has fewer columns.
+        _append_rows(folder / CSV_NAME, columns, [row | {"reason": reasons.of(row)} for row in missing])
+        if (folder / PRESENTED_NAME).exists():
+            _append_rows(folder / PRESENTED_NAME, read_header(folder, PRESENTED_NAME), list(_missing_ticks(folder)))
         if (folder / MANIFEST_NAME).exists():  # A run killed early has none.
             _close_manifest(folder)
     return len(missing)
@@ -82,16 +96,54 @@ class _Reasons:
         return "row_lost or edge_died" if may_be_lost else "edge_died"
 
 
-def _lost(folder: Path, known: Mapping[tuple[str, int], Mapping[str, str]]) -> dict[tuple[str, int], dict[str, str]]:
+def _lost(folder: Path, known: Mapping[_Frame, Mapping[str, str]]) -> dict[_Frame, dict[str, str]]:
     """Returns rows for frames known only from the file of lost rows, as a full disk loses the journal too."""
     sequences = read_lost(folder)
     if not sequences:
         return {}
-    source: Mapping[str, Any] = next(iter(known.values())) if known else read_manifest(folder)
-    vehicle, session = str(source.get("vehicle", "")), str(source.get("session", ""))
+    vehicle, session = _vehicle_and_session(folder, known)
     cameras = {row["camera"] for row in known.values()}
     row = {"vehicle": vehicle, "camera": _only(cameras), "session": session, "outcome": Outcome.ABORTED.value}
     return {(session, sequence): row | {"sequence": str(sequence)} for sequence in sequences}
+
+
+def _presented(folder: Path, known: Mapping[_Frame, Mapping[str, str]]) -> dict[_Frame, dict[str, str]]:
+    """Returns rows for frames known from the log of outputs, such as those that were never sent."""
+    if not (folder / PRESENTED_NAME).exists():
+        return {}
+    vehicle, session = _vehicle_and_session(folder, known)
+    columns = {"frame_index": "frame_index", "frame_stamp_ns": "frame_stamp_ns", "t_due_ns": "due_ns"}
+    rows = {}
+    for tick in read_presented(folder):
+        if tick.session != session:
+            raise LogError(f"{folder / PRESENTED_NAME} belongs to session {tick.session!r}, the run to {session!r}")
+        fields = presented_fields(tick)
+        row = {"vehicle": vehicle, "camera": tick.camera, "session": session, "outcome": Outcome.ABORTED.value}
+        row |= {name: fields[column] for name, column in columns.items()}
+        rows[session, tick.tick] = row | {"sequence": str(tick.tick)}
+    return rows
+
+
+def _vehicle_and_session(folder: Path, known: Mapping[_Frame, Mapping[str, str]]) -> tuple[str, str]:
+    source: Mapping[str, Any] = next(iter(known.values())) if known else read_manifest(folder)
+    return str(source.get("vehicle", "")), str(source.get("session", ""))
+
+
+def _missing_ticks(folder: Path) -> Iterator[dict[str, str]]:
+    """Yields a row for every frame of the repaired latency log that has none in the log of outputs."""
+    presented = {(row.session, row.tick) for row in read_presented(folder)}
+    for row in read_rows(folder):
+        if _frame(row) not in presented:
+            yield {
+                "camera": row["camera"],
+                "session": row["session"],
+                "tick": row["sequence"],
+                "frame_index": row["frame_index"],
+                "frame_stamp_ns": row["frame_stamp_ns"],
+                "due_ns": row["t_due_ns"],
+                "origin": OutputOrigin.NONE.value,
+                "reason": ABORTED,
+            }
 
 
 def _check_was_killed(folder: Path) -> None:
@@ -104,14 +156,14 @@ def _check_was_killed(folder: Path) -> None:
         )
 
 
-def _frame(row: Mapping[str, str]) -> tuple[str, int]:
+def _frame(row: Mapping[str, str]) -> _Frame:
     try:
         return row["session"], int(row["sequence"])
     except ValueError as error:
         raise LogError(f"a row has the sequence {row['sequence']!r}, which is not a number") from error
 
 
-def _unsent(known: Mapping[tuple[str, int], Mapping[str, str]]) -> list[dict[str, str]]:
+def _unsent(known: Mapping[_Frame, Mapping[str, str]]) -> list[dict[str, str]]:
     """Returns rows for frames that were due before known ones but were never sent.
 
     Their times are unknown, and so is their camera if there are several.
@@ -152,15 +204,14 @@ def _locked(journal: Path) -> Iterator[None]:
         raise LogError(f"{journal} cannot be read: {error.strerror}: give the folder of a run") from error
 
 
-def _append_rows(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    path, columns = folder / CSV_NAME, read_header(folder)  # A run of an earlier version has fewer columns.
+def _append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """Appends rows to a log, after removing the part of a row that a kill left at its end."""
     try:
         text = path.read_bytes()
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
             file.seek(0, os.SEEK_END)
-            for row in rows:
-                file.write(csv_line(row, columns).encode())
+            file.writelines(csv_line(row, columns).encode() for row in rows)
     except OSError as error:
         raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
 
@@ -170,5 +221,14 @@ def _close_manifest(folder: Path) -> None:
     if manifest.get("state") == "running":
         counts = outcomes(read_rows(folder))
         read = sum(counts.values())
-        state = {"state": "repaired", "frames_read": read, "outcomes": {name.value: counts[name] for name in Outcome}}
+        state: dict[str, Any] = {
+            "state": "repaired",
+            "frames_read": read,
+            "outcomes": {name.value: counts[name] for name in Outcome},
+        }
+        if isinstance(presenting := manifest.get("presenting"), dict) and (folder / PRESENTED_NAME).exists():
+            presented = PresentedCounts()
+            for row in read_presented(folder):
+                presented.add(row)
+            state["presenting"] = presenting | presented.record()
         write_manifest(folder, manifest | state)

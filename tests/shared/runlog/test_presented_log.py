@@ -51,9 +51,11 @@ def test_the_log_counts_its_rows(tmp_path: Path) -> None:
     """The manifest has the counts; details after a colon would make every failure a reason of its own."""
     failed = replace(MISSING, reason="failed: 7 is no size")
     log = _write(tmp_path, ROW, MISSING, failed, replace(failed, reason="failed: 8 is no size"))
-    assert log.origins == {OutputOrigin.WARPED: 1, OutputOrigin.NONE: 3}
-    assert log.reasons == {"too_old": 1, "failed": 2}
-    assert log.flows == {"half": 1}
+    assert log.counts.record() == {
+        "ticks": {"remote": 0, "warped": 1, "local": 0, "fused": 0, "none": 3},
+        "reasons": {"failed": 2, "too_old": 1},
+        "flows": {"half": 1},
+    }
 
 
 def test_texts_of_an_error_stay_in_their_cell(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_a_full_disk_loses_only_whole_rows(tmp_path: Path) -> None:
     assert log.rows_lost == 100 - len(ticks)
     assert log.fault is not None
     assert log.fault.errno in (errno.EFBIG, errno.ENOSPC)
-    assert log.origins.total() == 100
+    assert log.counts.ticks.total() == 100
 
 
 def test_a_disk_without_space_for_the_header_is_reported(tmp_path: Path) -> None:

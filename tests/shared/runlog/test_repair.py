@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 
 from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, read_rows
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow, read_presented
 from shared.runlog.repair import repair, repair_all
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.support import run_damage
-from tests.support.run_damage import EARLIER_RUNS
+from tests.support.run_damage import EARLIER_RUNS, change_manifest
 
 
 def _killed(folder: Path, state: str = "running") -> None:
@@ -113,3 +114,58 @@ def test_a_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(LogError, match="is not JSON"):
         read_manifest(tmp_path)
+
+
+def test_a_killed_run_gets_a_tick_for_every_frame(tmp_path: Path) -> None:
+    """Every tick has an output or a reason; the time at which a frame was due is still known if it was sent."""
+    _killed(tmp_path)
+    with PresentedLog(tmp_path) as log:
+        log.write(PresentedRow("/camera", "s1", 0, OutputOrigin.NONE, "no_result", 0, 1, 2, 3))
+    change_manifest(tmp_path, presenting={"kind": "hold"})
+    assert repair(tmp_path) == 1
+    ticks = list(read_presented(tmp_path))
+    assert [(row.tick, row.origin, row.reason, row.presented_ns) for row in ticks] == [
+        (0, OutputOrigin.NONE, "no_result", 3),
+        (1, OutputOrigin.NONE, "aborted", None),
+    ]
+    presenting = read_manifest(tmp_path)["presenting"]
+    assert presenting["kind"] == "hold"
+    assert presenting["ticks"]["none"] == 2
+    assert presenting["reasons"] == {"aborted": 1, "no_result": 1}
+    assert repair(tmp_path) == 0
+    assert list(read_presented(tmp_path)) == ticks
+
+
+def test_a_frame_known_from_its_tick_alone_gets_its_row(tmp_path: Path) -> None:
+    """The newest frames of a killed vehicle were presented, but not sent yet; both logs must name the same frames."""
+    _killed(tmp_path)
+    with PresentedLog(tmp_path) as log:
+        log.write(PresentedRow("/camera", "s1", 3, OutputOrigin.LOCAL, "", 3, 11, 12, 13, age_ns=0))
+    assert repair(tmp_path) == 3
+    (row,) = (row for row in read_rows(tmp_path) if row["sequence"] == "3")
+    assert [row[name] for name in ("vehicle", "camera", "sequence", "outcome", "reason")] == [
+        "car", "/camera", "3", "aborted", "edge_died",
+    ]  # fmt: skip
+    assert [row[name] for name in ("frame_index", "frame_stamp_ns", "t_due_ns")] == ["3", "11", "12"]
+    assert {tick.tick for tick in read_presented(tmp_path)} == {0, 1, 2, 3}
+
+
+def test_a_tick_that_a_kill_cut_short_is_written_anew(tmp_path: Path) -> None:
+    """The rest of its row would otherwise become part of the next one."""
+    _killed(tmp_path)
+    with PresentedLog(tmp_path) as log:
+        for tick in range(2):
+            log.write(PresentedRow("/camera", "s1", tick, OutputOrigin.NONE, "no_result"))
+    path = tmp_path / PRESENTED_NAME
+    path.write_bytes(path.read_bytes()[:-10])
+    repair(tmp_path)
+    assert [row.reason for row in read_presented(tmp_path)] == ["no_result", "aborted"]
+
+
+def test_a_log_of_outputs_of_another_run_is_not_repaired(tmp_path: Path) -> None:
+    """Its ticks would become frames of this run."""
+    _killed(tmp_path)
+    with PresentedLog(tmp_path) as log:
+        log.write(PresentedRow("/camera", "s2", 0, OutputOrigin.NONE, "no_result"))
+    with pytest.raises(LogError, match="belongs to session 's2', the run to 's1'"):
+        repair(tmp_path)
