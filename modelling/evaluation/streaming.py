@@ -10,9 +10,11 @@ with mean IoU in place of average precision.
     scores.mean_iou(), scores.mean_iou(with_missing=True), scores.iou_by_class(), scores.by_age()
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +27,14 @@ Tallies = npt.NDArray[np.int64]  # …×3×classes: pixels that are right, those
 AGE_EDGES_MS = (0, 50, 150, 250, 350, 450, 550, 1000)  # Lower ends of the age bins; the last bin has no upper end.
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredTick:
-    """One tick: the pixels of its output by class, and where the output came from."""
+T = TypeVar("T")
 
-    tallies: Tallies  # 3×classes.
+
+@dataclass(frozen=True, slots=True)
+class ScoredTick(Generic[T]):
+    """One tick: what is right and wrong in its output, and where the output came from."""
+
+    tallies: T  # Of a mask: the pixels by class, 3×classes.
     origin: str
     age_ns: int | None  # How much older than the tick the output's frame is; None without an output.
     drive: str  # The drive or the run to which the tick belongs.
@@ -40,18 +45,61 @@ class ScoredTick:
         return self.age_ns is None
 
 
-class StreamingScores:
+class ScoredTicks(ABC, Generic[T]):
     """Scored ticks of one model's classes, in the order of time within a drive."""
 
-    def __init__(self, names: Sequence[str], ticks: Iterable[ScoredTick] = ()) -> None:
-        """`names` are the names of all classes; the class `none` is not part of the mean."""
+    def __init__(self, names: Sequence[str], ticks: Iterable[ScoredTick[T]] = ()) -> None:
+        """`names` are the names of all classes."""
         self.names = tuple(names)
         self.ticks = list(ticks)
-        self.counted = np.array([name != UNLABELLED for name in names])
+
+    @abstractmethod
+    def accuracy(self, *, with_missing: bool = False) -> float:
+        """Returns the accuracy of the outputs, 0 to 1; NaN without ticks.
+
+        `with_missing`: ticks without an output count too, with everything that is true in them missed.
+        """
+
+    @abstractmethod
+    def by_class(self) -> dict[str, float]:
+        """Returns the accuracy of each class that is in the truth."""
+
+    def where(self, condition: Callable[[ScoredTick[T]], bool]) -> Self:
+        """Returns the scores of the ticks that meet a condition."""
+        return type(self)(self.names, filter(condition, self.ticks))
+
+    def by_age(self, edges_ms: Sequence[float] = AGE_EDGES_MS) -> dict[float, Self]:
+        """Returns the ticks with an output by the lower end of their age bin, in ms, without empty bins."""
+        bins: dict[float, Self] = {}
+        for tick in self.ticks:
+            if tick.age_ns is not None:
+                edge = edges_ms[max(0, int(np.searchsorted(edges_ms, tick.age_ns / 1e6, side="right")) - 1)]
+                bins.setdefault(edge, type(self)(self.names)).ticks.append(tick)
+        return dict(sorted(bins.items()))
+
+    def by_drive(self) -> dict[str, Self]:
+        """Returns the ticks by drive, in the order of their first tick."""
+        drives: dict[str, Self] = {}
+        for tick in self.ticks:
+            drives.setdefault(tick.drive, type(self)(self.names)).ticks.append(tick)
+        return drives
+
+    def origins(self) -> dict[str, int]:
+        """Returns the number of ticks by origin."""
+        return dict(Counter(tick.origin for tick in self.ticks).most_common())
+
+
+class StreamingScores(ScoredTicks[Tallies]):
+    """Scored ticks of a segmentation; the class `none` is not part of the mean."""
+
+    @property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """Which classes are part of the mean."""
+        return np.array([name != UNLABELLED for name in self.names])
 
     def add(
         self, truth: Mask, output: Mask | None, *, origin: str, age_ns: int | None = None, drive: str = ""
-    ) -> ScoredTick:
+    ) -> ScoredTick[Tallies]:
         """Scores one tick and returns it.
 
         Args:
@@ -67,10 +115,6 @@ class StreamingScores:
         self.ticks.append(tick)
         return tick
 
-    def where(self, condition: Callable[[ScoredTick], bool]) -> "StreamingScores":
-        """Returns the scores of the ticks that meet a condition."""
-        return StreamingScores(self.names, filter(condition, self.ticks))
-
     def mean_iou(self, *, with_missing: bool = False) -> float:
         """Returns the mean IoU over the classes in the true labels except `none`; NaN without ticks.
 
@@ -84,25 +128,8 @@ class StreamingScores:
         present = self.counted & (summed[1] > 0)
         return {name: float(iou) for name, iou, is_in in zip(self.names, ious(summed), present, strict=True) if is_in}
 
-    def by_age(self, edges_ms: Sequence[float] = AGE_EDGES_MS) -> dict[float, "StreamingScores"]:
-        """Returns the ticks with an output by the lower end of their age bin, in ms, without empty bins."""
-        bins: dict[float, StreamingScores] = {}
-        for tick in self.ticks:
-            if tick.age_ns is not None:
-                edge = edges_ms[max(0, int(np.searchsorted(edges_ms, tick.age_ns / 1e6, side="right")) - 1)]
-                bins.setdefault(edge, StreamingScores(self.names)).ticks.append(tick)
-        return dict(sorted(bins.items()))
-
-    def by_drive(self) -> dict[str, "StreamingScores"]:
-        """Returns the ticks by drive, in the order of their first tick."""
-        drives: dict[str, StreamingScores] = {}
-        for tick in self.ticks:
-            drives.setdefault(tick.drive, StreamingScores(self.names)).ticks.append(tick)
-        return drives
-
-    def origins(self) -> dict[str, int]:
-        """Returns the number of ticks by origin."""
-        return dict(Counter(tick.origin for tick in self.ticks).most_common())
+    accuracy = mean_iou
+    by_class = iou_by_class
 
     def stacked(self, *, with_missing: bool = False) -> Tallies:
         """Returns the tallies of the ticks, ticks×3×classes."""
