@@ -1,6 +1,6 @@
 """Checks the consistency of a run's files: `skylane report RUN --check`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.logs.dispatch_checks import check_dispatch
 from bench.logs.log_rows import LogRows, read_log
+from bench.logs.presented_checks import check_presented, has_presenter
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.resource_log import load_resources
 from bench.logs.result_checks import check_results
@@ -69,7 +70,15 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
         ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),
         ConsistencyCheck("source and model have a hash", 2, _check_hashes(rows.manifest, folder)),
         ConsistencyCheck("resources can be read", 1, resource_problems),
+        *_presented_checks(rows, folder),
     )
+
+
+def _presented_checks(rows: LogRows, folder: Path) -> Iterator[ConsistencyCheck]:
+    """Yields the checks of the log of outputs, if the run had a presenter."""
+    if has_presenter(rows, folder):
+        ticks, problems_by_check = check_presented(rows, folder)
+        yield from (ConsistencyCheck(name, ticks, problems) for name, problems in problems_by_check.items())
 
 
 def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
