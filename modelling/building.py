@@ -16,7 +16,7 @@ from modelling.export.tensorflow_export import (
     write_tflite,
 )
 from modelling.frameworks import keras
-from modelling.recipes import Format, Output, Recipe
+from modelling.recipes import Format, NetworkOutput, Recipe
 from modelling.training.weights import Weights, assign, weights_in
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
@@ -36,12 +36,15 @@ from shared.models.manifest import (
 )
 from shared.models.repository import Repository
 
-_TASKS = {Output.PROBABILITIES: "classification", Output.OBJECTS: "detection"}  # Others are segmentations.
+_TASKS = {
+    NetworkOutput.PROBABILITIES: "classification",
+    NetworkOutput.OBJECTS: "detection",
+}  # Others are segmentations.
 _KINDS = {
-    Output.CLASS_IDS: (OutputKind.CLASS_IDS,),
-    Output.SCORES: (OutputKind.SCORES,),
-    Output.PROBABILITIES: (OutputKind.PROBABILITIES,),
-    Output.OBJECTS: (OutputKind.BOXES, OutputKind.PROBABILITIES),
+    NetworkOutput.CLASS_IDS: (OutputKind.CLASS_IDS,),
+    NetworkOutput.SCORES: (OutputKind.SCORES,),
+    NetworkOutput.PROBABILITIES: (OutputKind.PROBABILITIES,),
+    NetworkOutput.OBJECTS: (OutputKind.BOXES, OutputKind.PROBABILITIES),
 }
 
 FILES = {
@@ -177,7 +180,7 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
 
 def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:
     suffix = ":0" if form is Format.FROZEN_GRAPH else ""  # The name of a graph's tensor, or a signature's key.
-    scores = recipe.output is Output.SCORES
+    scores = recipe.output is NetworkOutput.SCORES
     heads = {
         name: OutputSection(tensor=name + suffix, kind=kind)
         for name, kind in zip(TENSORS[recipe.output], _KINDS[recipe.output], strict=True)
@@ -198,7 +201,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
             width=recipe.width,
             scale=1 / 255 if scores else 1.0,
         ),
-        confidence=CONFIDENCE if form is Format.TFLITE and recipe.output is Output.CLASS_IDS else None,
+        confidence=CONFIDENCE if form is Format.TFLITE and recipe.output is NetworkOutput.CLASS_IDS else None,
         output=None if len(heads) > 1 else next(iter(heads.values())),
         outputs=heads if len(heads) > 1 else {},
         detection=DetectionSection(score_threshold=recipe.score_threshold),

@@ -26,7 +26,7 @@ class Format(StrEnum):
     TFLITE = "tflite"
 
 
-class Output(StrEnum):
+class NetworkOutput(StrEnum):
     """The kind of a model's output."""
 
     CLASS_IDS = "class_ids"  # One class id per pixel.
@@ -58,7 +58,7 @@ class Recipe:
     class_names: tuple[str, ...]
     height: int
     width: int
-    output: Output
+    output: NetworkOutput
     formats: tuple[Format, ...]
     trained: bool
     weights_of: str = ""
@@ -112,7 +112,7 @@ RECIPES = {
             class_names=CLASSES,
             height=608,
             width=968,
-            output=Output.CLASS_IDS,
+            output=NetworkOutput.CLASS_IDS,
             formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
             trained=True,
         ),
@@ -123,7 +123,7 @@ RECIPES = {
             class_names=CLASSES,
             height=304,
             width=484,
-            output=Output.CLASS_IDS,
+            output=NetworkOutput.CLASS_IDS,
             formats=(Format.TFLITE,),
             trained=True,
         ),
@@ -134,7 +134,7 @@ RECIPES = {
             class_names=CLASSES,
             height=608,
             width=968,
-            output=Output.CLASS_IDS,
+            output=NetworkOutput.CLASS_IDS,
             formats=(Format.FROZEN_GRAPH,),
             trained=False,
         ),
@@ -145,7 +145,7 @@ RECIPES = {
             class_names=_TWENTY,
             height=1024,
             width=2048,
-            output=Output.SCORES,
+            output=NetworkOutput.SCORES,
             formats=(Format.SAVED_MODEL,),
             trained=False,
         ),
@@ -156,7 +156,7 @@ RECIPES = {
             class_names=_TWENTY,
             height=1024,
             width=2048,
-            output=Output.SCORES,
+            output=NetworkOutput.SCORES,
             formats=(Format.SAVED_MODEL,),
             trained=False,
         ),
@@ -167,7 +167,7 @@ RECIPES = {
             class_names=WEATHERS,
             height=152,
             width=242,
-            output=Output.PROBABILITIES,
+            output=NetworkOutput.PROBABILITIES,
             formats=(Format.FROZEN_GRAPH,),
             trained=True,
             largest_batch=8,
@@ -180,7 +180,7 @@ RECIPES = {
             class_names=tuple(OBJECTS),
             height=304,
             width=484,
-            output=Output.OBJECTS,
+            output=NetworkOutput.OBJECTS,
             formats=(Format.FROZEN_GRAPH,),
             trained=True,
             largest_batch=8,
@@ -194,7 +194,7 @@ RECIPES = {
             class_names=PRESENCE,
             height=76,
             width=121,
-            output=Output.PROBABILITIES,
+            output=NetworkOutput.PROBABILITIES,
             formats=(Format.TFLITE,),
             trained=True,
             colours=_PRESENCE_COLOURS,
@@ -206,7 +206,7 @@ RECIPES = {
             class_names=PRESENCE,
             height=304,
             width=484,
-            output=Output.PROBABILITIES,
+            output=NetworkOutput.PROBABILITIES,
             formats=(Format.FROZEN_GRAPH,),
             trained=True,
             weights_of="road-small",
@@ -221,7 +221,7 @@ RECIPES = {
                 class_names=_THOUSAND,
                 height=side,
                 width=side,
-                output=Output.PROBABILITIES,
+                output=NetworkOutput.PROBABILITIES,
                 formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
                 trained=False,
                 largest_batch=8,

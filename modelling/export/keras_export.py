@@ -11,24 +11,24 @@ from typing import Any
 from modelling.architectures.blocks import BatchToSpace, PooledPhases, ResizeLike, SpaceToBatch, Tensor
 from modelling.export.tensorflow_export import INPUT, TENSORS
 from modelling.frameworks import keras
-from modelling.recipes import Output
+from modelling.recipes import NetworkOutput
 from modelling.training.weights import assign, weights_of
 
 Call = Callable[..., Tensor]
 
 
-def write_keras(network: Any, output: Output, height: int, width: int, path: Path) -> None:
+def write_keras(network: Any, output: NetworkOutput, height: int, width: int, path: Path) -> None:
     """Writes the function of `modelling.export.tensorflow_export.serving_function` for any batch size; segmentation only.
 
     The input and output have the same names as in the other formats.
     """
-    dtype = "uint8" if output is Output.CLASS_IDS else "float32"
+    dtype = "uint8" if output is NetworkOutput.CLASS_IDS else "float32"
     images = keras.Input((height, width, 3), dtype=dtype, name=INPUT)
     scaled = images * 2.0 - 1.0
-    if output is Output.CLASS_IDS:
+    if output is NetworkOutput.CLASS_IDS:
         scaled = keras.ops.cast(images, "float32") * (1 / 127.5) - 1.0
     result = _with_builtin_layers(network, height, width)(scaled)
-    if output is Output.CLASS_IDS:
+    if output is NetworkOutput.CLASS_IDS:
         result = keras.ops.cast(keras.ops.argmax(result, axis=-1), "uint8")
     (name,) = TENSORS[output]
     named = keras.layers.Identity(name=name, dtype=result.dtype)(result)

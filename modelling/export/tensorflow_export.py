@@ -14,15 +14,15 @@ from modelling.architectures import detector
 from modelling.architectures.heads import SCORES
 from modelling.conversion.tensorflow_files import tflite_model
 from modelling.frameworks import keras, tf
-from modelling.recipes import Output
+from modelling.recipes import NetworkOutput
 from modelling.training.weights import SCOPE, variables
 
 INPUT = "input"
 TENSORS = {  # The names of the output tensors in the graph, which are also the signature's keys.
-    Output.CLASS_IDS: ("prediction",),
-    Output.SCORES: ("scores",),
-    Output.PROBABILITIES: ("scores",),
-    Output.OBJECTS: ("boxes", "scores"),
+    NetworkOutput.CLASS_IDS: ("prediction",),
+    NetworkOutput.SCORES: ("scores",),
+    NetworkOutput.PROBABILITIES: ("scores",),
+    NetworkOutput.OBJECTS: ("boxes", "scores"),
 }
 
 CONFIDENCE = "scores"  # The second output of a segmentation in a TensorFlow Lite file.
@@ -30,7 +30,7 @@ CONFIDENCE = "scores"  # The second output of a segmentation in a TensorFlow Lit
 _CONFIDENCE_STEP = 4  # Rows and columns of the network's scores per row and column of that output.
 
 
-def serving_function(network: Any, output: Output, height: int, width: int) -> Callable[[Any], dict[str, Any]]:
+def serving_function(network: Any, output: NetworkOutput, height: int, width: int) -> Callable[[Any], dict[str, Any]]:
     """Returns the function of a model file, from RGB images N×height×width×3 to the output tensors by name.
 
     - CLASS_IDS: uint8 images to uint8 N×H×W; includes scaling and arg max.
@@ -41,12 +41,12 @@ def serving_function(network: Any, output: Output, height: int, width: int) -> C
     """
 
     def infer(images: Any) -> dict[str, Any]:
-        if output is Output.SCORES:
+        if output is NetworkOutput.SCORES:
             return {"scores": tf.identity(network(images * 2.0 - 1.0, training=False), name="scores")}
         result = network(_centred(images), training=False)
-        if output is Output.CLASS_IDS:
+        if output is NetworkOutput.CLASS_IDS:
             return {"prediction": _class_ids(result)}
-        if output is Output.PROBABILITIES:
+        if output is NetworkOutput.PROBABILITIES:
             return {"scores": tf.nn.softmax(result, name="scores")}
         logits, shapes = result
         rows, columns = detector.grid_size(height, width)
@@ -59,7 +59,7 @@ def serving_function(network: Any, output: Output, height: int, width: int) -> C
     return infer
 
 
-def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch: int | None = 1) -> Any:
+def frozen_graph(network: Any, output: NetworkOutput, height: int, width: int, *, batch: int | None = 1) -> Any:
     """Returns the GraphDef of `serving_function`, from `input:0` to the tensors in TENSORS; a `batch` of None is any size.
 
     Each weight is a constant "weights/<layer>.<variable>", which `modelling.training.weights.weights_in` reads.
@@ -86,20 +86,20 @@ def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch
 
 
 def write_saved_model(
-    network: Any, output: Output, height: int, width: int, folder: Path, *, batch: int | None = 1
+    network: Any, output: NetworkOutput, height: int, width: int, folder: Path, *, batch: int | None = 1
 ) -> None:
     """Writes a SavedModel of `serving_function` with the signature `serving_default`; a `batch` of None is any size."""
     infer = serving_function(network, output, height, width)
     _save(network, infer, _specification(output, height, width, batch), folder)
 
 
-def write_tflite(network: Any, output: Output, height: int, width: int, path: Path) -> None:
+def write_tflite(network: Any, output: NetworkOutput, height: int, width: int, path: Path) -> None:
     """Writes a TensorFlow Lite file of `serving_function` for one image, with float16 weights.
 
     A segmentation gets a second output, CONFIDENCE: the scores float32 N×h×w×classes of one pixel in 64, before softmax.
     """
     infer = serving_function(network, output, height, width)
-    if output is Output.CLASS_IDS:
+    if output is NetworkOutput.CLASS_IDS:
         infer = _with_confidence(network)
     with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
         _save(network, infer, _specification(output, height, width, 1), Path(folder))
@@ -132,8 +132,8 @@ def _class_ids(scores: Any) -> Any:
     return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8, name="prediction")
 
 
-def _specification(output: Output, height: int, width: int, batch: int | None) -> Any:
-    dtype = tf.float32 if output is Output.SCORES else tf.uint8
+def _specification(output: NetworkOutput, height: int, width: int, batch: int | None) -> Any:
+    dtype = tf.float32 if output is NetworkOutput.SCORES else tf.uint8
     return tf.TensorSpec([batch, height, width, 3], dtype, name=INPUT)
 
 
