@@ -42,6 +42,7 @@ def edge() -> None:
 @_options("Timing", "delay_s", "answer_timeout_s", "retry", "retry_after_ms")
 @_options("Frames that are not sent", "gate", "gate_threshold", "reuse_frames", "reuse_ms", "local_model", "models")
 @_options("Frames that are not sent", "cascade", "c_low", "c_high", "local_timeout_ms", "local_threads", "tuning")
+@_options("Presentation", "present", "present_max_age_ms", "fusion")
 @_options("Encoding", "codec", "quality", "resize", "resize_at", "demosaic", "mask_codec", "mask_size")
 @_options("Results", "out", "sinks")
 @click.option("--no-sinks", cls=KeyOption, heading="Results", is_flag=True, help="Write the log only, no results.")

@@ -9,6 +9,7 @@ from pydantic import DirectoryPath, FilePath, model_validator
 
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
+from edge.presenting.table import PRESENTERS
 from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
@@ -163,6 +164,21 @@ class EdgeConfig(NodeSection):
         None, "Tuned thresholds, a file of `skylane model tune-gate`.", shown="the one shipped for the model"
     )
 
+    present: Annotated[str, OneOf("presenter", PRESENTERS)] | None = setting(
+        None,
+        "Present an output for every frame when it is due: hold (the newest result), warp (moved to now by optical flow) or "
+        "fuse (combined with the local model's result).",
+        shown="off",
+    )
+    present_max_age_ms: float = setting(
+        2000.0, "Oldest result that is presented, in ms after its frame was due.", gt=0, le=DAY_S * 1e3
+    )
+    fusion: FilePath | None = setting(
+        None,
+        "Measured reliability of both models, a file of `skylane model tune-fusion`.",
+        shown="the one shipped for the two models",
+    )
+
     codec: Annotated[str, OneOf("image codec", IMAGE_CODECS)] = setting("jpeg", "Encoding of frames.")
     quality: int = setting(85, "JPEG quality.", ge=1, le=100)
     resize: Resize | None = setting(
@@ -260,6 +276,24 @@ class EdgeConfig(NodeSection):
             problem = threshold_problem(self.c_low, self.c_high)
             if problem is not None:
                 raise ValueError(f"`c_low`: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _presenting_is_consistent(self) -> Self:
+        if self.present is None:
+            self._refuse_without("present", "nothing is presented", "present_max_age_ms", "fusion")
+            return self
+        if self.mask_size == "frame":
+            raise ValueError(
+                f"`present`: {self.present} presents masks of the model's size: leave `mask_size` out, or set it to model"
+            )
+        if PRESENTERS[self.present].needs_local:
+            if self.local_model is None:
+                raise ValueError(f"`present`: {self.present} needs a model on the vehicle: add `local_model`")
+        elif self.fusion is not None:
+            raise ValueError(
+                f"`fusion`: {self.present} combines no results: set `present` to fuse, or leave `fusion` out"
+            )
         return self
 
     def _refuse_without(self, missing: str, problem: str, *keys: str) -> None:

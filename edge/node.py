@@ -10,7 +10,9 @@ from edge.dispatch.opening import open_dispatcher
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline
+from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger, RunCounts
 from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
 from edge.reliability.retry_policy import RetryPolicy
@@ -21,12 +23,13 @@ from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
-from edge.sinks.sink import Sink
+from edge.sinks.sink import Origin, Sink
 from edge.sources.source import FrameSource
 from edge.transport_events import TransportEvents
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.health_file import HealthFile
 from shared.runtime.threads import ThreadGroup
@@ -45,6 +48,7 @@ class RunSettings:
     card: ModelCard
     is_live: bool = False  # Whether the source is a camera.
     reuse: Reuse | None = None  # What answers frames that need not be sent.
+    presentation: Presentation | None = None  # What presents an output for every frame when it is due.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -83,7 +87,11 @@ class EdgeNode:
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
-        self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live)
+        self._presentation = settings.presentation
+        on_due = None if self._presentation is None else self._presentation.offer
+        self._pacer = Pacer(
+            self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live, on_due
+        )
         liveness = LivenessMonitor(
             stats,
             self.clocks,
@@ -104,13 +112,14 @@ class EdgeNode:
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
         self._feed = SinkFeed(sinks, card, self._ledger.pending_results)
-        keep: OnResult | None = None
+        keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
         self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
         if settings.reuse is not None:
             parts = (self._queue, window, sender, self._ledger, card, config)
             waits_for_room = config.closed_loop and not settings.is_live
-            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, waits_for_room)
-            keep = reusing.keep
+            on_result = self._feed.put if self._presentation is None else self._present_and_feed
+            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, on_result, waits_for_room)
+            keep.append(reusing.keep)
         self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task, keep)
 
@@ -152,6 +161,8 @@ class EdgeNode:
         self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
         if self._settings.config.retry:
             self._threads.start("retrier", partial(self._retrier.run, self._finished))
+        if self._presentation is not None:
+            self._threads.start("presenter", self._presentation.run)
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._read_ahead.run)
         try:
@@ -164,6 +175,8 @@ class EdgeNode:
             self._finished.set()
             self._health.remove()
             receiving.join(_JOIN_TIMEOUT_S)
+            if self._presentation is not None:
+                self._presentation.end()
             self._feed.end()
             self._feed.wait_until_written(writing, _JOIN_TIMEOUT_S)  # Sinks have the lowest priority and may be slow.
             try:
@@ -172,10 +185,17 @@ class EdgeNode:
                 for record in self._queue.drain():
                     self._ledger.drop(record, "stopped")
                 self._ledger.close_all("the run ended")
+                if self._presentation is not None:
+                    self._presentation.close()
         on_tick()
         counts = self._ledger.counts()
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
         return counts
+
+    def _present_and_feed(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        assert self._presentation is not None
+        self._presentation.arrived(record, answer, origin)
+        self._feed.put(record, answer, origin)
 
     def _wait_for_answers(self, on_tick: Callable[[], None]) -> None:
         """Waits until every frame in flight has ended; a stopped run waits for `DRAIN_S` only."""

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Receiver:
     on_result: OnResult  # Called with every answered frame.
     stop: threading.Event
     task: str  # Task of the model; results of other tasks are failures.
-    keep: OnResult | None = None  # Called with every result in time, before its frame ends and makes room for others.
+    keep: Sequence[OnResult] = ()  # Called with every result in time, before its frame ends and makes room for others.
 
     def run(self) -> None:
         """Receives until stopped; the body of a thread."""
@@ -60,12 +60,9 @@ class Receiver:
         result, fault = decode_result(message, record, self.task)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
         answer = None if result is None else ModelResult(result, message.model_version, message.engine)
-        if (
-            self.keep is not None
-            and answer is not None
-            and not record.deadline.is_expired(record.times[Stage.MASK_DECODED])
-        ):
-            self.keep(record, answer)
+        if answer is not None and not record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
+            for keep in self.keep:
+                keep(record, answer)
         outcome = self.ledger.finish(record, message, reply.size, fault)
         if answer is not None and outcome is Outcome.ANSWERED:
             self.on_result(record, answer)

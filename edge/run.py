@@ -13,6 +13,7 @@ from rich.console import Console
 from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
+from edge.presenting.opening import open_presentation
 from edge.progress import run_with_progress
 from edge.reuse.opening import open_reuse
 from edge.reuse.reporting import reuse_lines
@@ -77,6 +78,7 @@ def run(
         card = _wait_for_card(transport, config, events)
         config = _with_sinks(config, card)
         reuse = stack.enter_context(open_reuse(config, card))
+        presentation = stack.enter_context(open_presentation(config, card))
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
@@ -88,7 +90,7 @@ def run(
         manifest = run_record.started(config, session, source.provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
-        settings = RunSettings(config, session, card, is_live(source_name), reuse)
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation)
         node = EdgeNode(source, transport, log, open_sinks(config, folder, card), settings, events=events)
         on_ready()
         begin()

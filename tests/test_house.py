@@ -42,6 +42,7 @@ HEAVY = (
 CONTRACTS = (
     "cloud/frontends/frontend.py",
     "edge/dispatch/dispatcher.py",
+    "edge/presenting/presenter.py",
     "edge/sinks/sink.py",
     "edge/sources/source.py",
     "edge/transports/transport.py",

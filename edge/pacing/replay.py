@@ -2,13 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
+from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.sources.source import FrameSource
 from shared import clock
@@ -93,6 +94,7 @@ class Pacer:
     config: EdgeConfig
     stop: threading.Event
     is_live: bool = False  # Whether the source is a camera.
+    on_due: Callable[[FrameRecord, Frame | UnreadableFrame], None] | None = None  # Called with every frame.
 
     def run(self) -> None:
         """Paces until the source ends or until stopped; the body of a thread."""
@@ -159,10 +161,10 @@ class Pacer:
         record = self.ledger.begin(frame, due_ns)
         if isinstance(frame, UnreadableFrame):
             self.ledger.drop(record, f"undecodable: {frame.reason}")
-            return
-        replaced = self.queue.put(record, frame)
-        if replaced:
+        elif (replaced := self.queue.put(record, frame)) is not None:
             self.ledger.drop(replaced, "window")
+        if self.on_due is not None:
+            self.on_due(record, frame)
 
     def _wait_until(self, due_ns: int) -> bool:
         """Waits until a time; returns False when stopped."""

@@ -28,6 +28,7 @@ class ArrivedResult:
     sequence: int
     due_ns: int
     result: Any  # The type that the task of the model decodes.
+    origin: OutputOrigin = OutputOrigin.REMOTE  # Or LOCAL: the local model answered the frame in place of a worker.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The pipeline of a vehicle with a difference detector or a local model: only frames that need a worker are sent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge.pipeline import Pipeline, encode, resize
@@ -29,6 +30,7 @@ class ReusingPipeline(Pipeline):
 
     reuse: Reuse
     feed: SinkFeed
+    on_result: Callable[[FrameRecord, ModelResult, Origin], None]  # Called with every frame that gets its result here.
     waits_for_room: bool  # A frame waits for room in the window if the loop is closed, and is dropped if it is open.
 
     def run(self) -> None:
@@ -101,7 +103,7 @@ class ReusingPipeline(Pipeline):
         if compared.reused is None:
             return False
         if self.ledger.reuse(record, compared.reused.sequence).has_result:
-            self.feed.put(record, compared.reused.result, Origin.REUSED)
+            self.on_result(record, compared.reused.result, Origin.REUSED)
         return True
 
     def _local_answer(self, record: FrameRecord, colour: Pixels) -> LocalAnswer | None:
@@ -115,7 +117,7 @@ class ReusingPipeline(Pipeline):
         record.times[Stage.INFERRED_LOCALLY] = clock.now_ns()  # The frame may have waited since the inference.
         if self.ledger.answer_locally(record, local.engine, local.version).has_result:
             self.keep(record, result)
-            self.feed.put(record, result, Origin.LOCAL)
+            self.on_result(record, result, Origin.LOCAL)
 
     def _send_or_fall_back(self, record: FrameRecord, colour: Pixels, answer: LocalAnswer | None) -> None:
         """Sends a frame, or has the local model answer it if it cannot be sent."""

@@ -103,6 +103,7 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
         "Connection:",
         "Timing:",
         "Frames that are not sent:",
+        "Presentation:",
         "Encoding:",
         "Results:",
         "Advanced:",

@@ -26,6 +26,7 @@ from cloud.frontends.mqtt import worker_will
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
+from edge.presenting.opening import open_presentation
 from edge.reuse.opening import open_reuse
 from edge.run import run
 from edge.sinks.sink import Sink
@@ -143,7 +144,8 @@ class Vehicle:
         self._source = open_source(str(source), topics=config.topics)
         self._log = LogWriter(out)
         reuse = self._opened.enter_context(open_reuse(config, self.card))
-        run_settings = RunSettings(config, "s1", self.card, reuse=reuse, **times)
+        self.presentation = self._opened.enter_context(open_presentation(config, self.card))
+        run_settings = RunSettings(config, "s1", self.card, reuse=reuse, presentation=self.presentation, **times)
         self._node = EdgeNode(self._source, self._transport, self._log, sinks, run_settings)
         self.stop = self._node.stop
         self.counts = self._node.counts

@@ -1,0 +1,285 @@
+"""Presents beside the pipeline: every frame that falls due is a tick, and gets an output or the reason why there is none."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+from edge.config import EdgeConfig
+from edge.pipeline import colour_image
+from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
+from edge.reliability.frame_record import FrameRecord
+from edge.sinks.sink import Origin
+from shared import clock
+from shared.errors import SkylaneError
+from shared.imaging import geometry
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.geometry import Geometry
+from shared.imaging.image_files import ImageArray
+from shared.imaging.opencv import cv2
+from shared.logs import get_logger
+from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
+from shared.runlog.presented_log import OutputOrigin
+from shared.stages import Stage
+
+# Reasons why a tick has no output.
+SKIPPED, NO_RESULT, TOO_OLD, CAMERA_CHANGED, STOPPED = "skipped", "no_result", "too_old", "camera_changed", "stopped"
+_WITH_SOURCE = (OutputOrigin.REMOTE, OutputOrigin.WARPED, OutputOrigin.FUSED)
+_LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
+_SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
+_MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
+
+_LOG = get_logger("edge")
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedTick:
+    """A tick with its output: what the vehicle could act on, and when."""
+
+    camera: str
+    sequence: int  # Of the frame, as in the latency log.
+    frame_index: int
+    stamp_ns: int
+    source_ns: int
+    due_ns: int
+    presented_ns: int  # When the output was ready, or when it was certain that there is none.
+    output: Output
+    source_sequence: int | None = None  # The frame that the output's remote result is right for.
+    age_ns: int | None = None  # Due time of the tick after that of this frame; 0 for a local result; None without one.
+    processing_ns: int | None = None  # From taking the tick until the output was ready; None if it was not taken.
+    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None if there is none.
+    geometry: Geometry | None = None
+
+
+OnPresented = Callable[[PresentedTick], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _DueFrame:
+    """A tick that waits for the presenter."""
+
+    sequence: int
+    due_ns: int
+    scene: int
+    frame: Frame | UnreadableFrame
+    newest: ArrivedResult | None = None  # When the tick was taken; never of a later frame.
+
+
+@dataclass(slots=True)
+class _Camera:
+    """What is known about a camera."""
+
+    scene: int = 0  # The first tick of its present scene: results of earlier frames do not fit it.
+    form: tuple[tuple[int, ...], Layout] | None = None  # Of its latest readable frame.
+    stamp_ns: int = 0
+    gap_ns: int = 0
+    waiting: _DueFrame | None = None
+    newest: ArrivedResult | None = None
+    presenter: Presenter | None = None
+    presenter_scene: int = 0
+
+
+class Presentation:
+    """Runs one presenter per camera, all in one thread; no caller of `offer` or `arrived` waits for it.
+
+    A tick that is not taken before the next one of its camera is due is skipped.
+    """
+
+    def __init__(
+        self, build: Callable[[], Presenter], card: ModelCard, config: EdgeConfig, *, runs_local: bool = False
+    ) -> None:
+        """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
+        self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
+        self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
+        self._build = build
+        self._card = card
+        self._config = config
+        self._runs_local = runs_local
+        self._max_age_ns = round(config.present_max_age_ms * 1e6)
+        self._condition = threading.Condition()
+        self._cameras: dict[str, _Camera] = {}
+        self._left_out: deque[PresentedTick] = deque()
+        self._taken: PresentedTick | _DueFrame | None = None  # What `run` works on.
+        self._has_ended = False
+        self._has_failed = False
+        self._delivery = threading.Lock()
+        self._is_closed = False
+
+    def offer(self, record: FrameRecord, frame: Frame | UnreadableFrame) -> None:
+        """Adds a tick: a frame that is due now. It replaces a tick of its camera that still waits."""
+        excess = None
+        with self._condition:
+            camera = self._cameras.setdefault(record.camera, _Camera())
+            if isinstance(frame, Frame) and _has_changed(camera, frame):
+                camera.scene = record.id.sequence
+                self.restarts += 1
+            if camera.waiting is not None:
+                self._left_out.append(_without_output(camera.waiting, SKIPPED))
+            if len(self._left_out) > _MAX_LEFT_OUT:
+                excess = self._left_out.popleft()
+            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame)
+            self._condition.notify()
+        if excess is not None:
+            self._deliver(excess)
+
+    def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        """Adds the result of a frame, unless a later frame of its camera has one already."""
+        is_local = origin is Origin.LOCAL
+        if is_local and self._runs_local:
+            return
+        made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
+        result = ArrivedResult(record.id.sequence, record.times[Stage.DUE], answer.result, made_of)
+        with self._condition:
+            camera = self._cameras.setdefault(record.camera, _Camera())
+            if camera.newest is None or camera.newest.sequence < result.sequence:
+                camera.newest = result
+
+    def run(self) -> None:
+        """Presents until `end` was called and no tick waits; the body of a thread."""
+        while (taken := self._take()) is not None:
+            self._deliver(taken if isinstance(taken, PresentedTick) else self._presented(taken), is_taken=True)
+
+    def end(self) -> None:
+        """Ends `run` after the ticks that wait."""
+        with self._condition:
+            self._has_ended = True
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Delivers the ticks that a presenter that hangs, or a run that failed, has left; none is delivered later."""
+        with self._delivery, self._condition:
+            left = [*self._left_out, *(each.waiting for each in self._cameras.values()), self._taken]
+            ticks = [
+                each if isinstance(each, PresentedTick) else _without_output(each, STOPPED)
+                for each in left
+                if each is not None
+            ]
+            for tick in sorted(ticks, key=attrgetter("sequence")):
+                self._notify(tick)
+            self._is_closed = True
+
+    def _take(self) -> PresentedTick | _DueFrame | None:
+        """Waits for the next tick; returns None at the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._left_out or self._has_ended or self._due())
+            if self._left_out:
+                self._taken = self._left_out.popleft()
+            elif due := self._due():
+                first = min(due, key=attrgetter("sequence"))
+                camera = self._cameras[first.frame.camera]
+                camera.waiting = None
+                self._taken = replace(first, newest=camera.newest)
+            return self._taken
+
+    def _due(self) -> list[_DueFrame]:
+        return [camera.waiting for camera in self._cameras.values() if camera.waiting is not None]
+
+    def _presented(self, due: _DueFrame) -> PresentedTick:
+        """Returns a tick with its output."""
+        taken_ns = clock.now_ns()
+        if isinstance(due.frame, UnreadableFrame):
+            return _without_output(due, f"undecodable: {due.frame.reason}")
+        try:
+            image, plan = self._input(due.frame)
+        except SkylaneError as error:
+            return _without_output(due, f"undecodable: {error}")
+        tick = Tick(due.sequence, due.due_ns, image, plan)
+        camera = self._cameras[due.frame.camera]
+        newest, missing = self._usable(due)
+        try:
+            output = self._presenter(camera, due.scene).present(tick, newest)
+        except Exception as error:  # noqa: BLE001 (any failure of a presenter is counted, and the run goes on)
+            camera.presenter = None
+            self._report(error)
+            newest, output = None, Output(OutputOrigin.NONE, reason=f"failed: {error}")
+        if output.origin is OutputOrigin.NONE and not output.reason:
+            output = replace(output, reason=missing)
+        source = _source(output, newest)
+        age_ns = (
+            due.due_ns - source.due_ns if source is not None else 0 if output.origin is OutputOrigin.LOCAL else None
+        )
+        presented_ns = clock.now_ns()
+        return replace(
+            _without_output(due, ""),
+            presented_ns=presented_ns,
+            output=output,
+            source_sequence=None if source is None else source.sequence,
+            age_ns=age_ns,
+            processing_ns=presented_ns - taken_ns,
+            image=image,
+            geometry=plan,
+        )
+
+    def _input(self, frame: Frame) -> tuple[ImageArray, Geometry]:
+        """Returns the model's input as RGB. The pipeline prepares its own, so that neither waits for the other."""
+        colour, plan = colour_image(frame, self._card, self._config)
+        image: Any = geometry.apply(colour, plan)
+        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if self._card.layout is Layout.BGR8 else image, plan
+
+    def _usable(self, due: _DueFrame) -> tuple[ArrivedResult | None, str]:
+        """Returns the newest result if it can be used for a tick, else None and the reason."""
+        if due.newest is None:
+            return None, NO_RESULT
+        if due.newest.sequence < due.scene:
+            return None, CAMERA_CHANGED
+        if due.due_ns - due.newest.due_ns > self._max_age_ns:
+            return None, TOO_OLD
+        return due.newest, ""
+
+    def _presenter(self, camera: _Camera, scene: int) -> Presenter:
+        if camera.presenter is None or camera.presenter_scene != scene:
+            camera.presenter, camera.presenter_scene = self._build(), scene
+        return camera.presenter
+
+    def _report(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            _LOG.warning("presenter failed; further failures are counted only", reason=str(error))
+
+    def _deliver(self, tick: PresentedTick, *, is_taken: bool = False) -> None:
+        with self._delivery:
+            if not self._is_closed:
+                self._notify(tick)
+            if is_taken:
+                self._taken = None
+
+    def _notify(self, tick: PresentedTick) -> None:
+        for listener in self.listeners:
+            listener(tick)
+
+
+def _has_changed(camera: _Camera, frame: Frame) -> bool:
+    """Updates a camera by its next frame; returns whether the frame shows another scene or has another form."""
+    form, known, gap_ns, usual_ns = (
+        (frame.pixels.shape, frame.layout),
+        camera.form,
+        frame.stamp_ns - camera.stamp_ns,
+        camera.gap_ns,
+    )
+    camera.form, camera.stamp_ns, camera.gap_ns = form, frame.stamp_ns, gap_ns
+    if known is None:
+        camera.gap_ns = 0
+        return False
+    return form != known or gap_ns < 0 or gap_ns > max(_LONGEST_GAP_NS, _SLOW_CAMERA_FACTOR * usual_ns)
+
+
+def _source(output: Output, newest: ArrivedResult | None) -> ArrivedResult | None:
+    """Returns the result that an output was made of, if it was made of one."""
+    is_made_of_it = output.origin in _WITH_SOURCE or (newest is not None and output.result is newest.result)
+    return newest if is_made_of_it else None
+
+
+def _without_output(due: _DueFrame, reason: str) -> PresentedTick:
+    return PresentedTick(
+        camera=due.frame.camera,
+        sequence=due.sequence,
+        frame_index=due.frame.index,
+        stamp_ns=due.frame.stamp_ns,
+        source_ns=due.frame.source_ns,
+        due_ns=due.due_ns,
+        presented_ns=clock.now_ns(),
+        output=Output(OutputOrigin.NONE, reason=reason),
+    )
