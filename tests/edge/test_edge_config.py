@@ -11,6 +11,7 @@ from edge.config import EdgeConfig
 from shared.config import ConfigError, read_yaml
 from shared.flags import override
 
+FUSION = Path(__file__)  # Any file.
 REFUSED = [
     ({"arrivals": "poisson"}, "arrivals: poisson needs arrival_rate_hz"),
     ({"arrival_rate_hz": 5.0}, "arrival_rate_hz: the times of the source are the schedule"),
@@ -26,6 +27,16 @@ REFUSED = [
     ),
     ({"cascade": True}, "cascade: there is no model on the vehicle: add local_model, or leave it out"),
     ({"c_high": 0.9, "local_model": "local"}, "c_high: only a cascade has thresholds: add cascade, or leave it out"),
+    ({"present_max_age_ms": 500}, "present_max_age_ms: nothing is presented: add present, or leave it out"),
+    (
+        {"present": "hold", "mask_size": "frame"},
+        "present: hold presents masks of the model's size: leave mask_size out",
+    ),
+    ({"present": "fuse"}, "present: fuse needs a model on the vehicle: add local_model"),
+    (
+        {"present": "warp", "fusion": FUSION},
+        "fusion: warp combines no results: set present to fuse, or leave fusion out",
+    ),
     (
         {"c_low": 0.9, "c_high": 0.1, "local_model": "local", "cascade": True},
         "c_low: c_low 0.9 and c_high 0.1: give 0 <= c_low < c_high <= 1",
@@ -40,7 +51,9 @@ def test_contradicting_options_are_refused(given: dict[str, Any], problem: str, 
         override(EdgeConfig(), given)
     assert flags.value.message.startswith(problem)
     path = tmp_path / "edge.yaml"
-    path.write_text("\n".join(f"{key}: {str(value).lower()}" for key, value in given.items()))
+    path.write_text(
+        "\n".join(f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items())
+    )
     with pytest.raises(ConfigError) as file:
         read_yaml(path, EdgeConfig)
     assert str(file.value).startswith(f"{path}: {problem}")
@@ -53,11 +66,13 @@ def test_contradicting_options_are_refused(given: dict[str, Any], problem: str, 
         {"closed_loop": True, "burst": 8, "window": 4},
         {"queue": 16, "rate": 2.0},
         {"transport": "grpc", "worker_addresses": ("worker:8001",)},
+        {"present": "warp", "present_max_age_ms": 500.0},
+        {"present": "fuse", "local_model": "local", "fusion": FUSION},
     ],
-    ids=["server", "multi stream", "queue", "grpc"],
+    ids=["server", "multi stream", "queue", "grpc", "warp", "fuse"],
 )
 def test_consistent_options_are_accepted(given: dict[str, Any]) -> None:
-    """These are combinations of the benchmark scenarios, and a transport without a broker."""
+    """These are combinations of the benchmark scenarios, a transport without a broker, and presenters."""
     assert override(EdgeConfig(), given).model_dump(include=set(given)) == given
 
 

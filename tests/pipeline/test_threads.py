@@ -78,7 +78,8 @@ def test_the_documented_threads_are_those_that_run(mosquitto_url: str, model: Mo
                     source, mosquitto_url, out, transport=transport, worker_addresses=addresses, closed_loop=True
                 )
                 assert code == 0, printed
-            code, printed = play(source, mosquitto_url, tmp_path / "car-local", local_model="local", models=tmp_path)
+            options = {"local_model": "local", "models": tmp_path, "present": "hold"}
+            code, printed = play(source, mosquitto_url, tmp_path / "car-local", **options)
             assert code == 0, printed
         while_serving = {*in_worker}  # Before the libraries' threads of the shutdown.
     of_vehicle, of_worker = documented()
