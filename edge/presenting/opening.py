@@ -8,6 +8,7 @@ from edge.config import EdgeConfig
 from edge.presenting.presentation import Presentation
 from edge.presenting.presenter import PresenterParts
 from edge.presenting.table import PRESENTERS
+from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.registry import load
@@ -35,6 +36,6 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
             f"presenter {config.present} moves results with the image, and model {card.name} answers {card.task}: use "
             f"--present {others}"
         )
-    parts = PresenterParts(card, fusion=config.fusion)
+    parts = PresenterParts(card, fusion=config.fusion, clock_ns=clock.now_ns)
     presenter = load("presenter", PRESENTERS, config.present)
     yield Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)

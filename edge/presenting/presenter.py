@@ -48,6 +48,7 @@ class PresenterParts:
     card: ModelCard
     local: Callable[[Tick], Any] | None = None  # Returns the local model's result for a tick; None if it failed.
     fusion: Path | None = None  # The measured reliability of both models.
+    clock_ns: Callable[[], int] | None = None  # Limits the time of a tick; without it, outputs are reproducible.
 
 
 class Presenter(Protocol):

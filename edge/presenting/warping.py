@@ -1,0 +1,96 @@
+"""Moves masks and boxes from the frame of a result to the present, along the motion of the image."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.presenting.flow import Motion, Vectors, picture, pixel_positions
+from shared.imaging import boxes
+from shared.imaging.geometry import Geometry
+from shared.imaging.mask_codecs import Mask
+from shared.imaging.opencv import cv2
+from shared.messages.results import Detections, Result
+
+_BLUR_PX = 5  # Side of the square over which differences in brightness are averaged, in pixels of the grid.
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Where a moved result is likely to be wrong; both arrays have the grid of the motion, over the picture."""
+
+    residual: npt.NDArray[np.uint8]  # Difference in brightness between the moved picture and the present one, blurred.
+    is_outside: npt.NDArray[np.bool_]  # Whether the point was outside the image.
+
+
+def moved_result(result: Result, motion: Motion, geometry: Geometry) -> Result | None:
+    """Returns a mask or objects as they would be now; None for what has no place in the model's input."""
+    if isinstance(result, Detections):
+        return moved_detections(result, motion, geometry)
+    size = (geometry.target_height, geometry.target_width)
+    return moved_mask(result, motion, geometry) if isinstance(result, np.ndarray) and result.shape == size else None
+
+
+def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
+    """Returns a mask of the model's input size as it would be now.
+
+    Each pixel takes the class of the pixel that it comes from; what was outside the image takes the nearest class at the
+    border. The margins of a letterbox stay.
+    """
+    part = picture(mask, geometry)
+    height, width = part.shape
+    rows, columns = motion.now.shape
+    displacement = cv2.resize(motion.displacement, (width, height), interpolation=cv2.INTER_LINEAR)
+    displacement *= np.array([width / columns, height / rows], np.float32)
+    displacement += pixel_positions(height, width)
+    moved = cv2.remap(part, displacement, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+    if part.shape == mask.shape:
+        return moved
+    whole = mask.copy()
+    picture(whole, geometry)[...] = moved
+    return whole
+
+
+def doubt_of(motion: Motion) -> Doubt:
+    """Compares the picture of the result's frame, moved to now, with the present picture."""
+    positions = _origins(motion)
+    moved = cv2.remap(motion.then, positions, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    residual = cv2.blur(cv2.absdiff(moved, motion.now), (_BLUR_PX, _BLUR_PX))
+    rows, columns = motion.now.shape
+    x, y = positions[..., 0], positions[..., 1]
+    return Doubt(residual, (x < 0) | (x > columns - 1) | (y < 0) | (y > rows - 1))
+
+
+def moved_detections(detections: Detections, motion: Motion, geometry: Geometry) -> Detections:
+    """Returns the objects as they would be now.
+
+    Each box moves by the median motion of the points that come from inside it, and is clipped to the frame. A box of which
+    no point is in the picture any more is removed.
+    """
+    rows, columns = motion.now.shape
+    to_grid = np.array([columns / geometry.paste_width, rows / geometry.paste_height] * 2)
+    pasted = np.array([geometry.paste_left, geometry.paste_top] * 2)
+    corners = (boxes.to_target(detections.boxes, geometry) - pasted) * to_grid
+    origins = _origins(motion) + np.float32(0.5)  # From the centre to the coordinates of boxes.
+    shifts = [_shift(box, origins, motion.displacement) for box in corners]
+    kept = [number for number, shift in enumerate(shifts) if shift is not None]
+    moves = np.array([shifts[number] for number in kept], np.float64).reshape(-1, 2)
+    moved = (corners[kept] + np.tile(moves, 2)) / to_grid + pasted
+    in_frame = boxes.to_source(moved, geometry)
+    visible = (in_frame[:, 2:] > in_frame[:, :2]).all(axis=1)
+    left = np.array(kept, np.intp)[visible]
+    return Detections(in_frame[visible], detections.class_ids[left], detections.scores[left])
+
+
+def _origins(motion: Motion) -> Vectors:
+    """Returns the position of each point when the result's frame was due, in pixels of the grid."""
+    return motion.displacement + pixel_positions(*motion.now.shape)
+
+
+def _shift(box: npt.NDArray[Any], origins: Vectors, displacement: Vectors) -> npt.NDArray[Any] | None:
+    """Returns the median motion of the points that come from inside a box, on the grid; None if there are none."""
+    low, high = box[:2], box[2:]
+    widened = np.maximum(0.0, 1.0 - (high - low) / 2)  # A box is taken to have at least two points along each side.
+    inside = ((origins >= low - widened) & (origins <= high + widened)).all(axis=-1)
+    return -np.median(displacement[inside], axis=0) if inside.any() else None
