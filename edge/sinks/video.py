@@ -35,7 +35,7 @@ class VideoSink:
         self._folder = folder
         self._card = card
         self._format = _usable_format(video_codec)
-        self._files: dict[str, _VideoFile] = {}
+        self._files: dict[str, VideoFile] = {}
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
@@ -44,7 +44,7 @@ class VideoSink:
         both = mark_untrained(both, self._card)
         if frame.camera not in self._files:
             path = self._folder / f"overlay_{camera_name(frame.camera)}{self._format.suffix}"
-            self._files[frame.camera] = _VideoFile(path, self._format, both, frame.source_ns)
+            self._files[frame.camera] = VideoFile(path, self._format, both, frame.source_ns)
         self._files[frame.camera].add(both, frame.source_ns)
 
     def close(self) -> None:
@@ -53,10 +53,15 @@ class VideoSink:
             file.close()
 
 
-class _VideoFile:
+class VideoFile:
     """One video file."""
 
     def __init__(self, path: Path, video_format: VideoFormat, first: Any, start_ns: int) -> None:
+        """Opens the file for RGB images of the size of `first`; `start_ns` is the source time of the first one.
+
+        Raises:
+            SinkError: the file cannot be written, as for the other methods.
+        """
         self._path = path
         self._start_ns = start_ns
         self._last = -1

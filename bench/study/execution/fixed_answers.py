@@ -31,7 +31,19 @@ def answers_of(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> tu
         SkylaneError: The model cannot be loaded, or a drive has no readable frame.
     """
     playbacks = dict.fromkeys(_playbacks(plan, setup, variant))
-    return tuple(_computed(settings, folder) for settings, folder in playbacks)
+    return tuple(answers_file(settings, folder) for settings, folder in playbacks)
+
+
+def answers_file(settings: PlaybackSettings, folder: Path) -> Path:
+    """Returns the file in `folder` with a model's answers to the frames of one drive; computes it if it is missing.
+
+    Raises:
+        SkylaneError: The model cannot be loaded, or the drive has no readable frame.
+    """
+    names = ("bag", "models", "model", "codec", "quality", "frames", "resize_at")
+    values = {name: getattr(settings, name) for name in names}
+    with Child(__name__, {"playback": values, "folder": folder}, title="computing the answers of the model") as child:
+        return Path(child.wait(_TIMEOUT_S))
 
 
 def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[tuple[PlaybackSettings, Path]]:
@@ -48,13 +60,6 @@ def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> It
                 bag, variant.root, variant.name, frames=plan.drive_frames, resize_at=resize_at, **encoding
             )
             yield settings, _FOLDER / f"{cell.codec}-{resize_at}"
-
-
-def _computed(settings: PlaybackSettings, folder: Path) -> Path:
-    names = ("bag", "models", "model", "codec", "quality", "frames", "resize_at")
-    values = {name: getattr(settings, name) for name in names}
-    with Child(__name__, {"playback": values, "folder": folder}, title="computing the answers of the model") as child:
-        return Path(child.wait(_TIMEOUT_S))
 
 
 def main(*, playback: dict[str, Any], folder: str) -> None:
