@@ -39,7 +39,7 @@ _WIDTH = 640  # Of each of the two pictures, pixels.
 _OPACITY = 0.55
 
 
-def play_late(bag: Path, models: Path, model: str, frames: int, folder: Path, broker: Broker) -> Path:
+def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> Path:
     """Plays a drive in real time over a slow link with the presenter `warp`; returns a video of held beside warped masks.
 
     The worker gives the answers that the model has computed before, each after the same time, so that the age of the
