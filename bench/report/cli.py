@@ -51,6 +51,14 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--local", type=_FOLDER, help="Run of the same frames with the worker on the vehicle, to compare offloading with."
 )
+@click.option(
+    "--truth",
+    "truths",
+    multiple=True,
+    metavar="BAG",
+    type=click.Path(path_type=Path),
+    help="Bag with true labels: adds the streaming accuracy of the outputs (for several runs: once, or once for each run).",
+)
 def report(
     runs: tuple[Path, ...],
     *,
@@ -63,6 +71,7 @@ def report(
     currency: str,
     footage_hz: float,
     local: Path | None,
+    truths: tuple[Path, ...],
 ) -> None:
     """Report outcomes and time by stage of a run; compare several runs, or the cells of a study.
 
@@ -75,7 +84,7 @@ def report(
         sys.exit(_check(runs))
     console = Console(stderr=as_json)
     tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
-    source = load_report_input(runs, load_run(local) if local else None)
+    source = load_report_input(runs, load_run(local) if local else None, truths)
     content = report_of(source, tariff)
     if tables:
         _write_files(content, tables, console)
@@ -90,6 +99,9 @@ def report(
 def _show(source: ReportInput, content: ReportContent, console: Console) -> None:
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)
+    for accuracy in source.streaming:
+        for caution in accuracy.cautions:
+            console.print(f"{accuracy.run}: {caution}", markup=False, highlight=False, soft_wrap=True)
     for problem in source.problems[:_MAX_PROBLEMS]:
         console.print(f"Problem: {problem}", markup=False, highlight=False, soft_wrap=True)
     if len(source.problems) > _MAX_PROBLEMS:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.cost import throughput_hz
+from bench.report.chapters import streaming
 from bench.report.chapters.comparisons import cost, offloading
 from bench.report.chapters.comparisons import runs as comparison
 from bench.report.chapters.comparisons.cost import Tariff
@@ -87,6 +88,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     chapters = (
         stages.chapter(answered),
         outcomes.chapter(run),
+        *map(streaming.chapter, source.streaming),
         *unsent.chapters(run),
         distribution.chapter(frames),
         timeline.chapter(shown, answered, start_ns),
@@ -104,9 +106,10 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
     images = overlay_images(run.folder, frames, map(int, with_image))
     details = frame_details(shown, answered, start_ns, images)
-    figures = key_figures(frames, throughput_hz(run))
+    figures = [figure for each in source.streaming for figure in streaming.key_figures(each)]
+    figures += key_figures(frames, throughput_hz(run))
     return ReportContent(
-        _title(run), run_summary(frames, answered), chapters, details, figures, _picture(run, answered)
+        _title(run), run_summary(frames, answered), chapters, details, tuple(figures), _picture(run, answered)
     )
 
 
@@ -139,6 +142,7 @@ def _comparison_report(source: ReportInput, tariff: Tariff | None) -> ReportCont
     chapters = (
         comparison.chapter(groups),
         outcomes.comparison(runs),
+        *([streaming.comparison(source.streaming)] if source.streaming else []),
         comparison.stages(groups),
         comparison.distributions(groups),
         *_optional_chapters(source, tariff),

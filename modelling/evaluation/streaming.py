@@ -137,7 +137,7 @@ class StreamingScores(ScoredTicks[Tallies]):
         return np.stack(chosen) if chosen else np.zeros((0, 3, len(self.names)), np.int64)
 
     def _sum(self, *, with_missing: bool = False) -> Tallies:
-        return self.stacked(with_missing=with_missing).sum(axis=0)
+        return np.asarray(self.stacked(with_missing=with_missing).sum(axis=0))
 
 
 def tallies(truth: Mask, output: Mask | None, classes: int) -> Tallies:
@@ -168,4 +168,4 @@ def mean_iou(summed: npt.NDArray[np.number], counted: npt.NDArray[np.bool_]) -> 
     present = counted & (summed[..., 1, :] > 0)
     number = present.sum(axis=-1)
     total = np.where(present, ious(summed), 0.0).sum(axis=-1)
-    return np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0)
+    return np.asarray(np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0))

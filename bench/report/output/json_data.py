@@ -10,6 +10,7 @@ from bench.report.chapters.comparisons.runs import compare_totals
 from bench.report.chapters.run.distribution import describe_stages
 from bench.report.chapters.run.outcomes import outcome_counts
 from bench.report.chapters.run.stages import stage_summaries
+from bench.report.chapters.streaming import streaming_json
 from bench.report.data.answered_frames import FrameGroup, answered_frames
 from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog
@@ -20,8 +21,8 @@ from bench.report.data.worker_shares import worker_shares
 def report_json(source: ReportInput) -> Any:
     """Returns the results as JSON data; values that were not measured are None.
 
-    A run has the keys `outcomes`, `origins`, `workers`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`. Several
-    runs have them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
+    A run has the keys `outcomes`, `origins`, `workers`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`,
+    and `streaming` if true labels were given. Several runs have them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
     """
     results = {**_results(source), "problems": [str(problem) for problem in source.problems]}
     # Only Python's JSON has NaN and infinity.
@@ -32,10 +33,15 @@ def _results(source: ReportInput) -> dict[str, Any]:
     if source.study:
         return _study(source.study)
     if len(source.runs) == 1:
-        return _run(source.runs[0])
+        return _runs(source)[0]
     groups = [group for group in map(FrameGroup.of_run, source.runs) if len(group.results)]
     comparisons = compare_totals(((groups[0], other) for other in groups[1:]), in_blocks=False)
-    return {"runs": [_run(run) for run in source.runs], "comparisons": comparisons}
+    return {"runs": _runs(source), "comparisons": comparisons}
+
+
+def _runs(source: ReportInput) -> list[dict[str, Any]]:
+    streaming = [{"streaming": streaming_json(accuracy)} for accuracy in source.streaming] or [{}] * len(source.runs)
+    return [_run(run) | scored for run, scored in zip(source.runs, streaming, strict=True)]
 
 
 def _run(run: RunLog) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from bench.statistics.description import IntervalEstimate
 from shared.runlog.latency_table import outcome_table, stage_table, vehicle_result_tables
 from shared.terminal_table import Table as TerminalTable
 
-_COMPARISON_TABLES = ("outcomes", "stages", "totals")
+_RUN_TABLES = ("streaming", "streaming_origins", "streaming_missing")
+_COMPARISON_TABLES = ("outcomes", "streaming_runs", "stages", "totals")
 _STUDY_TABLES = ("not_done", "results")
 
 
@@ -27,6 +28,7 @@ def terminal_tables(source: ReportInput, report: ReportContent) -> Iterator[Rend
             yield stage_table(summaries)
         yield from vehicle_result_tables(_texts(frames[["outcome", "total_ms"]]))
         yield outcome_table(_texts(frames[["outcome", "reason"]]))
+        yield from (_terminal_table(table) for table in report.tables() if table.name in _RUN_TABLES)
         return
     names = _STUDY_TABLES if source.study else _COMPARISON_TABLES
     yield from (_terminal_table(table) for table in report.tables() if table.name in names)

@@ -1,0 +1,313 @@
+"""Streaming accuracy: how right the outputs were for their own tick, of one run or of several."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bench.report.chapters.traces import axis, axis_from_zero, line
+from bench.report.content import (
+    Caution,
+    Chapter,
+    ChapterPart,
+    Chart,
+    KeyFigure,
+    Paragraph,
+    ReportTable,
+    TableRow,
+    Trace,
+)  # fmt: skip
+from bench.report.output.number_format import number
+from bench.report.output.stage_styles import DASHES, SERIES, TOTAL_COLOUR
+from bench.statistics.bootstrap import Floats
+from bench.statistics.description import IntervalEstimate
+from bench.streaming.run_accuracy import RunAccuracy
+from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks
+
+TITLE = "Streaming accuracy"
+_HELD, _CEILING = "newest held", "ceiling"
+_DIGITS = 3
+_NS_IN_MS, _NS_IN_S = 1e6, 1e9
+
+
+def chapter(accuracy: RunAccuracy) -> Chapter:
+    """Returns the streaming accuracy of one run."""
+    parts: list[ChapterPart] = [Paragraph(_introduction(accuracy)), *map(Caution, accuracy.cautions)]
+    parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
+    if accuracy.missing:
+        rows = tuple(accuracy.missing.items())
+        parts.append(ReportTable("streaming_missing", "Ticks without an output.", ("reason", "ticks"), rows))
+    parts += [_age_table(accuracy), _class_table(accuracy)]
+    return Chapter("streaming", TITLE, tuple(parts))
+
+
+def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
+    """Compares the streaming accuracy of several runs."""
+    metric = accuracies[0].comparison.metric
+    groups: dict[tuple[str, str, tuple[str, ...]], list[RunAccuracy]] = {}
+    for each in accuracies:
+        groups.setdefault((each.comparison.metric, each.presenter, each.outputs.names), []).append(each)
+    rows = [_run_row(each.run, [each]) for each in accuracies]
+    rows += [
+        _run_row(f"all {len(runs)} runs, {presenter or 'without a presenter'}", runs)
+        for (_, presenter, _), runs in groups.items()
+        if len(runs) > 1
+    ]
+    headings = (
+        "run", "presenter", "ticks", metric, f"{metric}, all ticks", "held", "ceiling", "age p50 ms", "age p95 ms",
+        "without output %",
+    )  # fmt: skip
+    caption = (
+        f"{metric} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
+        "ticks, of several over runs. All ticks: those without an output count as wrong. Held: what holding the newest "
+        "result would have given."
+    )
+    digits = dict.fromkeys((metric, f"{metric}, all ticks", "held", "ceiling"), _DIGITS)
+    digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
+    cautions = [Caution(f"{each.run}: {text}") for each in accuracies for text in each.cautions]
+    table = ReportTable("streaming_runs", caption, headings, rows, digits)
+    return Chapter("streaming", TITLE, (*cautions, table, _runs_chart(accuracies)))
+
+
+def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
+    """Returns the accuracy for the top of the report."""
+    value, ceiling = accuracy.outputs.accuracy(), accuracy.ceiling.accuracy()
+    note = f"{accuracy.comparison.metric} at every tick; {number(ceiling, _DIGITS)} without any delay"
+    return (KeyFigure("streaming accuracy", number(value, _DIGITS), note),)
+
+
+def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
+    """Returns the streaming accuracy of a run as plain data with intervals."""
+    ages_ms = _ages_ms(accuracy)
+    candidates = {"outputs": accuracy.outputs, "held": accuracy.held, "ceiling": accuracy.ceiling}
+    return {
+        "presenter": accuracy.presenter or None,
+        "truth": str(accuracy.truth),
+        "metric": accuracy.comparison.metric,
+        "ticks": len(accuracy.ticks),
+        "scored": len(accuracy.scored),
+        "unscored": dict(accuracy.unscored),
+        "missing": accuracy.missing,
+        "origins": {
+            origin: {"ticks": count, "accuracy": accuracy.outputs.where(_of_origin(origin)).accuracy()}
+            for origin, count in accuracy.outputs.origins().items()
+        },
+        "age_ms": dict(zip(("p50", "p95"), _p50_p95(ages_ms), strict=True)),
+        **{
+            name: {
+                "accuracy": accuracy.interval(scores),
+                "accuracy_all_ticks": accuracy.interval(scores, with_missing=True),
+                "by_class": scores.by_class(),
+            }
+            for name, scores in candidates.items()
+        },
+        "by_age": [
+            {"from_ms": edge, "ticks": len(scores.ticks), "accuracy": accuracy.interval(scores)}
+            for edge, scores in accuracy.outputs.by_age().items()
+        ],
+        "cautions": list(accuracy.cautions),
+    }  # fmt: skip
+
+
+def _introduction(accuracy: RunAccuracy) -> str:
+    value = accuracy.outputs.accuracy()
+    what = f"outputs of the presenter {accuracy.presenter}" if accuracy.presenter else "newest result that had arrived"
+    return (
+        f"At every tick, which is a camera frame at the time at which it is due, the {what} is compared with the true labels "
+        f"of that same tick, because a vehicle acts on the present: {accuracy.comparison.metric} {number(value, _DIGITS)}. The "
+        f"ceiling of {number(accuracy.ceiling.accuracy(), _DIGITS)} is what the same results would be worth if they took no time."
+    )
+
+
+def _candidates(accuracy: RunAccuracy) -> Iterator[tuple[str, ScoredTicks[Any]]]:
+    """Yields the candidates that the tables and charts compare, with their names."""
+    if accuracy.presenter:
+        yield f"presented ({accuracy.presenter})", accuracy.outputs
+    yield _HELD, accuracy.held
+    yield _CEILING, accuracy.ceiling
+
+
+def _summary_table(accuracy: RunAccuracy) -> ReportTable:
+    metric = accuracy.comparison.metric
+    rows: list[TableRow] = []
+    for name, scores in _candidates(accuracy):
+        missing = sum(tick.is_missing for tick in scores.ticks)
+        estimates = (accuracy.interval(scores), accuracy.interval(scores, with_missing=True))
+        rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(_scored_ages_ms(scores))))
+    caption = (
+        f"{metric} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
+        "them missed. Newest held: what holding the newest result would have given. Ceiling: each result for its own frame, "
+        "only of frames with a result."
+    )
+    headings = ("what", "ticks", "without output", metric, f"{metric}, all ticks", "age p50 ms", "age p95 ms")
+    digits = {metric: _DIGITS, f"{metric}, all ticks": _DIGITS, "age p50 ms": 0, "age p95 ms": 0}
+    return ReportTable("streaming", caption, headings, rows, digits)
+
+
+def _origin_table(accuracy: RunAccuracy) -> ReportTable:
+    rows: list[TableRow] = []
+    for origin, count in accuracy.outputs.origins().items():
+        scores = accuracy.outputs.where(_of_origin(origin))
+        ages = _p50_p95(_scored_ages_ms(scores))
+        rows.append((origin, count, 100 * count / len(accuracy.outputs.ticks), scores.accuracy(), *ages))
+    metric = accuracy.comparison.metric
+    headings = ("origin of the output", "ticks", "share %", metric, "age p50 ms", "age p95 ms")
+    digits = {metric: _DIGITS, "share %": 1, "age p50 ms": 0, "age p95 ms": 0}
+    caption = "What the outputs of the scored ticks were made of. A local output has the age 0."
+    return ReportTable("streaming_origins", caption, headings, rows, digits)
+
+
+def _age_table(accuracy: RunAccuracy) -> ReportTable:
+    candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if name != _CEILING]
+    edges = sorted({edge for _, bins in candidates for edge in bins})
+    rows: list[TableRow] = []
+    for edge in edges:
+        row: list[Any] = [_bin_text(edge)]
+        for _, bins in candidates:
+            found = bins.get(edge)
+            row += [len(found.ticks) if found else 0, accuracy.interval(found) if found else None]
+        rows.append(tuple(row))
+    columns = list(chain.from_iterable((f"{name}: ticks", name) for name, _ in candidates))
+    metric = accuracy.comparison.metric
+    caption = f"{metric} by the age of the output: the time from the frame that it was computed for to the tick."
+    return ReportTable("streaming_ages", caption, ("age ms", *columns), rows, {name: _DIGITS for name, _ in candidates})
+
+
+def _class_table(accuracy: RunAccuracy) -> ReportTable:
+    candidates = [(name, scores.by_class()) for name, scores in _candidates(accuracy)]
+    names = dict.fromkeys(name for _, by_class in candidates for name in by_class)
+    rows = tuple((name, *(by_class.get(name) for _, by_class in candidates)) for name in names)
+    headings = ("class", *(name for name, _ in candidates))
+    caption = f"{accuracy.comparison.by_class} of each class in the true labels."
+    return ReportTable("streaming_classes", caption, headings, rows, dict.fromkeys(headings[1:], _DIGITS))
+
+
+def _age_chart(accuracy: RunAccuracy) -> Chart:
+    traces: list[Trace] = []
+    for index, (name, scores) in enumerate(_candidates(accuracy)):
+        if name == _CEILING:
+            continue
+        bins = [(float(np.mean(_scored_ages_ms(each))), accuracy.interval(each)) for each in scores.by_age().values()]
+        traces.append(_with_intervals(name, [age for age, _ in bins], [each for _, each in bins], index))
+    ends = [
+        min((min(trace["x"]) for trace in traces if trace["x"]), default=0.0),
+        *(max(trace["x"], default=0.0) for trace in traces),
+    ]
+    ceiling = accuracy.ceiling.accuracy()
+    style = {"color": TOTAL_COLOUR, "dash": "dot", "width": 1.5}
+    traces.append(line("ceiling", [min(0.0, *ends), max(ends)], [ceiling, ceiling], style, "ceiling %{y:.3f}"))
+    metric = accuracy.comparison.metric
+    caption = (
+        f"{metric} against the age of the output, mean of each age bin, with 95 % intervals where the ticks suffice. The dotted "
+        f"line is the ceiling, {number(ceiling, _DIGITS)}."
+    )
+    layout = {"xaxis": axis_from_zero("age of the output at its tick, ms"), "yaxis": axis_from_zero(metric)}
+    return Chart("streaming_by_age", caption, tuple(traces), layout, height=340)
+
+
+def _timeline(accuracy: RunAccuracy) -> Chart:
+    """Shows the accuracy of each second, which an outage lowers, and the share of ticks without an output."""
+    due_s = np.array([(tick.due_ns or 0) / _NS_IN_S for tick in accuracy.scored])
+    seconds = np.floor(due_s - due_s.min()).astype(int) if len(due_s) else np.empty(0, int)
+    kind = type(accuracy.outputs)
+    values, ages = [], []
+    present = np.unique(seconds)
+    for second in present:
+        ticks = [accuracy.outputs.ticks[index] for index in np.flatnonzero(seconds == second)]
+        scores = kind(accuracy.outputs.names, ticks)
+        values.append(scores.accuracy(with_missing=True))
+        ages.append(float(np.mean(_scored_ages_ms(scores))) if any(not tick.is_missing for tick in ticks) else np.nan)
+    metric = accuracy.comparison.metric
+    traces = (
+        line(metric, present, values, {"color": SERIES[0], "width": 1.8}, f"{metric} %{{y:.3f}} in second %{{x}}"),
+        line(
+            "age",
+            present,
+            ages,
+            {"color": SERIES[1], "width": 1.5, "dash": DASHES[1]},
+            "age %{y:.0f} ms in second %{x}",
+        )
+        | {"yaxis": "y2"},
+    )
+    layout = {
+        "xaxis": axis("time since the first scored tick, s"),
+        "yaxis": axis_from_zero(f"{metric}, all ticks"),
+        "yaxis2": axis_from_zero("mean age, ms", overlaying="y", side="right", showgrid=False),
+        "margin": {"r": 64},
+    }
+    lowest = f"{number(min(values), _DIGITS)} to {number(max(values), _DIGITS)}" if values else "no tick"
+    caption = f"{metric} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
+    return Chart("streaming_over_time", caption, traces, layout, height=300)
+
+
+def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
+    names = [each.run for each in accuracies]
+    candidates: Mapping[str, list[IntervalEstimate]] = {
+        "outputs": [each.interval(each.outputs) for each in accuracies],
+        "held": [each.interval(each.held) for each in accuracies],
+        "ceiling": [each.interval(each.ceiling) for each in accuracies],
+    }
+    traces = tuple(
+        _with_intervals(name, names, estimates, index) | {"mode": "markers"}
+        for index, (name, estimates) in enumerate(candidates.items())
+    )
+    metric = accuracies[0].comparison.metric
+    best = max(accuracies, key=lambda each: each.outputs.accuracy())
+    caption = (
+        f"{metric} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
+        f"{best.run}, {number(best.outputs.accuracy(), _DIGITS)}."
+    )
+    layout = {"xaxis": axis("run", type="category"), "yaxis": axis_from_zero(metric)}
+    return Chart("streaming_runs", caption, traces, layout, height=340)
+
+
+def _run_row(name: str, runs: Sequence[RunAccuracy]) -> TableRow:
+    outputs, held, ceiling = (
+        type(runs[0].outputs)(runs[0].outputs.names, chain.from_iterable(getattr(run, which).ticks for run in runs))
+        for which in ("outputs", "held", "ceiling")
+    )
+    interval = runs[0].interval
+    missing = sum(tick.is_missing for tick in outputs.ticks)
+    return (
+        name, runs[0].presenter or "none", len(outputs.ticks), interval(outputs), interval(outputs, with_missing=True),
+        interval(held), interval(ceiling), *_p50_p95(_scored_ages_ms(outputs)),
+        100 * missing / len(outputs.ticks) if outputs.ticks else np.nan,
+    )  # fmt: skip
+
+
+def _with_intervals(name: str, x: Sequence[Any], estimates: Sequence[IntervalEstimate], index: int) -> Trace:
+    """Returns a line with error bars; a value without an interval has no bar."""
+    ends = [(each.high - each.value, each.value - each.low) for each in estimates]
+    upper, lower = ([float(np.nan_to_num(end[side])) for end in ends] for side in (0, 1))
+    colour = SERIES[index]
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": [each.value for each in estimates],
+        "line": {"color": colour, "dash": DASHES[index], "width": 1.5}, "marker": {"color": colour, "size": 8},
+        "error_y": {"type": "data", "array": upper, "arrayminus": lower, "color": colour, "thickness": 1.2},
+        "hovertemplate": f"{name}: %{{y:.3f}} at %{{x}}<extra></extra>",
+    }  # fmt: skip
+
+
+def _of_origin(origin: str) -> Any:
+    return lambda tick: tick.origin == origin
+
+
+def _ages_ms(accuracy: RunAccuracy) -> Floats:
+    return np.array([tick.age_ns / _NS_IN_MS for tick in accuracy.ticks if tick.age_ns is not None], np.float64)
+
+
+def _scored_ages_ms(scores: ScoredTicks[Any]) -> Floats:
+    return np.array([tick.age_ns / _NS_IN_MS for tick in scores.ticks if tick.age_ns is not None], np.float64)
+
+
+def _p50_p95(ages_ms: Floats) -> tuple[float, float]:
+    if not len(ages_ms):
+        return np.nan, np.nan
+    p50, p95 = np.percentile(ages_ms, (50, 95))
+    return float(p50), float(p95)
+
+
+def _bin_text(edge: float) -> str:
+    later = [each for each in AGE_EDGES_MS if each > edge]
+    return f"{edge:g} to {later[0]:g}" if later else f"from {edge:g}"
