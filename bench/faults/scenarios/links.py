@@ -1,14 +1,18 @@
-"""Link faults: half-open connections, links that go up and down, the lowest promised bandwidth, loss and delay."""
+"""Link faults: half-open connections, links that go up and down, the lowest promised bandwidth, loss and delay, an outage."""
 
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 
+from bench.faults.hostile.trigger_pixels import MODEL as LOCAL_MODEL
 from bench.faults.rig.connections import established, reconnects
 from bench.faults.rig.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
+from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, taken
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
+from bench.faults.scenarios.local_models import make_local_model
 from bench.harness.samples import spread
 from bench.link.link import LinkSpec
 from bench.load.vehicle_process import VehicleProcess
@@ -16,6 +20,7 @@ from shared import clock
 from shared.broker.broker import Broker
 from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
+from shared.runlog.presented_log import OutputOrigin
 
 _DARK = LinkSpec(half_open_after_s=0)
 _DARK_S = 35.0
@@ -39,6 +44,19 @@ _ROUND_TRIPS_S = (0.05, 0.3)
 _LOSSY_FRAMES, _LOSSY_HZ, _DEADLINE_MS = 60, 5.0, 1000
 _MOST_LATE = 50.0  # Maximum percentage of late frames on a link with a loss of at most _JUDGED_LOSS.
 _JUDGED_LOSS = 0.05  # With more loss, TCP alone can exceed the deadline.
+
+_OUTAGE_S = 10.0
+_OUTAGE_THINK_MS = 100.0  # A result is about one tick old.
+_TICK_HZ = 10.0
+_SCENE_TICKS = 120  # Time until the scene moves back.
+_MAX_AGE_MS = 2000.0
+_MOST_LEFT_OUT = 5.0  # Maximum percentage of ticks that the presenter cannot take on a busy machine.
+_MOST_WRONG = 25.0  # Maximum percentage of wrong pixels of a moved mask; of a held one it is over 50 after two ticks.
+_DECAY = {  # The outputs of each presenter in an outage, in this order.
+    "hold": [OutputOrigin.REMOTE, "too_old"],
+    "warp": [OutputOrigin.WARPED, "too_old"],
+    "fuse": [OutputOrigin.FUSED, OutputOrigin.LOCAL],
+}
 
 
 @scenario(
@@ -253,3 +271,84 @@ def _cell(vehicle: VehicleProcess, loss: float, round_trip_s: float) -> Iterator
 
 def _reconnects(rig: Rig, log: Path) -> int:
     return sum(reconnects(log, f"skylane-vehicle-{vehicle.name}") for vehicle in rig.vehicles)
+
+
+@scenario(
+    30,
+    "outage",
+    f"the links of vehicles that hold, warp and fuse results are cut for {_OUTAGE_S:g} s, their connections broken or kept",
+    "moved results, then the local model's, at every tick; afterwards no stale frame is sent or presented",
+)
+def outage(rig: Rig) -> Finding:
+    """Cuts the links of vehicles with each presenter; one more vehicle keeps its connection over a radio link."""
+    models = make_local_model(rig)
+    space = namespace(rig)
+    broker = namespace_broker(rig, space)
+    rig.worker(broker.url, think_ms=_OUTAGE_THINK_MS)
+    link = rig.link(broker)
+    source = panning_pictures(rig, _SCENE_TICKS)
+    for kind in _DECAY:
+        rig.vehicle(link.url, kind, source=source, rate_hz=_TICK_HZ, flags=_presenting(kind, models))
+    if space:
+        flags = _presenting("fuse", models)
+        rig.vehicle(broker.url, "kept", source=source, rate_hz=_TICK_HZ, flags=flags, wrapper=space.wrapper)
+    rig.wait_for_frames(rig.vehicles, _AGAIN, Outcome.ANSWERED)
+    began_ns = clock.now_ns()
+    rig.say("no link")
+    link.set(LinkSpec(reset_after_s=0))
+    if space:
+        space.cut()
+    time.sleep(_OUTAGE_S)
+    back_ns = clock.now_ns()
+    link.set(LinkSpec())
+    if space:
+        space.mend()
+    rig.say("the link is back")
+    rig.wait_for_frames(rig.vehicles, _AGAIN, Outcome.ANSWERED)
+    accounts = rig.end_vehicles()
+    figures, broken = [], []
+    for vehicle in rig.vehicles:
+        ticks = PresentedTicks(vehicle)
+        figures += _outage_figures(vehicle, ticks, began_ns, back_ns)
+        seen, expected = stages(ticks.due(began_ns, back_ns)), _DECAY.get(vehicle.name, _DECAY["fuse"])
+        if seen != expected:
+            broken.append(f"{vehicle.name} presented {', '.join(seen)} instead of {', '.join(expected)}")
+    return Finding(accounts, *figures, remarks=namespace_remarks(space), broken=broken)
+
+
+def _presenting(kind: str, models: Path) -> list[str]:
+    """Returns the flags of a vehicle that presents results."""
+    flags = ["--loop", "--deadline-ms", f"{_DEADLINE_MS:g}"]
+    flags += ["--present", kind, "--present-max-age-ms", f"{_MAX_AGE_MS:g}"]
+    return [*flags, "--local-model", LOCAL_MODEL, "--models", str(models)] if kind == "fuse" else flags
+
+
+def _outage_figures(vehicle: VehicleProcess, ticks: PresentedTicks, began_ns: int, back_ns: int) -> Iterator[Figure]:
+    """Yields the figures of a vehicle whose link was cut from the first time to the second."""
+    name, meanwhile, after = vehicle.name, ticks.due(began_ns, back_ns), ticks.due(back_ns)
+    results = [row for row in after if row.source_sequence is not None]
+    yield Figure(f"{name}: ticks in the outage", len(meanwhile))
+    if name in ("fuse", "kept"):
+        without = sum(row.origin is OutputOrigin.NONE for row in taken(meanwhile))
+        yield Figure(f"{name}: of these without an output", without, most=0)
+    yield Figure(f"{name}: ticks unaccounted", ticks.unaccounted, most=0)
+    yield Figure(f"{name}: ticks left out", 100 * ticks.left_out / len(ticks.rows), "%", most=_MOST_LEFT_OUT)
+    yield Figure(f"{name}: oldest result", max(row.age_ns or 0 for row in ticks.rows) / 1e6, "ms", most=_MAX_AGE_MS)
+    stale_sent = sum(_age_sent_ns(row) > _DEADLINE_MS * 1e6 for row in _sent_since(vehicle, back_ns))
+    yield Figure(f"{name}: stale frames sent afterwards", stale_sent, most=0)
+    stale = sum((row.age_ns or 0) > _DEADLINE_MS * 1e6 for row in results)
+    yield Figure(f"{name}: stale results presented afterwards", stale, most=0)
+    first_s = (min(row.due_ns or 0 for row in results) - back_ns) / 1e9 if results else None
+    yield Figure(f"{name}: first result afterwards", first_s, "s", most=_OUTAGE_S)
+    yield Figure(f"{name}: wrong masks presented", ticks.wrong_masks, most=0)
+    for origin, shares in ticks.wrong_pixels().items():
+        most = _MOST_WRONG if origin in (OutputOrigin.WARPED, OutputOrigin.FUSED) else None
+        yield Figure(f"{name}: wrong pixels, {origin.value}", 100 * median(shares), "%", most=most)
+
+
+def _sent_since(vehicle: VehicleProcess, since_ns: int) -> list[dict[str, str]]:
+    return [row for row in vehicle.rows() if int(row["t_sent_ns"] or 0) > since_ns]
+
+
+def _age_sent_ns(row: Mapping[str, str]) -> int:
+    return int(row["t_sent_ns"]) - int(row["t_due_ns"])

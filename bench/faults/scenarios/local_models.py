@@ -154,7 +154,7 @@ def slow_local_model(rig: Rig) -> Finding:
 )
 def local_fallback(rig: Rig) -> Finding:
     """Kills the worker of one vehicle and cuts the link of another; both have a local model as fallback."""
-    models = _model(rig, turns=0)
+    models = make_local_model(rig)
     brokers = {name: rig.broker() for name in ("killed", "cut")}
     workers = {name: rig.worker(broker.url, f"worker-{name}", think_ms=_THINK_MS) for name, broker in brokers.items()}
     link = rig.link(brokers["cut"])
@@ -227,13 +227,20 @@ def gate_and_crash(rig: Rig) -> Finding:
 
 def _started(rig: Rig, *, turns: int = 0) -> tuple[str, Path]:
     """Starts a broker and a worker, and makes the local model; returns the broker's URL and the model repository."""
-    models = _model(rig, turns=turns)
+    models = make_local_model(rig, turns=turns)
     url = rig.broker().url
     rig.worker(url, think_ms=_THINK_MS)
     return url, models
 
 
-def _model(rig: Rig, *, turns: int) -> Path:
+def make_local_model(rig: Rig, *, turns: int = 0) -> Path:
+    """Returns a model repository with a model for vehicles that computes the labels that null workers answer.
+
+    `turns`: further work of an inference.
+
+    Raises:
+        UnavailableError: a package is missing.
+    """
     for package, extra in (("onnxruntime", "local"), ("onnx", "convert")):
         if find_spec(package) is None:
             raise UnavailableError(f"no {package}: pip install 'skylane[{extra}]'")
