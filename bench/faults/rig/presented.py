@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -111,8 +112,8 @@ def taken(rows: Sequence[PresentedRow]) -> list[PresentedRow]:
 
 
 def stages(rows: Sequence[PresentedRow]) -> list[str]:
-    """Returns the origins of outputs, or the reasons why there are none, in the order of the first tick with each."""
-    return list(dict.fromkeys(row.reason.partition(":")[0] or row.origin.value for row in taken(rows)))
+    """Returns the origins of outputs, or the reasons why there are none, once for each period with the same one."""
+    return [stage for stage, _ in groupby(row.reason.partition(":")[0] or row.origin.value for row in taken(rows))]
 
 
 def _smooth(noise: npt.NDArray[np.float64], width: float) -> npt.NDArray[np.float64]:
