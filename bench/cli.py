@@ -19,6 +19,7 @@ BENCHES = {
     "gateway": "bench.performance.gateway",
     "link": "bench.link.cli",
     "overhead": "bench.performance.overhead",
+    "presenting": "bench.performance.presenting",
     "report": "bench.performance.report_cost",
     "saturation": "bench.performance.saturation",
     "soak": "bench.resilience.soak",

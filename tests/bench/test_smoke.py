@@ -54,6 +54,10 @@ _ARGUMENTS = {
     "link": ("--check", "--round-trips", "10"),
     "overhead": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--isolate"),
     "peers": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--clients", "2", "--codec", "jpeg"),
+    "presenting": (
+        *(*_MODEL, *_BAG, "--frames", "20", "--rounds", "1", "--worker-ms", "20"),
+        *("--presenter", "hold", "--presenter", "warp"),
+    ),
     "report": ("--rows", "10", "--rounds", "1"),
     "saturation": (*_MODEL, "--seconds", "1", "--rounds", "1", "--vehicles", "2", "--factor", "0.1"),
     "soak": ("--minutes", "0.2", "--vehicles", "2", "--workers", "2", "--seed", "1"),

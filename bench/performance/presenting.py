@@ -1,0 +1,159 @@
+"""`skylane bench presenting`: what a presenter costs the vehicle beside which it runs.
+
+Rounds alternate between a vehicle without a presenter and one with each; all play the same frames at the camera's rate to
+a worker that answers in a fixed time.
+"""
+
+import resource
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.harness import options
+from bench.harness.child import BenchError
+from bench.harness.comparison import TOTAL, Samples, compare
+from bench.harness.environment import BenchRun
+from bench.harness.output import result_table, span, spread_table
+from bench.load.fixed_time import known_answers_file
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from bench.load.playback import PlaybackSettings
+from bench.load.vehicle_process import VehicleProcess
+from cloud.models.loader import ModelLoader
+from edge.presenting.table import PRESENTERS
+from shared.broker.broker import Broker
+from shared.models.repository import Repository
+from shared.runlog.latency_log import Outcome
+from shared.runlog.presented_log import OutputOrigin, read_presented
+from shared.terminal_table import Table
+
+_NONE = "no presenter"
+_SENT, _PROCESSOR, _PRESENTER, _SHOWN = "sent", "processor", "presenter", "shown"
+_ENDS = {_SENT: "sent", TOTAL: "result"}
+_WARM_UP_FRAMES = 10  # Until imports, buffers and connections have settled.
+
+
+@dataclass(frozen=True, slots=True)
+class PresentingPlan:
+    """Settings of the comparison."""
+
+    bag: Path = options.bag(drive_frames=40)
+    models: Path = options.models()
+    model: str = options.model()
+    local_model: str = options.option("road-tiny", show_default=True, help="Model on the vehicle, for fuse.")
+    presenters: tuple[str, ...] = options.choices(
+        PRESENTERS, tuple(PRESENTERS), "Presenter to measure (repeatable). [all]", "--presenter"
+    )
+    codec: str = options.codec()
+    rounds: int = options.rounds(5)
+    frames: int = options.frames(100, 20)
+    rate_hz: float = options.number(10.0, 0.1, 240.0, "Frames per second of the camera.")
+    worker_ms: float = options.number(100.0, 0.0, 10_000.0, "Time of an answer.")
+
+
+def measure(plan: PresentingPlan, run: BenchRun) -> dict[str, Any]:
+    """Compare a vehicle without a presenter with one that holds, warps or fuses: latency of its frames and processor time."""
+    settings = PlaybackSettings(plan.bag, plan.models, plan.model, plan.codec, frames=plan.frames)
+    run.step("preparing the answers")
+    with ModelLoader(Repository(plan.models)).open(plan.model) as model:
+        answers = known_answers_file(settings, model, run.folder)
+    broker = run.enter_context(Broker.start())
+    worker = NullWorkerSettings(model=plan.model, models=plan.models, think_ms=plan.worker_ms, answers=(answers,))
+    run.enter_context(NullWorkerProcess(broker.url, worker))
+    flags = ["--broker", broker.url, "--model", plan.model, "--codec", plan.codec, "--no-sinks", "--loop"]
+    flags += ["--frames", str(plan.frames), "--arrivals", "uniform", "--arrival-rate", str(plan.rate_hz)]
+    candidates = {
+        name: partial(_play, plan.bag, run.folder / name, [*flags, *_presenting(name, plan)])
+        for name in (_NONE, *plan.presenters)
+    }
+    compared = compare(candidates, plan.rounds, run.step)
+    return {
+        "rounds": plan.rounds,
+        "frames": plan.frames,
+        "rate_hz": plan.rate_hz,
+        "model": plan.model,
+        "codec": plan.codec,
+        "broker": broker.description,
+        "spread_ms": {name: {each: compared.spread(name, each) for each in (_SENT, TOTAL)} for name in candidates},
+        "presenters": {
+            name: {
+                "sent_ratio": compared.ratio(name, _NONE, _SENT).record(),
+                "total_ratio": compared.ratio(name, _NONE, TOTAL).record(),
+                "presenter_ms": compared.spread(name, _PRESENTER),
+                "shown_percent": compared.median(name, _SHOWN),
+                "processor_ms": compared.median(name, _PROCESSOR) - compared.median(_NONE, _PROCESSOR),
+            }
+            for name in plan.presenters
+        },
+    }
+
+
+def _presenting(name: str, plan: PresentingPlan) -> list[str]:
+    """Returns the flags of a vehicle with a presenter."""
+    if name == _NONE:
+        return []
+    local = ["--local-model", plan.local_model, "--models", str(plan.models)] if PRESENTERS[name].needs_local else []
+    return ["--present", name, *local]
+
+
+def _play(source: Path, folder: Path, flags: list[str], number: int) -> Samples:
+    """Plays the frames through a vehicle in a child process; returns the samples of its frames without the warm-up.
+
+    Raises:
+        BenchError: no frame was answered.
+        VehicleError: the vehicle failed.
+    """
+    before_s = _processor_s()
+    with VehicleProcess(source, folder / str(number), flags) as vehicle:
+        vehicle.wait()
+        vehicle.end()
+    processor_s = _processor_s() - before_s
+    rows = [row for row in vehicle.rows(Outcome.ANSWERED) if int(row["sequence"]) >= _WARM_UP_FRAMES]
+    if not rows:
+        raise BenchError(f"no frame was answered: {vehicle.log_tail}")
+    samples = {
+        _SENT: [(int(row["t_sent_ns"]) - int(row["t_due_ns"])) / 1e6 for row in rows],
+        TOTAL: [float(row["total_ms"]) for row in rows],
+        _PROCESSOR: [1e3 * processor_s / len(vehicle.rows())],
+    }
+    if "--present" in flags:
+        ticks = [row for row in read_presented(vehicle.folder) if row.tick >= _WARM_UP_FRAMES]
+        samples[_PRESENTER] = [row.processing_ns / 1e6 for row in ticks if row.processing_ns is not None]
+        samples[_SHOWN] = [100 * sum(row.origin is not OutputOrigin.NONE for row in ticks) / len(ticks)]
+    return samples
+
+
+def _processor_s() -> float:
+    """Returns the processor time of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    rows = []
+    for name, each in result["presenters"].items():
+        sent, total = each["sent_ratio"], each["total_ratio"]
+        cells = (sent["ratio"], span(sent["by_round"]), total["ratio"], span(total["by_round"]))
+        rows.append((name, *cells, each["presenter_ms"]["median"], each["processor_ms"], each["shown_percent"]))
+    yield result_table(
+        f"{result['model']}, {result['codec']}, {result['rate_hz']:g} Hz, {result['rounds']} alternating rounds",
+        {
+            "presenter": "<",
+            "due to sent, × without": ".3f",
+            "by round": "<",
+            "due to result, × without": ".3f",
+            "by round ": "<",
+            "presenter, ms a tick": ".1f",
+            "processor, ms a frame more": ".1f",
+            "ticks with an output, %": ".1f",
+        },
+        rows,
+    )
+    spreads = result["spread_ms"].items()
+    yield spread_table(
+        "Milliseconds", {f"{name}: due to {end}": values[key] for name, values in spreads for key, end in _ENDS.items()}
+    )
+
+
+presenting = options.bench_command("presenting", PresentingPlan, measure, _tables)
