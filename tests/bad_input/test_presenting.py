@@ -12,6 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
+from bench.faults.hostile.trigger_pixels import MODEL, Mark
+from bench.faults.rig.presented import PresentedTicks, taken
+from bench.faults.rig.rig import Rig
+from bench.faults.scenarios.local_models import make_local_model
+from bench.faults.scenarios.models import marked_pictures
 from bench.logs.audit import audit
 from cloud.models.loader import ModelLoader
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
@@ -282,3 +287,23 @@ def test_lines_of_results_have_the_age_and_origin_of_every_tick(played: Play, tm
         row = rows[line["sequence"]]
         assert (line["origin"], line.get("age_ns")) == (row.origin.value, row.age_ns)
         assert line.get("reason", "").startswith(row.reason.partition(":")[0])
+
+
+@pytest.mark.parametrize("mark", [Mark.RAISE, Mark.HANG])
+def test_a_local_model_that_fails_leaves_the_moved_results(tmp_path: Path, mark: Mark) -> None:
+    """The link is fine, so a result of a worker is there; a model that hangs is not asked again and stops no tick."""
+    with Rig(tmp_path, seed=1) as rig:
+        models = make_local_model(rig)
+        broker = rig.broker()
+        rig.worker(broker.url, think_ms=20)
+        source = marked_pictures(rig, "marked", dict.fromkeys(range(10, 13), mark), 40)
+        flags = ["--present", "fuse", "--local-model", MODEL, "--models", str(models), "--local-timeout-ms", "300"]
+        vehicle = rig.vehicle(broker.url, source=source, rate_hz=10.0, flags=flags)
+        vehicle.wait()
+        accounts = rig.end_vehicles()
+        ticks = PresentedTicks(vehicle)
+        assert accounts.failures == []
+        assert (ticks.unaccounted, ticks.wrong_masks) == (0, 0)
+        later = taken([row for row in ticks.rows if row.tick > 20])
+        assert {row.origin for row in later} == ({OutputOrigin.WARPED} if mark is Mark.HANG else {OutputOrigin.FUSED})
+        assert {row.origin for row in taken(ticks.rows[10:13])} <= {OutputOrigin.WARPED}
