@@ -171,7 +171,9 @@ class Presentation:
                 first = min(due, key=attrgetter("sequence"))
                 camera = self._cameras[first.frame.camera]
                 camera.waiting = None
-                self._taken = replace(first, newest=camera.newest)
+                is_replaced = camera.newest is not None and camera.newest.sequence > first.sequence
+                # A later frame is due and answered already, although it has not been offered yet.
+                self._taken = _without_output(first, SKIPPED) if is_replaced else replace(first, newest=camera.newest)
             return self._taken
 
     def _due(self) -> list[_DueFrame]:
@@ -190,7 +192,7 @@ class Presentation:
         camera = self._cameras[due.frame.camera]
         newest, missing = self._usable(due)
         try:
-            output = self._presenter(camera, due.scene).present(tick, newest)
+            output = self._output(camera, due.scene, tick, newest)
         except Exception as error:  # noqa: BLE001 (any failure of a presenter is counted, and the run goes on)
             camera.presenter = None
             self._report(error)
@@ -229,10 +231,14 @@ class Presentation:
             return None, TOO_OLD
         return due.newest, ""
 
-    def _presenter(self, camera: _Camera, scene: int) -> Presenter:
+    def _output(self, camera: _Camera, scene: int, tick: Tick, newest: ArrivedResult | None) -> Output:
+        """Returns what the presenter of a camera makes of a tick; raises what the plug-in raises."""
         if camera.presenter is None or camera.presenter_scene != scene:
             camera.presenter, camera.presenter_scene = self._build(), scene
-        return camera.presenter
+        output = camera.presenter.present(tick, newest)
+        if not isinstance(output, Output):
+            raise TypeError(f"{type(output).__name__} is no Output")
+        return output
 
     def _report(self, error: Exception) -> None:
         if not self._has_failed:

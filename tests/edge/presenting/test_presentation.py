@@ -291,6 +291,37 @@ def test_a_presenter_that_raises_is_built_anew() -> None:
     rig.end()
 
 
+def test_a_presenter_that_returns_no_output_has_failed() -> None:
+    """Nothing checks a plug-in's types before it runs; its thread must go on."""
+
+    class Wrong(Noting):
+        def present(self, tick: Tick, newest: ArrivedResult | None) -> Any:
+            return super().present(tick, newest).result
+
+    rig = Rig(Wrong())
+    rig.thread.start()
+    assert rig.tick().output == Output(OutputOrigin.NONE, reason="failed: NoneType is no Output")
+    rig.answer(0)
+    assert rig.tick().output == Output(OutputOrigin.NONE, reason="failed: ndarray is no Output")
+    rig.end()
+
+
+def test_a_result_of_a_later_frame_is_not_presented_for_an_earlier_one() -> None:
+    """A frame can be answered before it is offered; the tick that still waits is replaced by it, and has no negative age."""
+    rig = Rig()
+    rig.answer(rig.offer())
+    rig.offer()
+    rig.answer(2)
+    rig.thread.start()
+    rig.tick()
+    rig.end()
+    assert [(tick.sequence, tick.output.reason, tick.age_ns) for tick in rig.presented] == [
+        (0, SKIPPED, None),
+        (1, SKIPPED, None),
+        (2, "", 0),
+    ]
+
+
 def test_local_answers_count_unless_the_presenter_runs_the_local_model() -> None:
     """A presenter with the local model would take its result for a worker's."""
     for runs_local, expected in ((False, (OutputOrigin.LOCAL, 0, PERIOD_NS)), (True, (OutputOrigin.NONE, None, None))):
