@@ -16,6 +16,7 @@ BENCHES = {
     "failover": "bench.resilience.failover",
     "faults": "bench.faults.cli",
     "fleet": "bench.fleet.fleet_bench",
+    "freshness": "bench.freshness.freshness_bench",
     "gateway": "bench.performance.gateway",
     "link": "bench.link.cli",
     "overhead": "bench.performance.overhead",

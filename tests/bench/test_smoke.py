@@ -10,6 +10,8 @@ import pytest
 from bench.cli import bench
 from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
+from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH
+from tests.support.local_models import write_segmentation
 
 __all__ = ["models"]
 
@@ -37,6 +39,19 @@ _ARGUMENTS = {
         "20",
         "--seed",
         "1",
+    ),
+    "freshness": (
+        *_MODEL,
+        "--local-model",
+        "local",
+        "--drives",
+        "1",
+        "--frames",
+        "24",
+        "--outage-drives",
+        "0",
+        "--presenter",
+        "hold",
     ),
     "gateway": (
         *_MODEL,
@@ -78,6 +93,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def repository(models: Path) -> Path:
+    """The model `tiny`, and one for the vehicle with the same labels."""
+    write_segmentation(models, "local", HEIGHT // 2, WIDTH // 2, CLASSES)
+    return models
+
+
+@pytest.fixture(scope="module")
 def bag(place: Path) -> Path:
     """A synthetic drive of small images."""
     record(place / "drive", DrivePlan(seed=1, frames=4, width=256, height=160))
@@ -91,9 +113,9 @@ def test_every_benchmark_has_a_smoke_test() -> None:
 
 @pytest.mark.mosquitto
 @pytest.mark.parametrize("name", _ARGUMENTS)
-def test_a_benchmark_runs_to_its_end(name: str, models: Path, bag: Path, place: Path) -> None:
+def test_a_benchmark_runs_to_its_end(name: str, repository: Path, bag: Path, place: Path) -> None:
     """The command succeeds, and its tables fit a terminal of 80 characters."""
-    flags = [flag.format(models=models, bag=bag) for flag in _ARGUMENTS[name]]
+    flags = [flag.format(models=repository, bag=bag) for flag in _ARGUMENTS[name]]
     done = subprocess.run(
         [sys.executable, "-m", "skylane", "bench", name, *flags],
         cwd=place,

@@ -1,0 +1,174 @@
+"""Drives with the results of both models, recorded once, so that every presenter sees the same ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.models.opening import open_model
+from edge.config import EdgeConfig
+from rosbag_tools.drive.scene import WEATHERS, Drive
+from rosbag_tools.drive.sensor import Sensor
+from shared.imaging import geometry, image_codecs, mask_codecs
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.opencv import cv2
+from shared.inference.placement import Placement
+from shared.messages.model_card import ModelCard
+from shared.models.model import Model
+from shared.models.opening import open_local
+from shared.models.repository import Repository
+
+Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.
+
+_FIRST_SEED = 970_001  # No model, threshold or fusion table has seen a drive from here on.
+_WIDTH, _HEIGHT = 1936, 1216
+_VEHICLE = EdgeConfig()  # The encodings by default.
+_PLACEMENT = Placement(device="cpu", instances=1, intra_threads=1, inter_threads=1)  # One core a drive.
+_ROOT = Path("runs") / "freshness"
+_IMAGES, _RESULTS = "images.npy", "results.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDrivePlan:
+    """What to record."""
+
+    number: int  # From 0; it determines the seed and the weather.
+    rate_hz: int
+    frames: int
+    models: Path
+    model: str
+    local_model: str
+    width: int = _WIDTH  # Of the camera.
+    height: int = _HEIGHT
+
+    @property
+    def seed(self) -> int:
+        """The seed of the drive and its camera."""
+        return _FIRST_SEED + self.number
+
+    @property
+    def weather(self) -> str:
+        """The weather; the drives have all of them in turn."""
+        return WEATHERS[self.number % len(WEATHERS)]
+
+    def folder(self) -> Path:
+        """Returns the folder of the recording, which is another one if a model changes."""
+        repository = Repository(self.models)
+        models = "-".join(repository.find(name).card().sha256[:8] for name in (self.model, self.local_model))
+        return _ROOT / f"{self.seed}-{self.weather}-{self.rate_hz}hz-{self.frames}-{self.width}x{self.height}-{models}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDrive:
+    """A drive in the size of the model's input, with what both models make of every frame."""
+
+    plan: RecordedDrivePlan
+    card: ModelCard
+    geometry: Geometry
+    images: npt.NDArray[np.uint8]  # frames×H×W×3 RGB.
+    truths: Masks
+    remote: Masks
+    local: Masks
+    sizes: tuple[tuple[int, int], ...]  # Bytes of each encoded frame and of its encoded result.
+
+    rate_hz: int
+
+    @property
+    def name(self) -> str:
+        """The name of the drive, the same at every rate."""
+        return f"{self.plan.seed} {self.plan.weather}"
+
+    @property
+    def period_ns(self) -> int:
+        """The time between two frames."""
+        return round(1e9 / self.rate_hz)
+
+    def only_every(self, number: int) -> "RecordedDrive":
+        """Returns the drive as a slower camera sees it, with every n-th frame."""
+        arrays = {name: getattr(self, name)[::number] for name in ("images", "truths", "remote", "local", "sizes")}
+        return replace(self, **arrays, rate_hz=self.rate_hz // number)
+
+
+def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lambda _: None) -> RecordedDrive:
+    """Returns a recording, which is made if it does not exist; `on_frame` receives the number of frames so far."""
+    folder = plan.folder()
+    repository = Repository(plan.models)
+    if not folder.exists():
+        draft = folder.with_name(f"{folder.name}.part")
+        rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        with (
+            open_model(repository.find(plan.model), placement=_PLACEMENT, max_batch=1) as model,
+            open_local(repository.find(plan.local_model), _PLACEMENT) as local_model,
+        ):
+            _write(draft, plan, model, local_model, on_frame)
+        draft.rename(folder)
+    with np.load(folder / _RESULTS) as results:
+        stored: dict[str, Any] = dict(results)
+    sizes = tuple(map(tuple, stored.pop("sizes").tolist()))
+    card = repository.find(plan.model).card()
+    images = np.load(folder / _IMAGES, mmap_mode="r")
+    return RecordedDrive(plan, card, _geometry(plan, card), images, **stored, sizes=sizes, rate_hz=plan.rate_hz)
+
+
+def _geometry(plan: RecordedDrivePlan, card: ModelCard) -> Geometry:
+    return geometry.plan(card.resize, plan.height, plan.width, card.height, card.width)
+
+
+def _write(
+    folder: Path, plan: RecordedDrivePlan, model: Model, local_model: Model, on_frame: Callable[[int], None]
+) -> None:
+    """Renders the drive and runs both models on it."""
+    resize = _geometry(plan, model.card)
+    drive = Drive(plan.seed, width=plan.width, height=plan.height, weather=plan.weather)
+    sensor = Sensor(plan.seed, Layout.BAYER_RGGB8)
+    shape = (plan.frames, model.card.height, model.card.width)
+    images = np.lib.format.open_memmap(folder / _IMAGES, "w+", np.uint8, (*shape, 3))
+    truths, remote, local = (np.zeros(shape, np.uint8) for _ in range(3))
+    sizes = []
+    for index in range(plan.frames):
+        scene = drive.render(index / plan.rate_hz)
+        colour = to_colour(sensor.capture(scene.rgb, index), Layout.BAYER_RGGB8, Layout.RGB8, "binning")
+        images[index] = geometry.apply(colour, resize)
+        truths[index] = labels_in_input(scene.class_ids, resize)
+        remote[index] = _mask_of(model, images[index])
+        local[index] = _mask_of(local_model, images[index])
+        encoded = (
+            image_codecs.encode(images[index], Layout.RGB8, _VEHICLE.codec, _VEHICLE.quality),
+            mask_codecs.encode(remote[index], _VEHICLE.mask_codec),
+        )
+        sizes.append([len(each) for each in encoded])
+        on_frame(index + 1)
+    images.flush()
+    np.savez_compressed(folder / _RESULTS, truths=truths, remote=remote, local=local, sizes=sizes)
+
+
+def labels_in_input(class_ids: Masks, resize: Geometry) -> Masks:
+    """Returns the true class of each pixel of a model's input, by its upper left pixel; padding is `UNSEEN`."""
+    rows = slice(resize.crop_top, resize.crop_top + resize.crop_height)
+    columns = slice(resize.crop_left, resize.crop_left + resize.crop_width)
+    labels = np.full((resize.target_height, resize.target_width), UNSEEN, np.uint8)
+    labels[
+        resize.paste_top : resize.paste_top + resize.paste_height,
+        resize.paste_left : resize.paste_left + resize.paste_width,
+    ] = cv2.resize(class_ids[rows, columns], (resize.paste_width, resize.paste_height), interpolation=cv2.INTER_NEAREST)
+    return labels
+
+
+def _mask_of(model: Model, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Returns the mask of a model, in the size of the image."""
+    height, width = rgb.shape[:2]
+    card = model.card
+    image = geometry.apply(rgb, geometry.plan(geometry.Resize.STRETCH, height, width, card.height, card.width))
+    if card.layout is Layout.BGR8:
+        image = image[..., ::-1]
+    mask = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
+    if mask.shape == (height, width):
+        return mask
+    return np.asarray(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)

@@ -1,0 +1,57 @@
+"""Plays a recorded drive through a presenter, tick by tick, with the results that have arrived by then."""
+
+from collections.abc import Iterator, Sequence
+
+from bench.freshness.arrivals import ResultArrivals
+from bench.freshness.recording import RecordedDrive
+from edge.config import EdgeConfig
+from edge.presenting.presenter import ArrivedResult, Output, OutputOrigin, Presenter, Tick
+from modelling.evaluation.streaming import Mask, StreamingScores
+
+Sources = Sequence[int | None]  # By tick: the frame of the newest result that can be used; None without one.
+
+_MAX_AGE_NS = round(EdgeConfig().present_max_age_ms * 1e6)
+
+
+def usable_sources(drive: RecordedDrive, arrivals: ResultArrivals) -> list[int | None]:
+    """Returns the frame of the newest result at each tick; None before the first result and if it is too old."""
+    newest = [arrivals.newest(tick * drive.period_ns) for tick in range(len(drive.images))]
+    return [
+        None if frame is None or (tick - frame) * drive.period_ns > _MAX_AGE_NS else frame
+        for tick, frame in enumerate(newest)
+    ]
+
+
+def replay(drive: RecordedDrive, presenter: Presenter, sources: Sources, first: int = 0) -> StreamingScores:
+    """Returns the scores of a presenter's outputs from the tick `first` on; it sees the earlier ticks too."""
+    scores = StreamingScores(drive.card.labels.names)
+    for tick, output in enumerate(outputs(drive, presenter, sources)):
+        if tick < first:
+            continue
+        source = sources[tick]
+        if output.origin is OutputOrigin.NONE:
+            age_ns = None
+        elif output.origin is OutputOrigin.LOCAL:
+            age_ns = 0
+        else:
+            assert source is not None, "a remote result is necessary for an output that is not local"
+            age_ns = (tick - source) * drive.period_ns
+        scores.add(drive.truths[tick], output.result, origin=output.origin, age_ns=age_ns, drive=drive.name)
+    return scores
+
+
+def outputs(drive: RecordedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
+    """Yields the output of every tick."""
+    for tick, source in enumerate(sources):
+        newest = None
+        if source is not None:
+            newest = ArrivedResult(source, source * drive.period_ns, drive.remote[source])
+        yield presenter.present(Tick(tick, tick * drive.period_ns, drive.images[tick], drive.geometry), newest)
+
+
+def score_masks(drive: RecordedDrive, masks: Sequence[Mask], origin: OutputOrigin, first: int = 0) -> StreamingScores:
+    """Returns the scores from the tick `first` on if the mask of each frame were there without a delay."""
+    scores = StreamingScores(drive.card.labels.names)
+    for tick in range(first, len(masks)):
+        scores.add(drive.truths[tick], masks[tick], origin=origin, age_ns=0, drive=drive.name)
+    return scores

@@ -1,0 +1,60 @@
+"""Replays of a recorded drive through the presenters of the vehicle."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bench.freshness.arrivals import ResultArrivals, after
+from bench.freshness.recording import RecordedDrive
+from bench.freshness.replay import outputs, replay, score_masks, usable_sources
+from edge.presenting.hold import HoldPresenter
+from edge.presenting.presenter import OutputOrigin, PresenterParts
+
+
+def hold(drive: RecordedDrive) -> HoldPresenter:
+    """A new presenter, as a run builds one."""
+    return HoldPresenter(PresenterParts(drive.card))
+
+
+def test_holding_without_a_delay_is_the_ceiling(drive: RecordedDrive) -> None:
+    """The streaming accuracy of fresh results is the accuracy of the model."""
+    sources = usable_sources(drive, after(0, len(drive.images), drive.period_ns))
+    held = replay(drive, hold(drive), sources)
+    assert held.mean_iou() == score_masks(drive, drive.remote, OutputOrigin.REMOTE).mean_iou()
+    assert {tick.age_ns for tick in held.ticks} == {0}
+
+
+def test_a_held_result_is_scored_against_the_labels_of_now(drive: RecordedDrive) -> None:
+    """Three frames later, the mask of a frame meets the labels of the present, and has the age of three frames."""
+    sources = usable_sources(drive, after(100, len(drive.images), drive.period_ns))
+    scores = replay(drive, hold(drive), sources, first=6)
+    for tick, scored in enumerate(scores.ticks, 6):
+        expected = score_masks(drive, drive.remote[tick - 4 : tick - 3], OutputOrigin.REMOTE)
+        assert scored.age_ns == 4 * drive.period_ns
+        assert scored.tallies[1].tolist() == np.bincount(drive.truths[tick].ravel(), minlength=12).tolist()
+        assert scored.tallies[2].tolist() == expected.ticks[0].tallies[2].tolist()
+
+
+def test_ticks_before_the_first_result_are_missing(drive: RecordedDrive) -> None:
+    """They lower the second value only."""
+    sources = usable_sources(drive, after(200, len(drive.images), drive.period_ns))
+    scores = replay(drive, hold(drive), sources)
+    assert scores.origins() == {"remote": 17, "none": 7}
+    assert scores.mean_iou(with_missing=True) < scores.mean_iou()
+
+
+def test_a_result_that_is_too_old_is_not_used(drive: RecordedDrive) -> None:
+    """The limit is that of the vehicle: two seconds, here ten frames."""
+    slow = replace(drive, rate_hz=5)
+    only_first = ResultArrivals((0, *[None] * 23))
+    assert usable_sources(slow, only_first) == [0] * 11 + [None] * 13
+
+
+def test_ticks_come_in_order_with_the_newest_result(drive: RecordedDrive) -> None:
+    """A presenter of a replay cannot see the future."""
+    sources = usable_sources(drive, after(70, len(drive.images), drive.period_ns))
+    for tick, output in enumerate(outputs(drive, hold(drive), sources)):
+        if tick < 3:
+            assert output.result is None
+        else:
+            assert np.array_equal(output.result, drive.remote[tick - 3])
