@@ -26,8 +26,8 @@ from shared.runlog.presented_log import OutputOrigin
 from shared.stages import Stage
 
 # Reasons why a tick has no output.
-SKIPPED, NO_RESULT, TOO_OLD, CAMERA_CHANGED, STOPPED = "skipped", "no_result", "too_old", "camera_changed", "stopped"
-_WITH_SOURCE = (OutputOrigin.REMOTE, OutputOrigin.WARPED, OutputOrigin.FUSED)
+NO_RESULT, TOO_OLD, CAMERA_CHANGED = "no_result", "too_old", "camera_changed"
+SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one: the presenter has not said why.
 _LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
 _SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
@@ -76,8 +76,10 @@ class _Camera:
     form: tuple[tuple[int, ...], Layout] | None = None  # Of its latest readable frame.
     stamp_ns: int = 0
     gap_ns: int = 0
+    sequence: int = -1  # Of its latest tick.
     waiting: _DueFrame | None = None
     newest: ArrivedResult | None = None
+    early: ArrivedResult | None = None  # Arrived before the tick of its frame was offered.
     presenter: Presenter | None = None
     presenter_scene: int = 0
 
@@ -120,6 +122,9 @@ class Presentation:
                 self._left_out.append(_without_output(camera.waiting, SKIPPED))
             if len(self._left_out) > _MAX_LEFT_OUT:
                 excess = self._left_out.popleft()
+            camera.sequence = record.id.sequence
+            if camera.early is not None and camera.early.sequence <= camera.sequence:
+                camera.newest, camera.early = camera.early, None
             camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame)
             self._condition.notify()
         if excess is not None:
@@ -134,7 +139,9 @@ class Presentation:
         result = ArrivedResult(record.id.sequence, record.times[Stage.DUE], answer.result, made_of)
         with self._condition:
             camera = self._cameras.setdefault(record.camera, _Camera())
-            if camera.newest is None or camera.newest.sequence < result.sequence:
+            if result.sequence > camera.sequence:
+                camera.early = result
+            elif camera.newest is None or camera.newest.sequence < result.sequence:
                 camera.newest = result
 
     def run(self) -> None:
@@ -171,9 +178,7 @@ class Presentation:
                 first = min(due, key=attrgetter("sequence"))
                 camera = self._cameras[first.frame.camera]
                 camera.waiting = None
-                is_replaced = camera.newest is not None and camera.newest.sequence > first.sequence
-                # A later frame is due and answered already, although it has not been offered yet.
-                self._taken = _without_output(first, SKIPPED) if is_replaced else replace(first, newest=camera.newest)
+                self._taken = replace(first, newest=camera.newest)
             return self._taken
 
     def _due(self) -> list[_DueFrame]:
@@ -188,21 +193,11 @@ class Presentation:
             image, plan = self._input(due.frame)
         except SkylaneError as error:
             return _without_output(due, f"undecodable: {error}")
-        tick = Tick(due.sequence, due.due_ns, image, plan)
-        camera = self._cameras[due.frame.camera]
-        newest, missing = self._usable(due)
-        try:
-            output = self._output(camera, due.scene, tick, newest)
-        except Exception as error:  # noqa: BLE001 (any failure of a presenter is counted, and the run goes on)
-            camera.presenter = None
-            self._report(error)
-            newest, output = None, Output(OutputOrigin.NONE, reason=f"failed: {error}")
-        if output.origin is OutputOrigin.NONE and not output.reason:
-            output = replace(output, reason=missing)
-        source = _source(output, newest)
-        age_ns = (
-            due.due_ns - source.due_ns if source is not None else 0 if output.origin is OutputOrigin.LOCAL else None
-        )
+        output, source = self._output(due, Tick(due.sequence, due.due_ns, image, plan))
+        if source is not None:
+            age_ns = due.due_ns - source.due_ns
+        else:
+            age_ns = 0 if output.origin is OutputOrigin.LOCAL else None
         presented_ns = clock.now_ns()
         return replace(
             _without_output(due, ""),
@@ -214,6 +209,28 @@ class Presentation:
             image=image,
             geometry=plan,
         )
+
+    def _output(self, due: _DueFrame, tick: Tick) -> tuple[Output, ArrivedResult | None]:
+        """Returns the presenter's output for a tick, and the result that it was made of, if it was made of one."""
+        camera = self._cameras[due.frame.camera]
+        try:
+            return self._made_by(self._presenter(camera, due.scene), due, tick)
+        except Exception as error:  # noqa: BLE001 (any failure of a presenter is counted, and the run goes on)
+            camera.presenter = None
+            self._report(error)
+            return Output(OutputOrigin.NONE, reason=f"failed: {error}"), None
+
+    def _made_by(self, presenter: Presenter, due: _DueFrame, tick: Tick) -> tuple[Output, ArrivedResult | None]:
+        newest, missing = self._usable(due)
+        output: object = presenter.present(tick, newest)
+        if not isinstance(output, Output):
+            raise TypeError(f"{type(output).__name__} is no Output")
+        if output.origin is OutputOrigin.NONE:
+            return replace(output, reason=output.reason or missing or NO_OUTPUT), None
+        if newest is None and output.origin is not OutputOrigin.LOCAL:
+            raise ValueError(f"it presents a {output.origin} result without having one")
+        is_newest = newest is not None and output.result is newest.result
+        return output, newest if is_newest or output.origin is not OutputOrigin.LOCAL else None
 
     def _input(self, frame: Frame) -> tuple[ImageArray, Geometry]:
         """Returns the model's input as RGB. The pipeline prepares its own, so that neither waits for the other."""
@@ -231,14 +248,10 @@ class Presentation:
             return None, TOO_OLD
         return due.newest, ""
 
-    def _output(self, camera: _Camera, scene: int, tick: Tick, newest: ArrivedResult | None) -> Output:
-        """Returns what the presenter of a camera makes of a tick; raises what the plug-in raises."""
+    def _presenter(self, camera: _Camera, scene: int) -> Presenter:
         if camera.presenter is None or camera.presenter_scene != scene:
             camera.presenter, camera.presenter_scene = self._build(), scene
-        output = camera.presenter.present(tick, newest)
-        if not isinstance(output, Output):
-            raise TypeError(f"{type(output).__name__} is no Output")
-        return output
+        return camera.presenter
 
     def _report(self, error: Exception) -> None:
         if not self._has_failed:
@@ -270,12 +283,6 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
         camera.gap_ns = 0
         return False
     return form != known or gap_ns < 0 or gap_ns > max(_LONGEST_GAP_NS, _SLOW_CAMERA_FACTOR * usual_ns)
-
-
-def _source(output: Output, newest: ArrivedResult | None) -> ArrivedResult | None:
-    """Returns the result that an output was made of, if it was made of one."""
-    is_made_of_it = output.origin in _WITH_SOURCE or (newest is not None and output.result is newest.result)
-    return newest if is_made_of_it else None
 
 
 def _without_output(due: _DueFrame, reason: str) -> PresentedTick:
