@@ -19,7 +19,7 @@ ALLOWED_IMPORTS = {
     "rosbag_tools": {"shared"},
     "edge": {"shared"},
     "cloud": {"shared"},
-    "modelling": {"cloud", "rosbag_tools", "shared"},
+    "modelling": {"cloud", "edge", "rosbag_tools", "shared"},
     "ops": {"cloud", "edge", "modelling", "rosbag_tools", "shared"},
     "bench": {"cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"},
 }

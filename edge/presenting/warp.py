@@ -15,12 +15,17 @@ class WarpPresenter:
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
         """See Presenter."""
         self._track.add(tick)
-        if newest is None:
-            return Output(OutputOrigin.NONE)
-        if newest.due_ns >= tick.due_ns:
-            return Output(newest.origin, newest.result)
-        motion = self._track.motion_since(newest.due_ns)
-        moved = None if motion is None else moved_result(newest.result, motion, tick.geometry)
-        if moved is None:
-            return Output(newest.origin, newest.result, flow=FlowSize.NONE)
-        return Output(OutputOrigin.WARPED, moved, flow=self._track.size)
+        return moved_output(self._track, tick, newest)
+
+
+def moved_output(track: FlowTrack, tick: Tick, newest: ArrivedResult | None) -> Output:
+    """Returns the newest result, moved to the present tick of the track."""
+    if newest is None:
+        return Output(OutputOrigin.NONE)
+    if newest.due_ns >= tick.due_ns:
+        return Output(newest.origin, newest.result)
+    motion = track.motion_since(newest.due_ns)
+    moved = None if motion is None else moved_result(newest.result, motion, tick.geometry)
+    if moved is None:
+        return Output(newest.origin, newest.result, flow=FlowSize.NONE)
+    return Output(OutputOrigin.WARPED, moved, flow=track.size)

@@ -100,7 +100,7 @@ class LocalAnswers:
         outputs, plan = dict(answer.outputs), record.geometry
         assert plan is not None
         if "mask" in outputs:
-            outputs["mask"] = _scaled(outputs["mask"], plan.target_height, plan.target_width)
+            outputs["mask"] = scaled_mask(outputs["mask"], plan.target_height, plan.target_width)
         else:
             plan = self._plan(record)  # Boxes are in pixels of the local model's input.
         request = FrameMessage(
@@ -126,7 +126,8 @@ class LocalAnswers:
         return geometry.plan(resize, seen.source_height, seen.source_width, card.height, card.width)
 
 
-def _scaled(mask: Any, height: int, width: int) -> Any:
+def scaled_mask(mask: Any, height: int, width: int) -> Any:
+    """Returns a mask in another size, with nearest-neighbour sampling; the mask itself if it has that size."""
     if mask.shape == (height, width):
         return mask
     return np.asarray(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)

@@ -75,7 +75,7 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
     stored = Repository(config.models or default_root()).find(config.local_model)
     check_local_model(stored, card)
     tuned = _tuned_local(config, stored, tuning)
-    local = LocalModel(partial(_opened, stored, config), config.local_timeout_ms / 1e3)
+    local = LocalModel(partial(open_local_model, stored, config), config.local_timeout_ms / 1e3)
     try:
         thresholds = _thresholds(config, local.model, card, tuned) if config.cascade else None
         temperature = 1.0 if tuned is None else tuned.temperature
@@ -127,6 +127,19 @@ def check_local_model(stored: StoredModel, card: ModelCard) -> None:
             f"local model {name} is a {stored.manifest.format}, and a vehicle runs {' or '.join(readable)}: convert it "
             f"with `skylane model convert {name} --to {readable[0]}`"
         )
+
+
+def open_local_model(stored: StoredModel, config: EdgeConfig) -> Model:
+    """Opens and warms up the local model, for one image at a time."""
+    manifest = stored.manifest.with_confidence_head().model_copy(update={"batching": BatchingSection(max_size=1)})
+    placement = Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
+    model = open_local(replace(stored, manifest=manifest), placement)
+    try:
+        model.warm_up()
+    except BaseException:
+        model.close()
+        raise
+    return model
 
 
 def _first_difference(own: ModelCard, card: ModelCard) -> str:
@@ -233,16 +246,3 @@ def _thresholds(
             f"with `skylane model tune-gate BAG --model {card.name} --local-model {name}` and give the file with --tuning"
         )
     return CascadeThresholds(c_low, c_high)
-
-
-def _opened(stored: StoredModel, config: EdgeConfig) -> Model:
-    """Opens and warms up the local model, for one image at a time."""
-    manifest = stored.manifest.with_confidence_head().model_copy(update={"batching": BatchingSection(max_size=1)})
-    placement = Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
-    model = open_local(replace(stored, manifest=manifest), placement)
-    try:
-        model.warm_up()
-    except BaseException:
-        model.close()
-        raise
-    return model
