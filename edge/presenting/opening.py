@@ -1,16 +1,20 @@
 """Checks and opens what presents the results of a run, before the first frame."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from edge.config import EdgeConfig
+from edge.presenting.local import LocalResults
 from edge.presenting.presentation import Presentation
 from edge.presenting.presenter import PresenterParts
 from edge.presenting.table import PRESENTERS
+from edge.reuse.local_model import LocalModel
+from edge.reuse.opening import check_local_model, open_local_model
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
+from shared.models.repository import Repository, default_root
 from shared.registry import load
 from shared.tasks.task import task_named
 
@@ -36,6 +40,21 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
             f"presenter {config.present} moves results with the image, and model {card.name} answers {card.task}: use "
             f"--present {others}"
         )
-    parts = PresenterParts(card, fusion=config.fusion, clock_ns=clock.now_ns)
     presenter = load("presenter", PRESENTERS, config.present)
-    yield Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
+    with _local_results(config, card) if entry.needs_local else nullcontext() as local:
+        parts = PresenterParts(card, local, config.fusion, clock.now_ns)
+        presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
+        yield Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
+
+
+@contextmanager
+def _local_results(config: EdgeConfig, card: ModelCard) -> Iterator[LocalResults]:
+    """Yields what runs the local model on ticks. The pipeline has a model of its own, as each model serves one thread."""
+    assert config.local_model is not None
+    stored = Repository(config.models or default_root()).find(config.local_model)
+    check_local_model(stored, card)
+    local = LocalModel(partial(open_local_model, stored, config), config.local_timeout_ms / 1e3)
+    try:
+        yield LocalResults(local)
+    finally:
+        local.close()
