@@ -25,7 +25,7 @@ from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin, Sink
 from edge.sources.source import FrameSource
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
@@ -127,7 +127,7 @@ class EdgeNode:
     def faults(self) -> Sequence[SkylaneError]:
         """Errors that did not abort the run: why the source or the run ended early, and failures of sinks."""
         early = [fault for fault in (self._read_ahead.fault, self._events.end_reason) if fault]
-        return early + self._feed.faults
+        return early + self._feed.sinks.faults
 
     @property
     def results_too_late(self) -> int:
@@ -178,7 +178,8 @@ class EdgeNode:
             if self._presentation is not None:
                 self._presentation.end()
             self._feed.end()
-            self._feed.wait_until_written(writing, _JOIN_TIMEOUT_S)  # Sinks have the lowest priority and may be slow.
+            # Sinks have the lowest priority and may be slow.
+            self._feed.sinks.wait_until_written(writing, _JOIN_TIMEOUT_S)
             try:
                 self._threads.join(_JOIN_TIMEOUT_S)
             finally:  # Every frame gets its row, even after a failure.

@@ -3,8 +3,9 @@
 import os
 import signal
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,8 @@ from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.presenting.opening import open_presentation
+from edge.presenting.presentation import OnPresented, Presentation
+from edge.presenting.recording import OUTPUTS_FOLDER, OutputRecorder
 from edge.progress import run_with_progress
 from edge.reuse.opening import open_reuse
 from edge.reuse.reporting import reuse_lines
@@ -22,16 +25,17 @@ from edge.sinks.feed import check_sinks
 from edge.sinks.sink import Sink
 from edge.sinks.table import SINKS
 from edge.sources.opening import is_live, open_source
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.request_options import check_request_options
 from shared.registry import load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
+from shared.runlog.presented_log import PresentedLog
 from shared.runlog.repair import repair_all
 from shared.runlog.run_folder import contents, discard_unless_started, run_folder
 from shared.runlog.run_manifest import reserve_space, write_manifest
@@ -39,6 +43,16 @@ from shared.runtime.processes import on_termination_signals
 from shared.tasks.task import task_named
 
 _LOG = get_logger("edge")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """A run that has ended, and what its log does not say."""
+
+    folder: Path
+    faults: Sequence[SkylaneError]
+    notes: Sequence[str]  # Lines to print before the tables of its report.
+    remarks: Sequence[str]  # Lines to print after them.
 
 
 def run(
@@ -58,6 +72,44 @@ def run(
         sampled_processes: Further processes whose resource use is sampled; process ids by node (`worker/<name>`,
             `broker` or `link`).
         on_ready: Called when everything is connected and open, before the first frame is due.
+
+    Raises:
+        SkylaneError: the run could not begin.
+    """
+    ended = play(
+        source_name,
+        config,
+        Console(stderr=True),
+        sampled_processes=sampled_processes,
+        on_ready=on_ready,
+        on_begin=_stop_on_signals,
+    )
+    for line in ended.notes:
+        console.print(line, markup=False, highlight=False)
+    rows = print_report(ended.folder, console, ended.remarks)
+    return exit_code(rows, [*ended.faults, *common_faults(rows, source_name, config.model)], config.log_format)
+
+
+def play(
+    source_name: str,
+    config: EdgeConfig,
+    progress: Console,
+    *,
+    sampled_processes: Mapping[str, int] = MappingProxyType({}),
+    on_ready: Callable[[], None] = lambda: None,
+    on_begin: Callable[[EdgeNode], None] = lambda _: None,
+    on_presented: Sequence[OnPresented] = (),
+) -> RunEnd:
+    """Plays a source and writes the folder of the run; prints nothing but its progress. Any thread may call it.
+
+    Args:
+        source_name: See `run`.
+        config: The configuration of the run.
+        progress: Shows a bar if it is a terminal.
+        sampled_processes: See `run`.
+        on_ready: See `run`.
+        on_begin: Called with the node before the first frame is due; the node may be stopped from then on.
+        on_presented: Called with each tick, if the run has a presenter.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -90,6 +142,9 @@ def run(
         manifest = run_record.started(config, session, source.provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
+        recorder = stack.enter_context(_open_recorder(presentation, config, folder, card, session))
+        if presentation is not None:
+            presentation.listeners.extend(on_presented)
         settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation)
         node = EdgeNode(source, transport, log, open_sinks(config, folder, card), settings, events=events)
         on_ready()
@@ -102,21 +157,14 @@ def run(
             transport=config.transport,
             folder=str(folder.resolve()),
         )
-        _stop_on_signals(node)
-        faults: list[SkylaneError] = []
-        try:
-            run_with_progress(node, _expected_frames(config, source.frame_count), Console(stderr=True))
-        except SkylaneError as error:
-            faults.append(error)
-        faults += node.faults
-        if node.results_too_late:
-            console.print(f"{node.results_too_late} results came too late for their place in videos and bags")
+        on_begin(node)
+        faults = _play_to_the_end(node, recorder, _expected_frames(config, source.frame_count), progress)
         counts = node.counts()
         _LOG.info("run ended", read=counts.read, **{outcome.value: n for outcome, n in counts.outcomes.items()})
         manifest["source"] = source.provenance  # It may be more complete after reading.
         manifest["sampling"] = sampler.account()
         try:
-            write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost, reuse))
+            write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost, reuse, recorder))
         except LogError as error:
             faults.append(error)
         remarks = [
@@ -124,14 +172,27 @@ def run(
             *origin_lines(counts, card),
             *unused_lines(transport.unused()),
             *reuse_lines(reuse, counts, is_open_loop=settings.is_live or not config.closed_loop),
+            *(recorder.lines() if recorder else ()),
         ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    for line in sampler.report_lines():
-        console.print(line, markup=False, highlight=False)
-    rows = print_report(folder, console, remarks)
-    faults += common_faults(rows, source_name, config.model)
-    return exit_code(rows, faults, config.log_format)
+    late = node.results_too_late
+    notes = [f"{late} results came too late for their place in videos and bags"] if late else []
+    return RunEnd(folder, faults, [*notes, *sampler.report_lines()], remarks)
+
+
+def _play_to_the_end(
+    node: EdgeNode, recorder: OutputRecorder | None, frame_count: int | None, progress: Console
+) -> list[SkylaneError]:
+    """Runs a node and returns the errors of its run; each of its files but the manifest is complete then."""
+    faults: list[SkylaneError] = []
+    try:
+        with recorder or nullcontext():
+            run_with_progress(node, frame_count, progress)
+    except SkylaneError as error:
+        faults.append(error)
+    faults += node.faults
+    return faults if recorder is None else faults + recorder.faults
 
 
 def _wait_for_card(transport: Transport, config: EdgeConfig, events: TransportEvents) -> ModelCard:
@@ -167,6 +228,26 @@ def open_sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
             opened.callback(sinks[-1].close)
         opened.pop_all()
     return sinks
+
+
+@contextmanager
+def _open_recorder(
+    presentation: Presentation | None, config: EdgeConfig, folder: Path, card: ModelCard, session: str
+) -> Iterator[OutputRecorder | None]:
+    """Yields what records the outputs of a run; None if nothing is presented."""
+    if presentation is None:
+        yield None
+        return
+    with PresentedLog(folder) as log:
+        outputs = folder / OUTPUTS_FOLDER
+        try:
+            if config.sinks:
+                outputs.mkdir(exist_ok=True)
+        except OSError as error:
+            raise LogError(unwritable_message(outputs, error, "--out")) from error
+        recorder = OutputRecorder(log, open_sinks(config, outputs, card), config, card, session)
+        presentation.listeners.append(recorder.add)
+        yield recorder
 
 
 def _stop_on_signals(node: EdgeNode) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.presenting.recording import OutputRecorder
 from edge.reliability.ledger import RunCounts
 from edge.reuse.opening import Reuse
 from edge.reuse.reporting import reuse_record
@@ -40,13 +41,20 @@ def started(
         },
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
         "reuse": reuse_record(reuse),
+        **({"presenting": {"kind": config.present}} if config.present else {}),
         "seed": config.seed,
         "host": machine(),
         "commit": commit(),
     }
 
 
-def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int, reuse: Reuse | None = None) -> dict[str, Any]:
+def ended(
+    manifest: Mapping[str, Any],
+    counts: RunCounts,
+    rows_lost: int,
+    reuse: Reuse | None = None,
+    recorder: OutputRecorder | None = None,
+) -> dict[str, Any]:
     """Returns the manifest at the end of a run; the outcomes sum to the frames read."""
     return {
         **manifest,
@@ -58,5 +66,6 @@ def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int, reuse:
         "retries": {"retried": counts.retried, "won": counts.retry_won},
         "answered_by": [{**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.origins.items())],
         "reuse": reuse_record(reuse),
+        **({"presenting": recorder.record()} if recorder else {}),
         "rows_lost": rows_lost,
     }

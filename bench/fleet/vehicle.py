@@ -31,7 +31,7 @@ from edge.reliability.retrying import Retrier
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.messages import RawReply, ReplyQueue
 from edge.transports.mqtt.transport import open_mqtt
 from shared import clock

@@ -3,11 +3,15 @@
 import errno
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from edge.sinks.feed import MissingOutput
 from edge.sinks.files import write_error
 from edge.sinks.sink import FrameResult
 from shared.messages.model_card import ModelCard
+from shared.runlog.presented_log import OutputOrigin
 from shared.tasks.task import task_named
 
 RESULTS_NAME = "results.jsonl"
@@ -24,7 +28,9 @@ class JsonLinesSink:
     - detection: `frame` (height, width) and `detections` with name, id, score and box (x1, y1, x2, y2 in pixels);
     - raw tensors: `tensors`, dtype and shape by name.
 
-    Scores and boxes are float32 with all their digits.
+    Scores and boxes are float32 with all their digits. The line of an output of a presenter has age_ns and
+    source_sequence (of the frame that the result was computed for) instead of version and engine; its origin is remote,
+    warped, local or fused. A frame without an output has the origin none and a reason.
     """
 
     in_order = False
@@ -45,18 +51,31 @@ class JsonLinesSink:
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
+        if frame.age_ns is None:
+            facts = {"version": frame.model_version, "engine": frame.engine, "origin": frame.origin}
+        else:
+            facts = {"origin": frame.origin, "age_ns": frame.age_ns}
+        numbers = {"reused_sequence": frame.reused_sequence, "source_sequence": frame.source_sequence}
+        given = {name: number for name, number in numbers.items() if number is not None}
+        result = self._task.json_fields(frame.result, frame.geometry, self._card.labels)
+        self._append(frame, {"model": frame.model or self._card.name, **facts, **given, **result})
+
+    def write_missing(self, missing: MissingOutput) -> None:
+        """See MissingOutputSink."""
+        self._append(missing, {"model": self._card.name, "origin": OutputOrigin.NONE, "reason": missing.reason})
+
+    def close(self) -> None:
+        """See Sink."""
+        self._file.close()
+
+    def _append(self, frame: FrameResult | MissingOutput, facts: Mapping[str, Any]) -> None:
         fields = {
             "camera": frame.camera,
             "index": frame.frame_index,
             "sequence": frame.sequence,
             "stamp_ns": frame.stamp_ns,
             "task": self._card.task,
-            "model": frame.model or self._card.name,
-            "version": frame.model_version,
-            "engine": frame.engine,
-            "origin": frame.origin,
-            **({} if frame.reused_sequence is None else {"reused_sequence": frame.reused_sequence}),
-            **self._task.json_fields(frame.result, frame.geometry, self._card.labels),
+            **facts,
         }
         line = (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         try:
@@ -65,7 +84,3 @@ class JsonLinesSink:
             raise write_error(self._path, error) from error
         if written != len(line):
             raise write_error(self._path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-
-    def close(self) -> None:
-        """See Sink."""
-        self._file.close()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
+from shared.runlog.presented_log import OutputOrigin
 
 
 class SinkError(SkylaneError):
@@ -36,8 +37,10 @@ class FrameResult:
     model_version: str = ""
     engine: str = ""
     model: str = ""  # Name of the model that computed the result, unless it is the requested one.
-    origin: Origin = Origin.WORKER
+    origin: Origin | OutputOrigin = Origin.WORKER
     reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
+    age_ns: int | None = None  # Age of the output of a presenter; None for a result as it came back.
+    source_sequence: int | None = None  # The frame that the remote result in the output was computed for.
 
 
 class Sink(Protocol):

@@ -1,9 +1,9 @@
 """Opens the transport of a configuration."""
 
 from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
 from edge.transports.channel import RpcChannel
 from edge.transports.credentials import WorkerCredentials
+from edge.transports.events import TransportEvents
 from edge.transports.rpc_transport import RpcTransport
 from edge.transports.table import TRANSPORTS
 from edge.transports.transport import Transport

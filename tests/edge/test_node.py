@@ -12,7 +12,7 @@ from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.reliability.ledger import RunCounts
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.messages import MAX_QUEUED_REPLIES
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError

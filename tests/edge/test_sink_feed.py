@@ -152,7 +152,7 @@ def test_the_queue_of_results_is_bounded() -> None:
     assert more.wait(WAIT_S)
     feed.end()
     writing.join(WAIT_S)
-    assert feed.written == 65
+    assert feed.sinks.written == 65
 
 
 def test_the_wait_for_a_sink_that_hangs_ends() -> None:
@@ -171,10 +171,10 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
     feed.end()
     thread = threading.Thread(target=feed.run)
     thread.start()
-    feed.wait_until_written(thread, 0.1)
+    feed.sinks.wait_until_written(thread, 0.1)
     assert (sink.got, thread.is_alive()) == ([], True)
     may_write.set()
-    feed.wait_until_written(thread, WAIT_S)
+    feed.sinks.wait_until_written(thread, WAIT_S)
     assert len(sink.got) == 5
 
 
@@ -186,7 +186,7 @@ def test_a_failed_sink_is_removed_and_reported() -> None:
     _fed(feed, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
-    assert [str(fault) for fault in feed.faults] == ["disk full"]
+    assert [str(fault) for fault in feed.sinks.faults] == ["disk full"]
     assert failing.is_closed
     assert healthy.is_closed
 

@@ -9,7 +9,7 @@ import pytest
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
 from edge.transports.table import TRANSPORTS, TransportEntry
 from edge.transports.transport import OnUndelivered

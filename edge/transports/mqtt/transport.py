@@ -11,7 +11,7 @@ from edge.dispatch.worker_loads import WorkerLoads
 from edge.reliability.clock_sync import ClockProber
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
 from edge.transports.transport import NO_WORKER, OnUndelivered
 from shared.logs import RateLimitedLogger, get_logger

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge.config import EdgeConfig
-from edge.transport_events import TransportEvents
+from edge.transports.events import TransportEvents
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport
 

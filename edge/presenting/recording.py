@@ -1,0 +1,144 @@
+"""Records the outputs of a run: a row of `presented.csv` for every tick, and the outputs in the sinks of RUN/presented."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from edge.config import EdgeConfig
+from edge.presenting.presentation import PresentedTick
+from edge.sinks.feed import MissingOutput, SinkGroup, backlog
+from edge.sinks.sink import FrameResult, Sink
+from shared.errors import SkylaneError
+from shared.messages.model_card import ModelCard
+from shared.runlog.latency_log import LogError
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
+from shared.runtime.threads import BoundedQueue, ThreadGroup, lower_priority
+
+OUTPUTS_FOLDER = "presented"  # In the folder of a run; has the files of the sinks.
+_STALL_S = 60.0
+
+
+class OutputRecorder:
+    """Records every tick. The presenter never waits for the sinks: an output that finds their queue full is left out there.
+
+    Enter it before the first tick, and leave it after the last one.
+    """
+
+    def __init__(
+        self, log: PresentedLog, sinks: Sequence[Sink], config: EdgeConfig, card: ModelCard, session: str
+    ) -> None:
+        self.left_out = 0  # Outputs that the sinks did not get.
+        self._log = log
+        self._sinks = SinkGroup(sinks)
+        self._has_sinks = bool(sinks)
+        self._config = config
+        self._session = session
+        self._queue: BoundedQueue[FrameResult | MissingOutput] = BoundedQueue(backlog(card))
+        self._threads = ThreadGroup(lambda: None)
+
+    def __enter__(self) -> Self:
+        if self._has_sinks:
+            self._writing = self._threads.start("output-sinks", self._run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._has_sinks:
+            self._queue.close()
+            self._sinks.wait_until_written(self._writing, _STALL_S)
+            self._threads.join(_STALL_S)
+
+    @property
+    def faults(self) -> list[SkylaneError]:
+        """Failures of sinks, and of the log."""
+        faults = list(self._sinks.faults)
+        if self._log.rows_lost:
+            faults.append(
+                LogError(f"{self._log.rows_lost} rows of {PRESENTED_NAME} were not written: {self._log.fault}")
+            )
+        return faults
+
+    def add(self, tick: PresentedTick) -> None:
+        """Writes the row of a tick, and queues its output for the sinks."""
+        self._log.write(_row(tick, self._session))
+        if self._has_sinks and not self._queue.offer(self._for_sinks(tick)):
+            self.left_out += 1
+
+    def record(self) -> dict[str, Any]:
+        """Returns the section of the manifest, with what was counted so far."""
+        return {
+            "kind": self._config.present,
+            **self._log.counts.record(),
+            "outputs_not_written": self.left_out,
+            "rows_lost": self._log.rows_lost,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yields how many frames had an output when they were due, and warnings, for the summary."""
+        counts = self._log.counts
+        total, missing = counts.ticks.total(), counts.ticks[OutputOrigin.NONE]
+        made_of = _listed(
+            {origin.value: number for origin, number in counts.ticks.items() if origin is not OutputOrigin.NONE}
+        )
+        yield f"{total - missing} of {total} frames had an output when they were due{made_of}"
+        if missing:
+            yield f"{missing} frames had none{_listed(counts.reasons)}"
+        if self.left_out:
+            yield (
+                f"WARNING: {self.left_out} outputs are missing in {OUTPUTS_FOLDER}/, as the sinks are slower than the "
+                "cameras: choose fewer of them with --sink"
+            )
+
+    def _for_sinks(self, tick: PresentedTick) -> FrameResult | MissingOutput:
+        output = tick.output
+        if output.origin is OutputOrigin.NONE or tick.image is None or tick.geometry is None:
+            return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, output.reason)
+        is_local = output.origin is OutputOrigin.LOCAL
+        return FrameResult(
+            camera=tick.camera,
+            sequence=tick.sequence,
+            frame_index=tick.frame_index,
+            stamp_ns=tick.stamp_ns,
+            source_ns=tick.source_ns,
+            image=tick.image,
+            result=output.result,
+            geometry=tick.geometry,
+            model=(self._config.local_model or "") if is_local else "",
+            origin=output.origin,
+            age_ns=tick.age_ns,
+            source_sequence=tick.source_sequence,
+        )
+
+    def _run(self) -> None:
+        """Writes until the queue is closed; the body of a thread."""
+        lower_priority()
+        with self._queue.reader() as get:
+            while (queued := get()) is not None:
+                if isinstance(queued, MissingOutput):
+                    self._sinks.write_missing(queued)
+                else:
+                    for in_order in (False, True):
+                        self._sinks.write(queued, in_order=in_order)
+            self._sinks.close()
+
+
+def _row(tick: PresentedTick, session: str) -> PresentedRow:
+    return PresentedRow(
+        camera=tick.camera,
+        session=session,
+        tick=tick.sequence,
+        origin=tick.output.origin,
+        reason=tick.output.reason,
+        frame_index=tick.frame_index,
+        frame_stamp_ns=tick.stamp_ns,
+        due_ns=tick.due_ns,
+        presented_ns=tick.presented_ns,
+        source_sequence=tick.source_sequence,
+        age_ns=tick.age_ns,
+        processing_ns=tick.processing_ns,
+        flow=tick.output.flow,
+    )
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    """Returns numbers by name in brackets; empty without any."""
+    listed = ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda each: -each[1]))
+    return f" ({listed})" if listed else ""
