@@ -245,9 +245,7 @@ def _open_recorder(
                 outputs.mkdir(exist_ok=True)
         except OSError as error:
             raise LogError(unwritable_message(outputs, error, "--out")) from error
-        recorder = OutputRecorder(log, open_sinks(config, outputs, card), config, card, session)
-        presentation.listeners.append(recorder.add)
-        yield recorder
+        yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card, session)
 
 
 def _stop_on_signals(node: EdgeNode) -> None:

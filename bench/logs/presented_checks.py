@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.logs.log_rows import LogRows
 from bench.logs.problems import Problem, ProblemCollector
@@ -200,8 +201,9 @@ class _PresentedChecks:
                 )
         return problems.collected()
 
-    def _texts(self, name: str) -> np.ndarray:
-        return self._table.series(name).to_numpy(object)
+    def _texts(self, name: str) -> npt.NDArray[np.object_]:
+        texts: npt.NDArray[np.object_] = self._table.series(name).to_numpy(object)
+        return texts
 
     def _report(self, problems: ProblemCollector, where: Bools, column: str, what: str) -> None:
         problems.add_rows(f"cells of {column} that do not fit", self._table.lines[where], lambda _: what, column)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from edge.config import EdgeConfig
-from edge.presenting.presentation import PresentedTick
+from edge.presenting.presentation import SKIPPED, Presentation, PresentedTick
 from edge.sinks.feed import MissingOutput, SinkGroup, backlog
 from edge.sinks.sink import FrameResult, Sink
 from shared.errors import SkylaneError
@@ -24,9 +24,16 @@ class OutputRecorder:
     """
 
     def __init__(
-        self, log: PresentedLog, sinks: Sequence[Sink], config: EdgeConfig, card: ModelCard, session: str
+        self,
+        presentation: Presentation,
+        log: PresentedLog,
+        sinks: Sequence[Sink],
+        config: EdgeConfig,
+        card: ModelCard,
+        session: str,
     ) -> None:
         self.left_out = 0  # Outputs that the sinks did not get.
+        self._presentation = presentation
         self._log = log
         self._sinks = SinkGroup(sinks)
         self._has_sinks = bool(sinks)
@@ -34,6 +41,7 @@ class OutputRecorder:
         self._session = session
         self._queue: BoundedQueue[FrameResult | MissingOutput] = BoundedQueue(backlog(card))
         self._threads = ThreadGroup(lambda: None)
+        presentation.listeners.append(self._add)
 
     def __enter__(self) -> Self:
         if self._has_sinks:
@@ -56,17 +64,13 @@ class OutputRecorder:
             )
         return faults
 
-    def add(self, tick: PresentedTick) -> None:
-        """Writes the row of a tick, and queues its output for the sinks."""
-        self._log.write(_row(tick, self._session))
-        if self._has_sinks and not self._queue.offer(self._for_sinks(tick)):
-            self.left_out += 1
-
     def record(self) -> dict[str, Any]:
         """Returns the section of the manifest, with what was counted so far."""
         return {
             "kind": self._config.present,
             **self._log.counts.record(),
+            "skipped": self._log.counts.reasons[SKIPPED],
+            "restarts": self._presentation.restarts,
             "outputs_not_written": self.left_out,
             "rows_lost": self._log.rows_lost,
         }
@@ -80,12 +84,28 @@ class OutputRecorder:
         )
         yield f"{total - missing} of {total} frames had an output when they were due{made_of}"
         if missing:
-            yield f"{missing} frames had none{_listed(counts.reasons)}"
+            yield f"{missing} of {total} frames had none{_listed(counts.reasons)}"
+        if skipped := counts.reasons[SKIPPED]:
+            yield (
+                f"WARNING: the presenter skipped {skipped} of {total} frames, as it was not done with the one before: "
+                "choose a lower rate or another --present"
+            )
+        if self._presentation.restarts:
+            yield (
+                f"WARNING: a camera changed its size, encoding or stamps {self._presentation.restarts} times; no result "
+                "from before was presented after it"
+            )
         if self.left_out:
             yield (
                 f"WARNING: {self.left_out} outputs are missing in {OUTPUTS_FOLDER}/, as the sinks are slower than the "
                 "cameras: choose fewer of them with --sink"
             )
+
+    def _add(self, tick: PresentedTick) -> None:
+        """Writes the row of a tick, and queues its output for the sinks."""
+        self._log.write(_row(tick, self._session))
+        if self._has_sinks and not self._queue.offer(self._for_sinks(tick)):
+            self.left_out += 1
 
     def _for_sinks(self, tick: PresentedTick) -> FrameResult | MissingOutput:
         output = tick.output

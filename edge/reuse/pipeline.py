@@ -46,7 +46,7 @@ class ReusingPipeline(Pipeline):
     def _wait_for_sinks(self) -> bool:
         """Waits, in a closed loop, while sinks hold many later frames for the result of one; returns False when stopped."""
         while not self.window.is_stopped:
-            if not (self.waits_for_room and self.feed.needs_order):
+            if not (self.waits_for_room and self.feed.sinks.needs_order):
                 return True
             if self.ledger.pending_results.wait_until_within(self.feed.max_held, _POLL_S):
                 return True

@@ -51,14 +51,19 @@ class JsonLinesSink:
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        if frame.age_ns is None:
-            facts = {"version": frame.model_version, "engine": frame.engine, "origin": frame.origin}
-        else:
-            facts = {"origin": frame.origin, "age_ns": frame.age_ns}
-        numbers = {"reused_sequence": frame.reused_sequence, "source_sequence": frame.source_sequence}
-        given = {name: number for name, number in numbers.items() if number is not None}
-        result = self._task.json_fields(frame.result, frame.geometry, self._card.labels)
-        self._append(frame, {"model": frame.model or self._card.name, **facts, **given, **result})
+        is_output = frame.age_ns is not None
+        numbers = {
+            "reused_sequence": frame.reused_sequence,
+            "age_ns": frame.age_ns,
+            "source_sequence": frame.source_sequence,
+        }
+        facts: dict[str, Any] = {
+            "model": frame.model or self._card.name,
+            **({} if is_output else {"version": frame.model_version, "engine": frame.engine}),
+            "origin": frame.origin,
+            **{name: number for name, number in numbers.items() if number is not None},
+        }
+        self._append(frame, facts | self._task.json_fields(frame.result, frame.geometry, self._card.labels))
 
     def write_missing(self, missing: MissingOutput) -> None:
         """See MissingOutputSink."""

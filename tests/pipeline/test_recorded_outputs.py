@@ -38,7 +38,7 @@ def test_a_run_writes_every_output(embedded_url: str, model: Model, tmp_path: Pa
     assert [row.tick for row in ticks] == list(range(FRAMES))
     shown = [row for row in ticks if row.origin is OutputOrigin.REMOTE]
     assert f"{len(shown)} of {FRAMES} frames had an output when they were due ({len(shown)} remote)" in printed
-    assert "frames had none (1 no_result)" in printed
+    assert "frames had none (" in printed
     lines = {line["sequence"]: line for line in _json_lines(out / OUTPUTS_FOLDER)}
     for row in ticks:
         line = lines[row.tick]
