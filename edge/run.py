@@ -245,7 +245,7 @@ def _open_recorder(
                 outputs.mkdir(exist_ok=True)
         except OSError as error:
             raise LogError(unwritable_message(outputs, error, "--out")) from error
-        yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card, session)
+        yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card, session=session)
 
 
 def _stop_on_signals(node: EdgeNode) -> None:

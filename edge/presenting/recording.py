@@ -30,6 +30,7 @@ class OutputRecorder:
         sinks: Sequence[Sink],
         config: EdgeConfig,
         card: ModelCard,
+        *,
         session: str,
     ) -> None:
         self.left_out = 0  # Outputs that the sinks did not get.
