@@ -9,11 +9,12 @@ from bench.freshness.arrivals import NS_PER_MS, ResultArrivals, RoundTrip, after
 from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
 from bench.freshness.replay import replay, score_masks, usable_sources
 from bench.link.link import PROFILES
-from edge.presenting.presenter import OutputOrigin, Presenter, PresenterParts
+from edge.presenting.presenter import Presenter, PresenterParts
 from edge.presenting.table import PRESENTERS
 from modelling.evaluation.streaming import StreamingScores
 from shared.imaging.opencv import cv2
 from shared.registry import load
+from shared.runlog.presented_log import OutputOrigin
 
 CEILING: Final = "ceiling"  # The remote model without a delay.
 LOCAL: Final = "local only"
@@ -89,7 +90,7 @@ def _scores(drive: RecordedDrive, job: DriveReplay, arrivals: ResultArrivals) ->
     first = -(-_WARM_UP_MS * NS_PER_MS // drive.period_ns)
     sources = usable_sources(drive, arrivals)
     sparse = usable_sources(drive, arrivals.only_every(_EVERY_NUMBER))
-    parts = PresenterParts(drive.card, lambda tick: drive.local[tick.sequence], job.fusion)
+    parts = PresenterParts(drive.card, drive.local_output, job.fusion)
     scores = {
         CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, first),
         LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, first),

@@ -11,18 +11,21 @@ import numpy.typing as npt
 
 from cloud.models.opening import open_model
 from edge.config import EdgeConfig
+from edge.presenting.local import LocalOutput, local_input, local_output
+from edge.presenting.presenter import Tick
 from rosbag_tools.drive.scene import WEATHERS, Drive
 from rosbag_tools.drive.sensor import Sensor
 from shared.imaging import geometry, image_codecs, mask_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.image_files import ImageArray
 from shared.imaging.opencv import cv2
 from shared.inference.placement import Placement
 from shared.messages.model_card import ModelCard
 from shared.models.model import Model
 from shared.models.opening import open_local
-from shared.models.repository import Repository
+from shared.models.repository import Repository, StoredModel
 
 Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.
 
@@ -75,8 +78,8 @@ class RecordedDrive:
     truths: Masks
     remote: Masks
     local: Masks
+    probabilities: npt.NDArray[np.uint8] | None  # Of the local model, frames×h×w×C; None if it has no scores.
     sizes: tuple[tuple[int, int], ...]  # Bytes of each encoded frame and of its encoded result.
-
     rate_hz: int
 
     @property
@@ -89,9 +92,15 @@ class RecordedDrive:
         """The time between two frames."""
         return round(1e9 / self.rate_hz)
 
+    def local_output(self, tick: Tick) -> LocalOutput:
+        """Returns what the vehicle's own model makes of the image of a tick."""
+        index = tick.sequence
+        return LocalOutput(self.local[index], None if self.probabilities is None else self.probabilities[index])
+
     def only_every(self, number: int) -> "RecordedDrive":
         """Returns the drive as a slower camera sees it, with every n-th frame."""
         arrays = {name: getattr(self, name)[::number] for name in ("images", "truths", "remote", "local", "sizes")}
+        arrays["probabilities"] = None if self.probabilities is None else self.probabilities[::number]
         return replace(self, **arrays, rate_hz=self.rate_hz // number)
 
 
@@ -105,16 +114,26 @@ def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lamb
         draft.mkdir(parents=True)
         with (
             open_model(repository.find(plan.model), placement=_PLACEMENT, max_batch=1) as model,
-            open_local(repository.find(plan.local_model), _PLACEMENT) as local_model,
+            open_local(_with_scores(repository.find(plan.local_model)), _PLACEMENT) as local_model,
         ):
             _write(draft, plan, model, local_model, on_frame)
         draft.rename(folder)
     with np.load(folder / _RESULTS) as results:
         stored: dict[str, Any] = dict(results)
     sizes = tuple(map(tuple, stored.pop("sizes").tolist()))
+    probabilities = stored.pop("probabilities", None)
     card = repository.find(plan.model).card()
     images = np.load(folder / _IMAGES, mmap_mode="r")
-    return RecordedDrive(plan, card, _geometry(plan, card), images, **stored, sizes=sizes, rate_hz=plan.rate_hz)
+    return RecordedDrive(
+        plan,
+        card,
+        _geometry(plan, card),
+        images,
+        **stored,
+        probabilities=probabilities,
+        sizes=sizes,
+        rate_hz=plan.rate_hz,
+    )
 
 
 def _geometry(plan: RecordedDrivePlan, card: ModelCard) -> Geometry:
@@ -130,15 +149,16 @@ def _write(
     sensor = Sensor(plan.seed, Layout.BAYER_RGGB8)
     shape = (plan.frames, model.card.height, model.card.width)
     images = np.lib.format.open_memmap(folder / _IMAGES, "w+", np.uint8, (*shape, 3))
-    truths, remote, local = (np.zeros(shape, np.uint8) for _ in range(3))
+    truths, remote = (np.zeros(shape, np.uint8) for _ in range(2))
+    local: list[LocalOutput] = []
     sizes = []
     for index in range(plan.frames):
         scene = drive.render(index / plan.rate_hz)
         colour = to_colour(sensor.capture(scene.rgb, index), Layout.BAYER_RGGB8, Layout.RGB8, "binning")
         images[index] = geometry.apply(colour, resize)
         truths[index] = labels_in_input(scene.class_ids, resize)
-        remote[index] = _mask_of(model, images[index])
-        local[index] = _mask_of(local_model, images[index])
+        remote[index] = _remote_mask(model, images[index])
+        local.append(_local_output(local_model, images[index], resize))
         encoded = (
             image_codecs.encode(images[index], Layout.RGB8, _VEHICLE.codec, _VEHICLE.quality),
             mask_codecs.encode(remote[index], _VEHICLE.mask_codec),
@@ -146,7 +166,11 @@ def _write(
         sizes.append([len(each) for each in encoded])
         on_frame(index + 1)
     images.flush()
-    np.savez_compressed(folder / _RESULTS, truths=truths, remote=remote, local=local, sizes=sizes)
+    arrays: dict[str, Any] = {"truths": truths, "remote": remote, "sizes": sizes}
+    arrays["local"] = [each.result for each in local]
+    if local[0].probabilities is not None:
+        arrays["probabilities"] = [each.probabilities for each in local]
+    np.savez_compressed(folder / _RESULTS, **arrays)
 
 
 def labels_in_input(class_ids: Masks, resize: Geometry) -> Masks:
@@ -154,21 +178,25 @@ def labels_in_input(class_ids: Masks, resize: Geometry) -> Masks:
     rows = slice(resize.crop_top, resize.crop_top + resize.crop_height)
     columns = slice(resize.crop_left, resize.crop_left + resize.crop_width)
     labels = np.full((resize.target_height, resize.target_width), UNSEEN, np.uint8)
-    labels[
-        resize.paste_top : resize.paste_top + resize.paste_height,
-        resize.paste_left : resize.paste_left + resize.paste_width,
-    ] = cv2.resize(class_ids[rows, columns], (resize.paste_width, resize.paste_height), interpolation=cv2.INTER_NEAREST)
+    size = (resize.paste_width, resize.paste_height)
+    pasted: Any = cv2.resize(class_ids[rows, columns], size, interpolation=cv2.INTER_NEAREST)
+    top, left = resize.paste_top, resize.paste_left
+    labels[top : top + resize.paste_height, left : left + resize.paste_width] = pasted
     return labels
 
 
-def _mask_of(model: Model, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Returns the mask of a model, in the size of the image."""
-    height, width = rgb.shape[:2]
-    card = model.card
-    image = geometry.apply(rgb, geometry.plan(geometry.Resize.STRETCH, height, width, card.height, card.width))
-    if card.layout is Layout.BGR8:
-        image = image[..., ::-1]
-    mask = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
-    if mask.shape == (height, width):
-        return mask
-    return np.asarray(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
+def _remote_mask(model: Model, rgb: ImageArray) -> npt.NDArray[np.uint8]:
+    image = rgb[..., ::-1] if model.card.layout is Layout.BGR8 else rgb
+    mask: npt.NDArray[np.uint8] = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
+    return mask
+
+
+def _local_output(model: Model, rgb: ImageArray, resize: Geometry) -> LocalOutput:
+    image = np.ascontiguousarray(local_input(rgb, model.card))
+    outputs = {name: values[0] for name, values in model.infer(image[np.newaxis]).items()}
+    return local_output(outputs, resize, model.manifest)
+
+
+def _with_scores(stored: StoredModel) -> StoredModel:
+    """Returns the model with its scores as a second output, as a presenter opens it."""
+    return replace(stored, manifest=stored.manifest.with_confidence_head())

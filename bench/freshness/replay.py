@@ -1,12 +1,14 @@
 """Plays a recorded drive through a presenter, tick by tick, with the results that have arrived by then."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from bench.freshness.arrivals import ResultArrivals
 from bench.freshness.recording import RecordedDrive
 from edge.config import EdgeConfig
-from edge.presenting.presenter import ArrivedResult, Output, OutputOrigin, Presenter, Tick
+from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
 from modelling.evaluation.streaming import Mask, StreamingScores
+from shared.runlog.presented_log import OutputOrigin
 
 Sources = Sequence[int | None]  # By tick: the frame of the newest result that can be used; None without one.
 
@@ -49,9 +51,9 @@ def outputs(drive: RecordedDrive, presenter: Presenter, sources: Sources) -> Ite
         yield presenter.present(Tick(tick, tick * drive.period_ns, drive.images[tick], drive.geometry), newest)
 
 
-def score_masks(drive: RecordedDrive, masks: Sequence[Mask], origin: OutputOrigin, first: int = 0) -> StreamingScores:
+def score_masks(drive: RecordedDrive, masks: Iterable[Mask], origin: OutputOrigin, first: int = 0) -> StreamingScores:
     """Returns the scores from the tick `first` on if the mask of each frame were there without a delay."""
     scores = StreamingScores(drive.card.labels.names)
-    for tick in range(first, len(masks)):
-        scores.add(drive.truths[tick], masks[tick], origin=origin, age_ns=0, drive=drive.name)
+    for truth, mask in islice(zip(drive.truths, masks, strict=True), first, None):
+        scores.add(truth, mask, origin=origin, age_ns=0, drive=drive.name)
     return scores

@@ -1,6 +1,6 @@
 """What fresh results are to reach, and whether they do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bench.freshness.drive_replay import CEILING, HOLD, LOCAL
@@ -14,7 +14,7 @@ DEDELAYED: Final = {LOCAL: 0.064, HOLD: 0.098}
 _JUDGED_AGE_MS = 200
 
 
-def targets(ages: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def targets(ages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns each target with the value reached; `ages` as in the JSON of the bench."""
     return [*_at_judged_age(ages), *_fuse_is_best(ages)]
 
@@ -25,7 +25,7 @@ def recovered(case: Mapping[str, Any], name: str) -> float:
     return float((value - low) / (high - low)) if high != low else float("nan")
 
 
-def _at_judged_age(ages: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _at_judged_age(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     case = next(case for case in ages if case["age_ms"] == _JUDGED_AGE_MS)
     for name in (WARP, FUSE):
         if name not in case["candidates"]:
@@ -36,7 +36,7 @@ def _at_judged_age(ages: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield _target(f"{name} at {_JUDGED_AGE_MS} ms: share of hold to ceiling", LEAST_RECOVERED[name], value=share)
 
 
-def _fuse_is_best(ages: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _fuse_is_best(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields, for every age, the margin of fuse over the better of local only and warp."""
     for case in ages:
         if FUSE not in case["candidates"] or WARP not in case["candidates"]:

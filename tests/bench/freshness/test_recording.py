@@ -19,7 +19,7 @@ def test_a_drive_is_recorded_once_and_its_seed_decides(
         frames: list[int] = []
         again = record_drive(drive.plan, frames.append)
         assert len(frames) == rendered
-        for name in ("images", "truths", "remote", "local"):
+        for name in ("images", "truths", "remote", "local", "probabilities"):
             assert np.array_equal(getattr(again, name), getattr(drive, name)), name
         assert again.sizes == drive.sizes
 
@@ -29,6 +29,8 @@ def test_a_recording_has_the_size_of_the_model_input(drive: RecordedDrive) -> No
     assert drive.images.shape == (24, 64, 96, 3)
     assert drive.truths.shape == drive.remote.shape == drive.local.shape == (24, 64, 96)
     assert not np.array_equal(drive.remote, drive.local)
+    assert drive.probabilities is not None
+    assert drive.probabilities.shape == (24, 32, 48, 12)
     assert all(frame_bytes > 100 and mask_bytes > 10 for frame_bytes, mask_bytes in drive.sizes)
 
 
