@@ -4,6 +4,7 @@ Every drive is recorded once with the results of both models. All presenters the
 of a run but without waiting, so that seeds decide everything.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     summary = summarise(cases)
     return {
         **summary,
-        "targets": targets(summary["ages"]),
+        "targets": targets(summary),
         "drives": [{"seed": job.plan.seed, "weather": job.plan.weather} for _, job in jobs[plan.outage_drives :]],
         "outage_drives": plan.outage_drives,
         "plan": plan_record(plan),
@@ -100,15 +101,22 @@ def _all(
     # A forked process would inherit locks held by TensorFlow's threads.
     pool = run.enter_context(ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")))
     futures: list[Future[dict[str, Scores]]] = [pool.submit(replay, job) for replay, job in jobs]
-    run.step(f"recording and replaying {len(jobs)} drives")
+    _show(run, f"recording and replaying {len(jobs)} drives")
     try:
         for number, future in enumerate(as_completed(futures), 1):
             future.result()
-            run.step(f"recorded and replayed {number} of {len(jobs)} drives")
+            _show(run, f"recorded and replayed {number} of {len(jobs)} drives")
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     return (future.result() for future in futures)
+
+
+def _show(run: BenchRun, step: str) -> None:
+    """Displays a step, also in the log of a run without a terminal, because it takes minutes."""
+    run.step(step)
+    if not sys.stderr.isatty():
+        click.echo(step, err=True)
 
 
 freshness = options.bench_command("freshness", FreshnessPlan, measure, tables, json=options.JSON_FILE)

@@ -23,7 +23,7 @@ from bench.freshness.drive_replay import (
     outage_frames,
 )
 from bench.statistics.description import IntervalEstimate
-from bench.statistics.streaming_accuracy import accuracy_interval, margin_interval
+from bench.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
 from modelling.evaluation.streaming import StreamingScores
 
 _BASELINES: Final = (LOCAL, HOLD, "warp")  # What margins are computed over.
@@ -61,6 +61,11 @@ def _case(scores: Scores) -> dict[str, Any]:
                 if baseline in scores and baseline != name
             }
             for name, each in scores.items()
+        },
+        "recovered": {
+            name: estimate_record(recovered_interval(each, scores[HOLD], scores[CEILING]))
+            for name, each in scores.items()
+            if name not in (HOLD, CEILING)
         },
     }
 

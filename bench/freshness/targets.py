@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bench.freshness.drive_replay import CEILING, HOLD, LOCAL
+from bench.freshness.drive_replay import HOLD, LOCAL
+from shared.runlog.presented_log import OutputOrigin
 
 WARP, FUSE = "warp", "fuse"
 LEAST_AT_200_MS: Final = {WARP: 0.58, FUSE: 0.66}  # Streaming mean IoU of a camera of 10 Hz.
@@ -14,15 +15,10 @@ DEDELAYED: Final = {LOCAL: 0.064, HOLD: 0.098}
 _JUDGED_AGE_MS = 200
 
 
-def targets(ages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns each target with the value reached; `ages` as in the JSON of the bench."""
-    return [*_at_judged_age(ages), *_fuse_is_best(ages)]
-
-
-def recovered(case: Mapping[str, Any], name: str) -> float:
-    """Returns the share of the distance between hold and the ceiling that a candidate recovers."""
-    value, low, high = (case["candidates"][each]["mean_iou"]["value"] for each in (name, HOLD, CEILING))
-    return float((value - low) / (high - low)) if high != low else float("nan")
+def targets(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns each target with the value reached; `summary` as in the JSON of the bench."""
+    ages = summary["ages"]
+    return [*_at_judged_age(ages), *_fuse_is_best(ages), *_in_outage(summary.get("outage"))]
 
 
 def _at_judged_age(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -32,8 +28,8 @@ def _at_judged_age(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]
             continue
         estimate = case["candidates"][name]["mean_iou"]
         yield _target(f"{name} at {_JUDGED_AGE_MS} ms: mean IoU", LEAST_AT_200_MS[name], **estimate)
-        share = recovered(case, name)
-        yield _target(f"{name} at {_JUDGED_AGE_MS} ms: share of hold to ceiling", LEAST_RECOVERED[name], value=share)
+        share = case["recovered"][name]
+        yield _target(f"{name} at {_JUDGED_AGE_MS} ms: share of hold to ceiling", LEAST_RECOVERED[name], **share)
 
 
 def _fuse_is_best(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -43,6 +39,15 @@ def _fuse_is_best(ages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
             continue
         better = max((LOCAL, WARP), key=lambda name: case["candidates"][name]["mean_iou"]["value"])
         yield _target(f"fuse − {better} at {case['age_ms']} ms", 0.0, **case["margins"][FUSE][better])
+
+
+def _in_outage(outage: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yields the share of ticks without a link that have an output."""
+    if outage is None or FUSE not in outage["within"]:
+        return
+    origins = outage["within"][FUSE]["origins"]
+    share = 1 - origins.get(OutputOrigin.NONE, 0) / sum(origins.values())
+    yield _target("fuse without a link: share of ticks with an output", 1.0, value=share)
 
 
 def _target(

@@ -1,6 +1,7 @@
 """Confidence intervals of streaming accuracy, see `modelling.evaluation.streaming`."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -33,13 +34,37 @@ def margin_interval(
     Raises:
         ValueError: the drives differ.
     """
-    drives = list(scores.by_drive())
-    if drives != list(baseline.by_drive()):
-        raise ValueError(f"a margin needs the same drives: {drives}, {list(baseline.by_drive())}")
-    both = [_groups(each, with_missing=with_missing) for each in (scores, baseline)]
-    own, others = (_replicates(groups, scores, seed) for groups in both)
-    value = scores.mean_iou(with_missing=with_missing) - baseline.mean_iou(with_missing=with_missing)
-    return _interval(value, own - others, len(drives))
+    own, others = _paired((scores, baseline), with_missing=with_missing, seed=seed)
+    return _interval(own[0] - others[0], own[1:] - others[1:], len(scores.by_drive()))
+
+
+def recovered_interval(
+    scores: StreamingScores, floor: StreamingScores, ceiling: StreamingScores, *, seed: int = 0
+) -> IntervalEstimate:
+    """Returns the share of the distance from a floor to a ceiling that the scores reach, with its 95 % interval.
+
+    Ticks without an output count as wrong. The ends are NaN for fewer than three drives.
+
+    Raises:
+        ValueError: the drives differ.
+    """
+    own, low, high = _paired((scores, floor, ceiling), with_missing=True, seed=seed)
+    distance = high - low
+    shares = np.divide(own - low, distance, out=np.full_like(own, np.nan), where=distance > 0)
+    return _interval(float(shares[0]), shares[1:], len(scores.by_drive()))
+
+
+def _paired(candidates: Sequence[StreamingScores], *, with_missing: bool, seed: int) -> list[Floats]:
+    """Returns, for each candidate, its mean IoU and then that of every replicate; all draw the same drives."""
+    drives = [list(each.by_drive()) for each in candidates]
+    if any(each != drives[0] for each in drives):
+        raise ValueError(f"a comparison needs the same drives: {drives}")
+    return [
+        np.append(
+            each.mean_iou(with_missing=with_missing), _replicates(_groups(each, with_missing=with_missing), each, seed)
+        )
+        for each in candidates
+    ]
 
 
 def _groups(scores: StreamingScores, *, with_missing: bool) -> Tallies:
