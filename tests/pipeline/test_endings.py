@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.logs.audit import audit
 from edge.run_summary import NOTHING_ANSWERED
 from shared.broker.broker import Broker
 from shared.models.model import Model
@@ -65,14 +67,16 @@ def test_every_frame_has_a_row_after_a_broker_restart(mosquitto_broker: Broker, 
     assert set(outcomes) <= {"answered", "lost", "dropped"}
 
 
+@pytest.mark.parametrize("options", [(), ("--present", "hold")], ids=["plain", "with a presenter"])
 def test_the_log_of_a_killed_vehicle_can_be_repaired(
-    mosquitto_url: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    *, mosquitto_url: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Sequence[str]
 ) -> None:
     """`report --repair`, or the next run, closes the open frames once."""
     out = tmp_path / "car-killed"
     command = [
         sys.executable, "-m", "skylane", "edge", "play", str(pictures(tmp_path, 20)), "--broker", mosquitto_url, "--model",
         "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--rate", "20", "--window", "4",
+        *options,
     ]  # fmt: skip
     held = threading.Event()
     with worker(mosquitto_url, model) as node:
@@ -104,7 +108,8 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
     assert aborted
     assert len(rows) == answered + len(aborted)
     assert {row["reason"] for row in aborted} == {"edge_died"}
-    assert all(row["t_sent_ns"] for row in aborted)
+    assert all(row["t_sent_ns"] or options for row in aborted)  # A frame that was not sent is known from its tick only.
+    assert audit(out) == ()
     manifest = read_manifest(out)
     assert (manifest["state"], manifest["frames_read"]) == ("repaired", len(rows))
     assert manifest["outcomes"]["aborted"] == len(aborted)

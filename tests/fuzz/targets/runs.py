@@ -10,12 +10,13 @@ from pathlib import Path
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LatencyRow, LogWriter, Outcome, outcomes, read_rows
 from shared.runlog.lost_rows import LOST_NAME
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow, read_presented
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 
 MAX_BYTES = 1 << 13
 
-_FILES = (CSV_NAME, JOURNAL_NAME, MANIFEST_NAME, LOST_NAME)
+_FILES = (CSV_NAME, JOURNAL_NAME, MANIFEST_NAME, LOST_NAME, PRESENTED_NAME)
 
 _folder = Path(tempfile.mkdtemp(prefix="skylane-fuzz-"))
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
@@ -29,7 +30,10 @@ def _killed_run() -> dict[str, bytes]:
         for row in rows:
             log.open(row)
         log.close(rows[0])
-    write_manifest(folder, {"state": "running", "frames": {}})
+    with PresentedLog(folder) as presented:
+        presented.write(PresentedRow("left", "s1", 0, OutputOrigin.NONE, "no_result", 0, 1, 2, 3, processing_ns=4))
+        presented.write(PresentedRow("left", "s1", 1, OutputOrigin.WARPED, "", 1, 2, 3, 4, 0, 1, 5, "half"))
+    write_manifest(folder, {"state": "running", "frames": {}, "presenting": {"kind": "warp"}})
     (folder / LOST_NAME).write_bytes(b"from 000000000001 beyond 000000000000\n.a." + b"." * 60)
     return {name: (folder / name).read_bytes() for name in _FILES}
 
@@ -55,3 +59,5 @@ def run(data: bytes) -> None:
         repair(folder)
     with suppress(SkylaneError):
         outcomes(read_rows(folder))
+    with suppress(SkylaneError):
+        list(read_presented(folder))
