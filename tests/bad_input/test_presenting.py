@@ -245,10 +245,10 @@ def test_a_presenter_slower_than_the_camera_skips_ticks_and_delays_no_frame(
     shots = [Shot(at=number, stamp=number) for number in range(16)]
     result = played(bag(tmp_path / "drive", shots), present=plugin(SlowPresenter))
     assert result.reasons()["skipped"] >= 8
-    assert result.manifest["presenting"]["skipped"] == result.reasons()["skipped"]
+    assert result.manifest["presenting"]["reasons"]["skipped"] == result.reasons()["skipped"]
     assert result.rows[-1].reason == ""  # The last tick is not replaced, so it is presented.
     assert all(row["attempts"] != "0" for row in result.frames)
-    assert f"{result.reasons()['skipped']} of 16" in " ".join(result.printed.split())
+    assert f"{result.reasons()['skipped']} skipped" in " ".join(result.printed.split())
 
 
 def test_a_presenter_that_fails_is_counted_and_the_run_goes_on(

@@ -46,12 +46,13 @@ _MOST_LATE = 50.0  # Maximum percentage of late frames on a link with a loss of 
 _JUDGED_LOSS = 0.05  # With more loss, TCP alone can exceed the deadline.
 
 _OUTAGE_S = 10.0
-_OUTAGE_THINK_MS = 100.0  # A result is about one tick old.
+_OUTAGE_THINK_MS = 10.0  # The worker has time for all vehicles.
+_FAR = LinkSpec(delay_ms=50)  # A result is one or two ticks old.
 _TICK_HZ = 10.0
 _SCENE_TICKS = 120  # Time until the scene moves back.
 _MAX_AGE_MS = 2000.0
 _MOST_LEFT_OUT = 5.0  # Maximum percentage of ticks that the presenter cannot take on a busy machine.
-_MOST_WRONG = 25.0  # Maximum percentage of wrong pixels of a moved mask; of a held one it is over 50 after two ticks.
+_MOST_WRONG = 10.0  # Maximum percentage of wrong pixels of half of the moved masks; of held ones it is over 50.
 _DECAY = {  # The outputs of each presenter in an outage, in this order.
     "hold": [OutputOrigin.REMOTE, "too_old"],
     "warp": [OutputOrigin.WARPED, "too_old"],
@@ -285,7 +286,7 @@ def outage(rig: Rig) -> Finding:
     space = namespace(rig)
     broker = namespace_broker(rig, space)
     rig.worker(broker.url, think_ms=_OUTAGE_THINK_MS)
-    link = rig.link(broker)
+    link = rig.link(broker, _FAR)
     source = panning_pictures(rig, _SCENE_TICKS)
     for kind in _DECAY:
         rig.vehicle(link.url, kind, source=source, rate_hz=_TICK_HZ, flags=_presenting(kind, models))
@@ -300,7 +301,7 @@ def outage(rig: Rig) -> Finding:
         space.cut()
     time.sleep(_OUTAGE_S)
     back_ns = clock.now_ns()
-    link.set(LinkSpec())
+    link.set(_FAR)
     if space:
         space.mend()
     rig.say("the link is back")
