@@ -1,11 +1,14 @@
-"""The part of `skylane demo` that shows late results: the same drive in real time over a slow link, held beside warped."""
+"""The part of `skylane demo` that shows late results: a drive in real time over a slow link, held beside moved to now."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from edge.presenting.recording import OUTPUTS_FOLDER
 from rich.console import Console
 
 from bench.harness.child import BenchError
@@ -14,16 +17,18 @@ from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from bench.load.playback import PlaybackSettings
 from bench.study.execution.fixed_answers import answers_file
 from edge.config import EdgeConfig
-from edge.pipeline import colour_image
 from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
 from edge.sinks.video import VideoFile
 from edge.sinks.video_codec import VIDEO_FORMATS
-from edge.sources.opening import open_source
+from modelling.evaluation.segmentation import images_with_labels, labelled_camera, prepared
+from modelling.evaluation.streaming import Mask, StreamingScores
+from modelling.evaluation.time_sync import TimestampMatcher
+from rosbag_tools.reading.frames import BagSource
 from shared.broker.broker import Broker
-from shared.imaging import geometry
 from shared.imaging.drawing import draw_lines
 from shared.imaging.frames import Frame, Layout
+from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import overlay
 from shared.imaging.opencv import cv2
@@ -32,15 +37,24 @@ from shared.messages.topics import camera_name
 from shared.models.repository import Repository
 from shared.runlog.presented_log import PresentedRow, read_presented
 
-# Together with encoding and transport about 170 ms: with ten frames a second, the newest result is two frames old.
+# With encoding and transport about 170 ms: at ten frames a second, the newest result is two frames old.
 _LINK = LinkSpec(delay_ms=50)
 _INFERENCE_MS = 50.0
 _WIDTH = 640  # Of each of the two pictures, pixels.
 _OPACITY = 0.55
 
 
-def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> Path:
-    """Plays a drive in real time over a slow link with the presenter `warp`; returns a video of held beside warped masks.
+@dataclass(frozen=True, slots=True)
+class LateResults:
+    """A video of held results beside those that were moved to now, and the mean IoU of both at every frame."""
+
+    video: Path
+    held: float
+    moved: float
+
+
+def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults:
+    """Plays a drive in real time over a slow link with the presenter `warp`, for a model that returns masks.
 
     The worker gives the answers that the model has computed before, each after the same time, so that the age of the
     results does not depend on the speed of this machine.
@@ -65,56 +79,63 @@ def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: s
         )
         if code := run(str(bag), config, Console(quiet=True)):
             raise BenchError(f"the run in {folder} failed with code {code}")
-    return write_side_by_side(folder, bag, Repository(models).find(model).card(), config)
+    return _compare(folder, bag, Repository(models).find(model).card(), config)
 
 
-def write_side_by_side(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> Path:
-    """Writes a video of a run with a presenter and the PNG sink; returns its path.
-
-    On the left is the newest result that had arrived at each frame, on the right the presenter's output.
-    """
-    rows = {row.frame_index: row for row in read_presented(folder)}
+def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> LateResults:
+    """Draws and scores, at each frame of a run with the PNG sink, the newest result and what the presenter made of it."""
+    rows = {row.frame_stamp_ns: row for row in read_presented(folder)}
     indexes = {row.tick: row.frame_index for row in rows.values()}
+    held, moved = (StreamingScores(card.labels.names) for _ in range(2))
     video_format = VIDEO_FORMATS[config.video_codec]
-    path = folder / f"held_beside_{config.present}{video_format.suffix}"
-    video: VideoFile | None = None
-    for frame, image in _images(bag, card, config):
-        row = rows[frame.index]
-        name = Path(camera_name(row.camera)) / "{:06d}.png"
-        held, output = None, None
-        if row.source_sequence is not None:
-            held = folder / "masks" / str(name).format(indexes[row.source_sequence])
-            output = folder / "presented" / "masks" / str(name).format(frame.index)
-        left = _panel(image, held, card, ["newest result, held", _age(row)])
-        right = _panel(image, output, card, ["moved to now (--present warp)", _age(row)])
-        both = mark_untrained(np.concatenate((left, right), axis=1), card)
-        if video is None:
-            video = VideoFile(path, video_format, both, frame.source_ns)
-        video.add(both, frame.source_ns)
-    if video is None:
-        raise BenchError(f"{bag} has no readable frame")
-    video.close()
-    return path
+    path = folder / f"held_beside_moved{video_format.suffix}"
+    with ExitStack() as stack:
+        video: VideoFile | None = None
+        for frame, truth in islice(_frames(bag), config.frames):
+            image, geometry = prepared(frame.pixels, frame.layout, card, "binning")
+            if card.layout is Layout.BGR8:
+                image = image[..., ::-1]
+            row = rows[frame.stamp_ns]
+            source = None if row.source_sequence is None else indexes[row.source_sequence]
+            panels = []
+            for title, scores, results, index in (
+                ("newest result, held", held, folder, source),
+                ("moved to now (--present warp)", moved, folder / OUTPUTS_FOLDER, row.frame_index),
+            ):
+                mask = _stored_mask(results, row.camera, index)
+                _score(scores, truth.pixels, mask, geometry, row)
+                panels.append(_panel(image, mask, card, [title, _age(row)]))
+            both = mark_untrained(np.concatenate(panels, axis=1), card)
+            if video is None:
+                video = stack.enter_context(closing(VideoFile(path, video_format, both, frame.source_ns)))
+            video.add(both, frame.source_ns)
+    return LateResults(path, held.accuracy(), moved.accuracy())
 
 
-def _images(bag: Path, card: ModelCard, config: EdgeConfig) -> Iterator[tuple[Frame, ImageArray]]:
-    """Yields the frames of a run with the model's input as RGB."""
-    with closing(open_source(str(bag))) as source:
-        for frame in source.frames():
-            if frame.index == config.frames:
-                return
-            if isinstance(frame, Frame):
-                colour, plan = colour_image(frame, card, config)
-                image: Any = geometry.apply(colour, plan)
-                yield frame, image[..., ::-1] if card.layout is Layout.BGR8 else image
+def _frames(bag: Path) -> Iterator[tuple[Frame, Frame]]:
+    """Yields the images of the first camera with their true labels."""
+    camera, truth, _ = labelled_camera(bag, None)
+    with closing(BagSource(bag, topics=[camera, truth])) as source:
+        yield from images_with_labels(source, camera, TimestampMatcher())
 
 
-def _panel(image: ImageArray, mask_file: Path | None, card: ModelCard, lines: list[str]) -> ImageArray:
-    """Returns the image with the mask of a file drawn on it, or alone, above lines of text."""
+def _stored_mask(folder: Path, camera: str, index: int | None) -> Mask | None:
+    """Reads a mask of the PNG sink; None if there is none for the frame."""
+    file = folder / "masks" / camera_name(camera) / f"{index or 0:06d}.png"
+    mask: Any = cv2.imread(str(file), cv2.IMREAD_UNCHANGED) if index is not None and file.exists() else None
+    return mask
+
+
+def _score(scores: StreamingScores, truth: Mask, mask: Mask | None, geometry: Geometry, row: PresentedRow) -> None:
+    if mask is not None:
+        scores.add(truth, to_source(mask, geometry, UNSEEN), origin=row.origin, age_ns=row.age_ns or 0)
+
+
+def _panel(image: ImageArray, mask: Mask | None, card: ModelCard, lines: list[str]) -> ImageArray:
+    """Returns the image with a mask on it, if there is one, and lines of text."""
     small = resized(image, _WIDTH, round(image.shape[0] * _WIDTH / image.shape[1]))
-    if mask_file is not None:
-        mask: Any = cv2.imread(str(mask_file), cv2.IMREAD_UNCHANGED)
-        mask = cv2.resize(mask, small.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+    if mask is not None:
+        mask = np.asarray(cv2.resize(mask, small.shape[1::-1], interpolation=cv2.INTER_NEAREST), np.uint8)
         small = overlay(small, mask, card.labels, _OPACITY)
     return draw_lines(small, lines)
 
