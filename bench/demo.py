@@ -27,7 +27,7 @@ from shared.imaging.opencv import cv2
 from shared.models.repository import Repository
 from shared.runlog.run_folder import RUNS, free_folder
 
-_MAX_LATE_FRAMES = 60  # Six seconds of the drive.
+_MAX_LATE_FRAMES = 40  # Four seconds of the drive.
 # Folders of the PNG sink by the task of the model.
 _IMAGE_FOLDERS = {
     "masks_colour": "one image per frame (masks/ contains the class ids)",
