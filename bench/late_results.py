@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edge.presenting.recording import OUTPUTS_FOLDER
 from rich.console import Console
 
 from bench.harness.child import BenchError
@@ -17,6 +16,7 @@ from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from bench.load.playback import PlaybackSettings
 from bench.study.execution.fixed_answers import answers_file
 from edge.config import EdgeConfig
+from edge.presenting.recording import OUTPUTS_FOLDER
 from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
 from edge.sinks.video import VideoFile
