@@ -25,18 +25,18 @@ class OutputsError(SkylaneError):
 
 
 def outputs(source: str, config: EdgeConfig) -> Generator[PresentedTick, None, None]:
-    """Plays a source like `skylane edge play`, and yields every tick as soon as its output is ready.
+    """Plays a source like `skylane edge play`, and yields the output for every frame as soon as it is ready.
 
     The node runs in a thread beside the loop, and writes the run's folder as usual:
 
         config = EdgeConfig(model="road-small", present="warp", sinks=())
-        for tick in outputs("drive.mcap", config):
-            if tick.output.result is not None:
-                steer_by(tick.output.result, tick.age_ns)
+        for output in outputs("drive.mcap", config):
+            print(output.camera, output.sequence, output.origin, output.age_ns, output.result)
 
-    The run starts with the first `next`. Leaving the loop, or `close`, stops it in order: no more frames are sent, those
+    A frame without an output is yielded with the origin `none` and the reason; its result is None. The run starts with the
+    first `next`. Leaving the loop, or `close`, stops it in order: no more frames are sent, those
     in flight are waited for, and the files of the run are complete afterwards. A program that is slower than the cameras
-    misses ticks, the oldest first; `presented.csv` has all of them.
+    misses outputs, the oldest first; `presented.csv` has all of them.
 
     Args:
         source: A bag, a video file, a folder of images or a camera.
@@ -44,7 +44,7 @@ def outputs(source: str, config: EdgeConfig) -> Generator[PresentedTick, None, N
 
     Raises:
         OutputsError: the configuration has no presenter.
-        SkylaneError: the run could not begin, or had a fault; raised by the loop after the last tick.
+        SkylaneError: the run could not begin, or had a fault; raised by the loop after the last output.
     """
     if config.present is None:
         raise OutputsError("`present`: the run would have no outputs: set it to hold, warp or fuse")

@@ -10,6 +10,7 @@ from bench.logs.log_rows import LogRows
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.result_checks import last_stage_ns
 from bench.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
+from edge.presenting.flow import FlowSize
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, Outcome
 from shared.runlog.presented_log import ABORTED, COLUMNS, PRESENTED_NAME, OutputOrigin
 from shared.runlog.run_manifest import MANIFEST_NAME
@@ -25,7 +26,7 @@ LINES, TICKS, ORIGINS, AGES, SOURCES, COUNTS = (
 _INTEGERS = ("tick", "frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "source_sequence", "age_ns")
 _OF_FRAME = {"camera": "camera", "frame_index": "frame_index", "frame_stamp_ns": "frame_stamp_ns", "due_ns": "t_due_ns"}
 _WITH_SOURCE = (OutputOrigin.REMOTE, OutputOrigin.WARPED, OutputOrigin.FUSED)
-_FLOWS = ("", "none", "quarter", "half")
+_FLOWS = ("", *FlowSize)
 _SHOWN = 20
 _MAY_HAVE_RESULT = (*WITH_RESULT, Outcome.ABORTED)  # A result may have arrived just before the vehicle node died.
 

@@ -53,6 +53,21 @@ class PresentedTick:
     image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None if there is none.
     geometry: Geometry | None = None
 
+    @property
+    def origin(self) -> OutputOrigin:
+        """What the output was made of."""
+        return self.output.origin
+
+    @property
+    def result(self) -> Any:
+        """The result to act on, of the type that the task of the model decodes; None if there is none."""
+        return self.output.result
+
+    @property
+    def reason(self) -> str:
+        """Why there is no result; empty if there is one."""
+        return self.output.reason
+
 
 OnPresented = Callable[[PresentedTick], None]
 

@@ -51,7 +51,7 @@ class PresentedRow:
     source_sequence: int | None = None  # The frame that the remote result was computed for.
     age_ns: int | None = None  # The due time of the tick minus that of the source; 0 for a local result.
     processing_ns: int | None = None  # The time that the presenter took.
-    flow: str = ""  # The size of the optical flow: half, quarter or none; empty if the presenter uses none.
+    flow: str = ""  # The size of the images of the optical flow, as the presenter names it; empty without one.
 
 
 _INTEGERS = ("frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "source_sequence", "age_ns")

@@ -106,7 +106,7 @@ def test_a_program_gets_every_output(config: Run, model: Model, tmp_path: Path) 
     with worker(settings.broker, model):
         ticks = list(outputs(str(pictures(tmp_path, FRAMES)), settings))
     logged = [(row.tick, row.origin, row.age_ns, row.source_sequence) for row in read_presented(tmp_path / "run")]
-    assert [(tick.sequence, tick.output.origin, tick.age_ns, tick.source_sequence) for tick in ticks] == logged
+    assert [(tick.sequence, tick.origin, tick.age_ns, tick.source_sequence) for tick in ticks] == logged
     assert len(ticks) == FRAMES
     assert audit(tmp_path / "run") == ()
 
@@ -117,7 +117,7 @@ def test_a_program_that_leaves_the_loop_stops_the_run_in_order(config: Run, mode
     with worker(settings.broker, model):
         stream = outputs(str(pictures(tmp_path, FRAMES)), settings)
         for tick in stream:
-            if tick.output.origin is OutputOrigin.REMOTE:
+            if tick.origin is OutputOrigin.REMOTE:
                 break
         stream.close()
     assert read_manifest(tmp_path / "run")["state"] == "complete"

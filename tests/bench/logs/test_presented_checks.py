@@ -45,7 +45,7 @@ def _ticks(folder: Path) -> list[PresentedRow]:
             newest = max(arrived, key=lambda other: int(other["sequence"]))
             source, age_ns = int(newest["sequence"]), due_ns - int(newest["t_due_ns"])
             tick = replace(
-                tick, origin=OutputOrigin.WARPED, reason="", source_sequence=source, age_ns=age_ns, flow="half"
+                tick, origin=OutputOrigin.WARPED, reason="", source_sequence=source, age_ns=age_ns, flow="quarter"
             )
         ticks.append(tick)
     return ticks

@@ -32,7 +32,7 @@ def _killed_run() -> dict[str, bytes]:
         log.close(rows[0])
     with PresentedLog(folder) as presented:
         presented.write(PresentedRow("left", "s1", 0, OutputOrigin.NONE, "no_result", 0, 1, 2, 3, processing_ns=4))
-        presented.write(PresentedRow("left", "s1", 1, OutputOrigin.WARPED, "", 1, 2, 3, 4, 0, 1, 5, "half"))
+        presented.write(PresentedRow("left", "s1", 1, OutputOrigin.WARPED, "", 1, 2, 3, 4, 0, 1, 5, "quarter"))
     write_manifest(folder, {"state": "running", "frames": {}, "presenting": {"kind": "warp"}})
     (folder / LOST_NAME).write_bytes(b"from 000000000001 beyond 000000000000\n.a." + b"." * 60)
     return {name: (folder / name).read_bytes() for name in _FILES}

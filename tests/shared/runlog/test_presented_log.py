@@ -28,7 +28,7 @@ ROW = PresentedRow(
     source_sequence=5,
     age_ns=200_000_001,
     processing_ns=4_900_001,
-    flow="half",
+    flow="quarter",
 )
 MISSING = PresentedRow("/camera/left", "s1", 8, OutputOrigin.NONE, "too_old", 8, 9, DUE_NS, DUE_NS)
 HEADER = ",".join(COLUMNS)
@@ -54,7 +54,7 @@ def test_the_log_counts_its_rows(tmp_path: Path) -> None:
     assert log.counts.record() == {
         "ticks": {"remote": 0, "warped": 1, "local": 0, "fused": 0, "none": 3},
         "reasons": {"failed": 2, "too_old": 1},
-        "flows": {"half": 1},
+        "flows": {"quarter": 1},
     }
 
 

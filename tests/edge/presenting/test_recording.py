@@ -1,0 +1,140 @@
+"""The recorder of outputs."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.config import EdgeConfig
+from edge.presenting.hold import HoldPresenter
+from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presenter import Output, PresenterParts
+from edge.presenting.recording import OutputRecorder
+from edge.sinks.feed import MissingOutput, backlog
+from edge.sinks.sink import FrameResult, Sink
+from shared.errors import SkylaneError
+from shared.imaging.geometry import Resize, plan
+from shared.runlog.presented_log import OutputOrigin, PresentedLog, read_presented
+from tests.edge.samples import CARD, HEIGHT, WIDTH
+from tests.full_disk import disk_of
+
+WAIT_S = 60.0
+MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
+CONFIG = EdgeConfig(present="hold", local_model="small")
+
+
+class Recorder:
+    """A sink that stores what it gets."""
+
+    in_order = True
+
+    def __init__(self, on_write: Callable[[FrameResult], object] = lambda _: None) -> None:
+        self.got: list[FrameResult | MissingOutput] = []
+        self.is_closed = False
+        self._on_write = on_write
+
+    def write(self, frame: FrameResult) -> None:
+        """See Sink."""
+        self._on_write(frame)
+        self.got.append(frame)
+
+    def write_missing(self, missing: MissingOutput) -> None:
+        """See MissingOutputSink."""
+        self.got.append(missing)
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True
+
+
+def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: Any) -> PresentedTick:
+    is_missing = origin is OutputOrigin.NONE
+    output = Output(origin, reason="too_old") if is_missing else Output(origin, MASK, flow="quarter")
+    facts = {} if is_missing else {"age_ns": 5, "source_sequence": 0, "processing_ns": 6}
+    given = {"camera": "/left", "frame_index": sequence, "stamp_ns": 1, "source_ns": 2, "due_ns": 3, "presented_ns": 4}
+    image = {
+        "image": np.zeros((HEIGHT, WIDTH, 3), np.uint8),
+        "geometry": plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+    }
+    return PresentedTick(sequence=sequence, output=output, **{**given, **facts, **image, **fields})
+
+
+def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink) -> OutputRecorder:
+    """Records ticks as the presenter's thread does, and returns the recorder at the end of its run."""
+    presentation = Presentation(lambda: HoldPresenter(PresenterParts(CARD)), CARD, CONFIG)
+    with PresentedLog(folder) as log:
+        recorder = OutputRecorder(presentation, log, sinks, CONFIG, CARD, session="s1")
+        with recorder:
+            for tick in ticks:
+                for listener in presentation.listeners:
+                    listener(tick)
+    return recorder
+
+
+def test_sinks_get_every_output_in_order_with_its_origin(tmp_path: Path) -> None:
+    """A local result names its model; a frame without output comes with the reason."""
+    sink = Recorder()
+    _record(tmp_path, [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2, OutputOrigin.LOCAL, source_sequence=None)], sink)
+    missing, remote, local = sink.got
+    assert missing == MissingOutput("/left", 0, 0, 1, "too_old")
+    assert isinstance(remote, FrameResult)
+    assert isinstance(local, FrameResult)
+    assert (remote.origin, remote.age_ns, remote.source_sequence, remote.model) == (OutputOrigin.REMOTE, 5, 0, "")
+    assert (local.origin, local.source_sequence, local.model) == (OutputOrigin.LOCAL, None, "small")
+    assert sink.is_closed
+
+
+def test_the_presenter_does_not_wait_for_slow_sinks(tmp_path: Path) -> None:
+    """What does not fit into the queue is left out of the sinks and counted; the log has every tick."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: FrameResult) -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+
+    class Releasing(list[PresentedTick]):
+        def __iter__(self) -> Any:
+            for tick in super().__iter__():
+                yield tick
+                assert begun.wait(WAIT_S)  # From here on the sink works on the first output.
+            go_on.set()
+
+    sink, count = Recorder(hold), backlog(CARD) + 11
+    recorder = _record(tmp_path, Releasing(_tick(sequence) for sequence in range(count)), sink)
+    assert [frame.sequence for frame in sink.got] == list(range(backlog(CARD) + 1))
+    assert recorder.left_out == recorder.record()["outputs_not_written"] == 10
+    assert len(list(read_presented(tmp_path))) == count
+    assert any("10 outputs are missing in presented/" in line for line in recorder.lines())
+
+
+def test_a_sink_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    """The failure is reported at the end of the run."""
+
+    def fail(_: FrameResult) -> None:
+        raise SkylaneError("disk full")
+
+    failing, other = Recorder(fail), Recorder()
+    recorder = _record(tmp_path, [_tick(sequence) for sequence in range(3)], failing, other)
+    assert failing.is_closed
+    assert [frame.sequence for frame in other.got] == [0, 1, 2]
+    assert [str(fault) for fault in recorder.faults] == ["disk full"]
+
+
+def test_rows_that_a_full_disk_lost_are_reported(tmp_path: Path) -> None:
+    """The run goes on, and its exit code shows that the log is not complete."""
+    with disk_of(1000):
+        recorder = _record(tmp_path, [_tick(sequence) for sequence in range(50)])
+    lost = recorder.record()["rows_lost"]
+    assert 0 < lost < 50
+    assert [f"{lost} rows of presented.csv were not written: " in str(fault) for fault in recorder.faults] == [True]
+
+
+def test_the_summary_says_what_outputs_were_made_of(tmp_path: Path) -> None:
+    """The first look at a run must show how often the vehicle had nothing to act on."""
+    ticks = [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2), _tick(3, OutputOrigin.WARPED)]
+    lines = list(_record(tmp_path, ticks).lines())
+    assert lines[0] == "3 of 4 frames had an output when they were due (2 remote, 1 warped)"
+    assert lines[1] == "1 of 4 frames had none (1 too_old)"
+    assert len(lines) == 2
