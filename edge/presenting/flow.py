@@ -19,23 +19,25 @@ from shared.imaging.opencv import cv2
 Vectors = npt.NDArray[np.float32]  # H×W×2: x, y.
 Grey = npt.NDArray[np.uint8]  # H×W.
 
-_SPACING = 4  # Pixels of the model's input between two vectors.
+_SPACING = 4  # Pixels of the model's input between two vectors of a step.
 _FEWEST_VECTORS = 32  # Along the shorter side: a small input has a finer grid.
 _SMALLEST_PX = 16  # Shorter side of the smallest picture that DIS can work on.
-_LARGEST_RATIO = 4.0  # Of the durations of two steps between which the speed is assumed to be equal.
-_MAX_STEPS = 64  # Two seconds at 30 Hz; 20 MB for an input of 968×608.
+_LARGEST_RATIO = 4  # Of the durations of two steps between which the speed is assumed to be equal.
+_NEIGHBOURS, _FINE_NEIGHBOURS = (2, 5), (4,)  # Distances, in pixels of the grid.
+_BETTER_BY = 1  # Grey levels by which the motion of a neighbour must fit better.
+_MAX_STEPS = 64  # Two seconds at 30 Hz; 31 MB for an input of 968×608.
 _LONGEST_STEP_NS = 600_000_000  # After a longer gap between two ticks, their images have too little in common.
 _MAX_BUDGET_NS = 20_000_000  # Time limit of the flow at a tick; 5 of 25 ms are left to move the result.
 _BUDGET_SHARE = 0.5  # Share of the time between two ticks that the flow may take.
 _SAMPLES = 5  # Ticks whose median time is compared with the budget.
-_LARGER_BELOW = 0.2  # Share of the budget below which a larger size is tried; the next size takes 4 times as long.
+_LARGER_BELOW = 0.35  # Share of the budget below which a larger size is tried, which takes up to 2.6 times as long.
 _FIRST_WAIT, _LONGEST_WAIT = 30, 960  # Ticks from a change until a larger size is tried.
 
 
 class FlowSize(StrEnum):
     """The size of the images that the flow is computed from, relative to the model's input."""
 
-    QUARTER = "quarter"
+    QUARTER = "quarter"  # And the composed motion is refined on images of half the size.
     EIGHTH = "eighth"
     NONE = "none"  # No flow: the result is held.
 
@@ -57,18 +59,20 @@ class _Step:
     """A tick, and the flow from it to the tick before."""
 
     due_ns: int
-    grey: Grey
+    fine: Grey
+    grey: Grey  # Has a pixel for each vector.
     flow: Vectors | None = None  # None: not known.
     duration_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Composed:
-    """The latest motion that was asked for."""
+class _Chain:
+    """The steps from the present tick back to the frame of a result, composed."""
 
     due_ns: int  # Of the result's frame.
-    last: _Step  # The tick that was present.
-    motion: Motion
+    last: _Step  # The present tick.
+    then: _Step
+    displacement: Vectors
 
 
 class FlowSizeChoice:
@@ -120,11 +124,9 @@ class FlowTrack:
         self._form: tuple[Any, ...] = ()
         self._sequence = 0
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
-        self._composed: _Composed | None = None
-        self._dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
-        self._dis.setFinestScale(0)
-        self._dis.setPatchSize(5)
-        self._dis.setPatchStride(3)
+        self._chain: _Chain | None = None  # The latest one.
+        self._start: Vectors | None = None  # The latest flow as DIS computed it.
+        self._dis = {FlowSize.QUARTER: _dis(patch_size=4, stride=3), FlowSize.EIGHTH: _dis(patch_size=3, stride=2)}
 
     def add(self, tick: Tick) -> None:
         """Makes a tick the present one, and computes the flow from it to the one before."""
@@ -132,15 +134,15 @@ class FlowTrack:
         duration_ns = tick.due_ns - self._steps[-1].due_ns if self._steps else 0
         if form != self._form or not 0 <= duration_ns <= _LONGEST_STEP_NS:
             self._steps.clear()
-            self._composed = None
+            self._chain = self._start = None
         elif duration_ns:
             self._choice.took(self._took_ns, duration_ns // max(1, tick.sequence - self._sequence))
         self._form, self._sequence = form, tick.sequence
         start_ns = self._clock_ns()
         self.size = self._choice.size
-        grey = _grey(picture(tick.image, tick.geometry))
+        fine, grey = _greys(picture(tick.image, tick.geometry))
         flow = self._flow(grey, duration_ns) if self._steps else None
-        self._steps.append(_Step(tick.due_ns, grey, flow, duration_ns))
+        self._steps.append(_Step(tick.due_ns, fine, grey, flow, duration_ns))
         self._took_ns = self._clock_ns() - start_ns
 
     def motion_since(self, due_ns: int) -> Motion | None:
@@ -149,25 +151,23 @@ class FlowTrack:
         If no tick was due at that time, the motion is interpolated between the ticks around it.
         """
         start_ns = self._clock_ns()
-        known, last = self._composed, self._steps[-1]
-        if known is None or known.due_ns != due_ns or known.last is not last:
-            motion = self._extended(due_ns) or self._chained(due_ns)
-            self._composed = motion and _Composed(due_ns, last, motion)
+        self._chain = self._extended(due_ns) or self._composed(due_ns)
+        motion = self._chain and self._motion(self._chain)
         self._took_ns += self._clock_ns() - start_ns
-        return self._composed and self._composed.motion
+        return motion
 
-    def _extended(self, due_ns: int) -> Motion | None:
-        """Continues the latest motion by the present step, if it is of the same result."""
-        known, last = self._composed, self._steps[-1]
-        if known is None or known.due_ns != due_ns or last.flow is None or known.last is not self._steps[-2]:
+    def _extended(self, due_ns: int) -> _Chain | None:
+        """Continues the latest chain by the present step, if it is of the same result."""
+        chain, last = self._chain, self._steps[-1]
+        if chain is None or chain.due_ns != due_ns or last.flow is None or chain.last is not self._steps[-2]:
             return None
-        return Motion(composed(last.flow, known.motion.displacement), known.motion.then, last.grey)
+        return _Chain(due_ns, last, chain.then, composed(last.flow, chain.displacement))
 
-    def _chained(self, due_ns: int) -> Motion | None:
+    def _composed(self, due_ns: int) -> _Chain | None:
         """Composes the steps from the present tick back to the result's frame."""
         now = self._steps[-1]
         if due_ns >= now.due_ns:
-            return Motion(np.zeros((*now.grey.shape, 2), np.float32), now.grey, now.grey)
+            return _Chain(due_ns, now, now, np.zeros((*now.grey.shape, 2), np.float32))
         displacement = None
         for step, before in pairwise(reversed(self._steps)):
             if step.flow is None:
@@ -177,25 +177,36 @@ class FlowTrack:
                 flow = flow * np.float32((step.due_ns - due_ns) / step.duration_ns)
             displacement = flow if displacement is None else composed(displacement, flow)
             if before.due_ns <= due_ns:
-                then = before if before.due_ns == due_ns else step
-                return Motion(displacement, then.grey, now.grey)
+                return _Chain(due_ns, now, before if before.due_ns == due_ns else step, displacement)
         return None
+
+    def _motion(self, chain: _Chain) -> Motion:
+        """Returns the motion along a chain, refined on finer images if there is time for it."""
+        if chain.then is chain.last:
+            return Motion(chain.displacement, chain.last.grey, chain.last.grey)
+        if self.size is not FlowSize.QUARTER:
+            return Motion(chain.displacement, chain.then.grey, chain.last.grey)
+        fine = resized(chain.displacement, chain.last.fine.shape)
+        return Motion(
+            refined(fine, chain.then.fine, chain.last.fine, _FINE_NEIGHBOURS), chain.then.fine, chain.last.fine
+        )
 
     def _flow(self, grey: Grey, duration_ns: int) -> Vectors | None:
         """Computes the flow from the present picture to the one before, at the chosen size."""
-        before = self._steps[-1]
-        if self.size is FlowSize.NONE or min(grey.shape) < _SMALLEST_PX:
+        before, start = self._steps[-1], None
+        if self._start is not None and 0 < duration_ns <= _LARGEST_RATIO * before.duration_ns:
+            start = self._start * np.float32(duration_ns / before.duration_ns)
+        self._start = None
+        if self.size is FlowSize.NONE or min(grey.shape) < 2 * _SMALLEST_PX:
             return None
-        start = None
-        if before.flow is not None and 0 < duration_ns <= _LARGEST_RATIO * before.duration_ns:
-            start = before.flow * np.float32(duration_ns / before.duration_ns)
-        if self.size is FlowSize.QUARTER:
-            return self._dis.calc(grey, before.grey, start)
-        height, width = grey.shape
-        half = (width // 2, height // 2)
-        smaller = [cv2.resize(each, half, interpolation=cv2.INTER_AREA) for each in (grey, before.grey)]
-        start = None if start is None else cv2.resize(start, half, interpolation=cv2.INTER_AREA) * np.float32(0.5)
-        return cv2.resize(self._dis.calc(*smaller, start), (width, height)) * np.float32(2)
+        images = [grey, before.grey]
+        if self.size is FlowSize.EIGHTH:
+            half = (grey.shape[0] // 2, grey.shape[1] // 2)
+            images = [_shrunk(image, half) for image in images]
+            start = None if start is None else resized(start, half)
+        flow = resized(self._dis[self.size].calc(*images, start), grey.shape)
+        self._start = flow
+        return refined(flow, before.grey, grey, _NEIGHBOURS)
 
 
 def picture(image: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[Any]:
@@ -208,11 +219,45 @@ def picture(image: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[Any]:
 
 def composed(later: Vectors, earlier: Vectors) -> Vectors:
     """Returns the displacement over two steps: from a point back by the later one, from there by the earlier one."""
-    positions = pixel_positions(*later.shape[:2]) + later
-    return later + cv2.remap(earlier, positions, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return cv2.add(later, sampled(earlier, later))
 
 
-@lru_cache(maxsize=4)
+def refined(displacement: Vectors, then: Grey, now: Grey, distances: tuple[int, ...]) -> Vectors:
+    """Gives each point the motion of one of its neighbours, at these distances, if that one fits the images better.
+
+    Optical flow blurs the edges of objects. Points beside an edge get the motion of the right side by this.
+    """
+    height, width = now.shape
+    border = max(distances)
+    padded = cv2.copyMakeBorder(displacement, *[border] * 4, cv2.BORDER_REPLICATE)
+    best = displacement.copy()
+    least = _misfit(best, then, now)
+    for distance in distances:
+        for x, y in ((distance, 0), (-distance, 0), (0, distance), (0, -distance)):
+            neighbours = padded[border + y : border + y + height, border + x : border + x + width]
+            misfit = cv2.add(_misfit(neighbours, then, now), _BETTER_BY)
+            cv2.copyTo(neighbours, cv2.compare(misfit, least, cv2.CMP_LT), best)
+            least = cv2.min(least, misfit)
+    return best
+
+
+def sampled(image: npt.NDArray[Any], displacement: Vectors) -> Any:
+    """Returns the values of an image at each point's position after displacement; beyond the border, its nearest value."""
+    positions = cv2.add(pixel_positions(*displacement.shape[:2]), displacement)
+    return cv2.remap(image, positions, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+
+
+def resized(displacement: Vectors, shape: tuple[int, ...]) -> Vectors:
+    """Returns a displacement on a grid of another size, in pixels of that grid."""
+    (rows, columns), (height, width) = displacement.shape[:2], shape
+    if (rows, columns) == (height, width):
+        return displacement
+    shrinks = width < columns
+    result = cv2.resize(displacement, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+    return cv2.multiply(result, (width / columns, height / rows, 0, 0))
+
+
+@lru_cache(maxsize=8)
 def pixel_positions(height: int, width: int) -> Vectors:
     """Returns the x and y of each pixel; cached, so do not change it."""
     positions = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(np.float32)
@@ -220,10 +265,29 @@ def pixel_positions(height: int, width: int) -> Vectors:
     return positions
 
 
-def _grey(image: npt.NDArray[Any]) -> Grey:
-    """Returns the brightness of an RGB image at the resolution of the grid."""
+def _misfit(displacement: Vectors, then: Grey, now: Grey) -> Grey:
+    """Returns the difference in brightness around each point and around the one that it comes from."""
+    return cv2.blur(cv2.absdiff(sampled(then, displacement), now), (3, 3))
+
+
+def _greys(image: npt.NDArray[Any]) -> tuple[Grey, Grey]:
+    """Returns the brightness of an RGB image at the resolution of the refined motion, and at that of the flow."""
     height, width = image.shape[:2]
     spacing = max(1, min(_SPACING, min(height, width) // _FEWEST_VECTORS))
-    if spacing > 1:
-        image = cv2.resize(image, (width // spacing, height // spacing), interpolation=cv2.INTER_AREA)
-    return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    fine_spacing = max(1, spacing // 2)
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    fine = _shrunk(grey, (height // fine_spacing, width // fine_spacing))
+    return fine, _shrunk(grey, (height // spacing, width // spacing))
+
+
+def _shrunk(image: Any, shape: tuple[int, int]) -> Any:
+    return image if image.shape[:2] == shape else cv2.resize(image, shape[::-1], interpolation=cv2.INTER_AREA)
+
+
+def _dis(*, patch_size: int, stride: int) -> Any:
+    """Returns a flow without a pyramid level below the images that it is given, which have the right size already."""
+    dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)  # type: ignore[attr-defined]
+    dis.setFinestScale(0)
+    dis.setPatchSize(patch_size)
+    dis.setPatchStride(stride)
+    return dis

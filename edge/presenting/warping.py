@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.presenting.flow import Motion, Vectors, picture, pixel_positions
+from edge.presenting.flow import Motion, Vectors, picture, pixel_positions, resized, sampled
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.results import Detections, Result
 
+_CENTRE = 0.5  # Of a pixel, in the coordinates of boxes.
+_POINTS_PER_SIDE = 8  # Of a box, at least, that its motion is taken from.
 _BLUR_PX = 5  # Side of the square over which differences in brightness are averaged, in pixels of the grid.
 
 
@@ -39,12 +41,8 @@ def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
     border. The margins of a letterbox stay.
     """
     part = picture(mask, geometry)
-    height, width = part.shape
-    rows, columns = motion.now.shape
-    displacement = cv2.resize(motion.displacement, (width, height), interpolation=cv2.INTER_LINEAR)
-    displacement *= np.array([width / columns, height / rows], np.float32)
-    displacement += pixel_positions(height, width)
-    moved = cv2.remap(part, displacement, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+    positions = cv2.add(pixel_positions(*part.shape), resized(motion.displacement, part.shape))
+    moved: Mask = cv2.remap(part, positions, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
     if part.shape == mask.shape:
         return moved
     whole = mask.copy()
@@ -54,10 +52,10 @@ def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
 
 def doubt_of(motion: Motion) -> Doubt:
     """Compares the picture of the result's frame, moved to now, with the present picture."""
-    positions = _origins(motion)
-    moved = cv2.remap(motion.then, positions, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    residual = cv2.blur(cv2.absdiff(moved, motion.now), (_BLUR_PX, _BLUR_PX))
+    difference = cv2.absdiff(sampled(motion.then, motion.displacement), motion.now)
+    residual = cv2.blur(difference, (_BLUR_PX, _BLUR_PX))
     rows, columns = motion.now.shape
+    positions = _origins(motion)
     x, y = positions[..., 0], positions[..., 1]
     return Doubt(residual, (x < 0) | (x > columns - 1) | (y < 0) | (y > rows - 1))
 
@@ -72,8 +70,8 @@ def moved_detections(detections: Detections, motion: Motion, geometry: Geometry)
     to_grid = np.array([columns / geometry.paste_width, rows / geometry.paste_height] * 2)
     pasted = np.array([geometry.paste_left, geometry.paste_top] * 2)
     corners = (boxes.to_target(detections.boxes, geometry) - pasted) * to_grid
-    origins = _origins(motion) + np.float32(0.5)  # From the centre to the coordinates of boxes.
-    shifts = [_shift(box, origins, motion.displacement) for box in corners]
+    reach = (motion.displacement.min(axis=(0, 1)), motion.displacement.max(axis=(0, 1)))
+    shifts = [_shift(box, motion.displacement, reach) for box in corners]
     kept = [number for number, shift in enumerate(shifts) if shift is not None]
     moves = np.array([shifts[number] for number in kept], np.float64).reshape(-1, 2)
     moved = (corners[kept] + np.tile(moves, 2)) / to_grid + pasted
@@ -85,12 +83,25 @@ def moved_detections(detections: Detections, motion: Motion, geometry: Geometry)
 
 def _origins(motion: Motion) -> Vectors:
     """Returns the position of each point when the result's frame was due, in pixels of the grid."""
-    return motion.displacement + pixel_positions(*motion.now.shape)
+    return cv2.add(pixel_positions(*motion.now.shape), motion.displacement)
 
 
-def _shift(box: npt.NDArray[Any], origins: Vectors, displacement: Vectors) -> npt.NDArray[Any] | None:
-    """Returns the median motion of the points that come from inside a box, on the grid; None if there are none."""
-    low, high = box[:2], box[2:]
+def _shift(
+    box: npt.NDArray[Any], displacement: Vectors, reach: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+) -> npt.NDArray[Any] | None:
+    """Returns the median motion of the points that come from inside a box, on the grid; None if there are none.
+
+    `reach`: the smallest and the largest displacement. Only points that near can come from inside the box.
+    """
+    low, high = box[:2] - _CENTRE, box[2:] - _CENTRE
+    spacing = max(1, int((high - low).min() / _POINTS_PER_SIDE))
     widened = np.maximum(0.0, 1.0 - (high - low) / 2)  # A box is taken to have at least two points along each side.
-    inside = ((origins >= low - widened) & (origins <= high + widened)).all(axis=-1)
-    return -np.median(displacement[inside], axis=0) if inside.any() else None
+    low, high = low - widened, high + widened
+    limits = (displacement.shape[1], displacement.shape[0])
+    left, top = np.clip(np.floor(low - reach[1]), 0, limits).astype(int)
+    right, bottom = np.clip(np.ceil(high - reach[0]) + 1, 0, limits).astype(int)
+    near = (slice(top, bottom, spacing), slice(left, right, spacing))
+    vectors = displacement[near]
+    origins = vectors + pixel_positions(*displacement.shape[:2])[near]
+    inside = ((origins >= low) & (origins <= high)).all(axis=-1)
+    return -np.median(vectors[inside], axis=0) if inside.any() else None

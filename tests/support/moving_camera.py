@@ -22,7 +22,7 @@ class MovingCamera:
         size = (HEIGHT + 2 * _MARGIN, WIDTH + 2 * _MARGIN)
         noise = rng.integers(0, 256, (*size, 3)).astype(np.float32)
         smooth = cv2.GaussianBlur(noise, (0, 0), _SMOOTHING_PX)
-        self._picture = cv2.normalize(smooth, None, 0, 255, cv2.NORM_MINMAX).astype(np.uint8)
+        self._picture = (255 * (smooth - smooth.min()) / np.ptp(smooth)).astype(np.uint8)
         self._classes = cv2.resize(
             rng.integers(0, 5, (size[0] // 32, size[1] // 32), dtype=np.uint8),
             size[::-1],

@@ -143,7 +143,7 @@ def test_a_size_that_fits_stays() -> None:
     """Neither a single slow tick nor a size near its budget changes the size."""
     choice = FlowSizeChoice()
     for number in range(200):
-        choice.took(_BUDGET_NS * (5 if number % 7 == 0 else 0.9), 10 * _BUDGET_NS)
+        choice.took(_BUDGET_NS * 5 if number % 7 == 0 else _BUDGET_NS * 9 // 10, 10 * _BUDGET_NS)
     assert choice.size is FlowSize.QUARTER
 
 

@@ -36,7 +36,7 @@ def test_a_mask_moves_by_whole_pixels(place: tuple[int, int]) -> None:
     moved = moved_mask(camera.mask(0), _motion((0, 0), place), GEOMETRY)
     inner = (slice(_EDGE, -_EDGE), slice(_EDGE, -_EDGE))
     is_right = moved == camera.mask(*place)
-    assert is_right[inner].mean() > 0.999
+    assert is_right[inner].mean() > 0.998
 
 
 def test_a_mask_moves_over_several_ticks() -> None:
@@ -124,7 +124,7 @@ def test_only_results_with_places_move() -> None:
     """A mask of another size and a classification have no place in the model's input."""
     motion = _motion((0, 0), (8, 4))
     other = np.zeros((HEIGHT, WIDTH + 2), np.uint8)
-    classification = Classification(np.zeros(1, np.uint16), np.ones(1, np.float32))
+    classification = Classification((0,), (1.0,))
     assert moved_result(other, motion, GEOMETRY) is None
     assert moved_result(classification, motion, GEOMETRY) is None
     assert isinstance(moved_result(_boxes((1, 1, 9, 9)), motion, GEOMETRY), Detections)
