@@ -26,6 +26,7 @@ from bench.report.chapters.run import (
     workers,
 )
 from bench.report.chapters.study import accuracy, bursts, cells, overhead, utilization
+from bench.report.chapters.study import streaming as study_streaming
 from bench.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
 from bench.report.content import Chapter, Picture, ReportContent
 from bench.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns
@@ -158,6 +159,7 @@ def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
     if len(study.capacity):
         chapters.append(cells.capacity(study))
     optional = (
+        study_streaming.chapter(study),
         accuracy.chapter(study),
         overhead.chapter(study),
         bursts.chapter(study),

@@ -50,6 +50,13 @@ class RunAccuracy:
         reasons = Counter(tick.reason.partition(":")[0] for tick in self.ticks if tick.origin is OutputOrigin.NONE)
         return dict(reasons.most_common())
 
+    def outputs_from(self, sequence: int) -> ScoredTicks[Any]:
+        """Returns the scores of the outputs from a frame on."""
+        ticks = (
+            scored for scored, tick in zip(self.outputs.ticks, self.scored, strict=True) if tick.sequence >= sequence
+        )
+        return type(self.outputs)(self.outputs.names, ticks)
+
     def interval(self, scores: ScoredTicks[Any], *, with_missing: bool = False) -> IntervalEstimate:
         """Returns the accuracy of ticks of this run, with its interval for this run."""
         return self.comparison.interval(scores, with_missing=with_missing)

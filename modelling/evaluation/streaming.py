@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -84,9 +85,18 @@ class ScoredTicks(ABC, Generic[T]):
             drives.setdefault(tick.drive, type(self)(self.names)).ticks.append(tick)
         return drives
 
+    def ages_ms(self) -> npt.NDArray[np.float64]:
+        """Returns the ages of the outputs."""
+        return np.array([tick.age_ns / 1e6 for tick in self.ticks if tick.age_ns is not None], np.float64)
+
     def origins(self) -> dict[str, int]:
         """Returns the number of ticks by origin."""
         return dict(Counter(tick.origin for tick in self.ticks).most_common())
+
+
+def joined(parts: Sequence[ScoredTicks[T]]) -> ScoredTicks[T]:
+    """Returns the ticks of several runs of the same classes together."""
+    return type(parts[0])(parts[0].names, chain.from_iterable(part.ticks for part in parts))
 
 
 class StreamingScores(ScoredTicks[Tallies]):
@@ -130,6 +140,11 @@ class StreamingScores(ScoredTicks[Tallies]):
 
     accuracy = mean_iou
     by_class = iou_by_class
+
+    def pixel_accuracy(self) -> float:
+        """Returns the share of the scored pixels that are right; NaN without any."""
+        right, true, _ = self._sum().sum(axis=1)
+        return float(right / true) if true else float("nan")
 
     def stacked(self, *, with_missing: bool = False) -> Tallies:
         """Returns the tallies of the ticks, ticks×3×classes."""

@@ -104,7 +104,6 @@ class SimulatedSession:
     """Vehicles in a closed loop, with one frame in flight each, that share a worker with `service_ms` per frame."""
 
     broker = "simulated"
-    class_names = ()
 
     def __init__(self, service_ms: Callable[[StudyCell], float], played: list[tuple[str, int]]) -> None:
         self._service_ms = service_ms

@@ -23,12 +23,12 @@ from bench.report.output.stage_styles import DASHES, SERIES, TOTAL_COLOUR
 from bench.statistics.bootstrap import Floats
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.run_accuracy import RunAccuracy
-from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks
+from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks, joined
 
 TITLE = "Streaming accuracy"
 _HELD, _CEILING = "newest held", "ceiling"
 _DIGITS = 3
-_NS_IN_MS, _NS_IN_S = 1e6, 1e9
+_NS_IN_S = 1e9
 
 
 def chapter(accuracy: RunAccuracy) -> Chapter:
@@ -79,7 +79,6 @@ def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
 
 def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
     """Returns the streaming accuracy of a run as plain data with intervals."""
-    ages_ms = _ages_ms(accuracy)
     candidates = {"outputs": accuracy.outputs, "held": accuracy.held, "ceiling": accuracy.ceiling}
     return {
         "presenter": accuracy.presenter or None,
@@ -93,7 +92,7 @@ def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
             origin: {"ticks": count, "accuracy": accuracy.outputs.where(_of_origin(origin)).accuracy()}
             for origin, count in accuracy.outputs.origins().items()
         },
-        "age_ms": dict(zip(("p50", "p95"), _p50_p95(ages_ms), strict=True)),
+        "age_ms": dict(zip(("p50", "p95"), _p50_p95(accuracy.outputs.ages_ms()), strict=True)),
         **{
             name: {
                 "accuracy": accuracy.interval(scores),
@@ -134,7 +133,7 @@ def _summary_table(accuracy: RunAccuracy) -> ReportTable:
     for name, scores in _candidates(accuracy):
         missing = sum(tick.is_missing for tick in scores.ticks)
         estimates = (accuracy.interval(scores), accuracy.interval(scores, with_missing=True))
-        rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(_scored_ages_ms(scores))))
+        rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(scores.ages_ms())))
     caption = (
         f"{metric} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
         "them missed. Newest held: what holding the newest result would have given. Ceiling: each result for its own frame, "
@@ -149,7 +148,7 @@ def _origin_table(accuracy: RunAccuracy) -> ReportTable:
     rows: list[TableRow] = []
     for origin, count in accuracy.outputs.origins().items():
         scores = accuracy.outputs.where(_of_origin(origin))
-        ages = _p50_p95(_scored_ages_ms(scores))
+        ages = _p50_p95(scores.ages_ms())
         rows.append((origin, count, 100 * count / len(accuracy.outputs.ticks), scores.accuracy(), *ages))
     metric = accuracy.comparison.metric
     headings = ("origin of the output", "ticks", "share %", metric, "age p50 ms", "age p95 ms")
@@ -188,7 +187,7 @@ def _age_chart(accuracy: RunAccuracy) -> Chart:
     for index, (name, scores) in enumerate(_candidates(accuracy)):
         if name == _CEILING:
             continue
-        bins = [(float(np.mean(_scored_ages_ms(each))), accuracy.interval(each)) for each in scores.by_age().values()]
+        bins = [(float(np.mean(each.ages_ms())), accuracy.interval(each)) for each in scores.by_age().values()]
         traces.append(_with_intervals(name, [age for age, _ in bins], [each for _, each in bins], index))
     ends = [
         min((min(trace["x"]) for trace in traces if trace["x"]), default=0.0),
@@ -217,7 +216,7 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
         ticks = [accuracy.outputs.ticks[index] for index in np.flatnonzero(seconds == second)]
         scores = kind(accuracy.outputs.names, ticks)
         values.append(scores.accuracy(with_missing=True))
-        ages.append(float(np.mean(_scored_ages_ms(scores))) if any(not tick.is_missing for tick in ticks) else np.nan)
+        ages.append(float(np.mean(scores.ages_ms())) if any(not tick.is_missing for tick in ticks) else np.nan)
     metric = accuracy.comparison.metric
     traces = (
         line(metric, present, values, {"color": SERIES[0], "width": 1.8}, f"{metric} %{{y:.3f}} in second %{{x}}"),
@@ -263,42 +262,35 @@ def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
 
 
 def _run_row(name: str, runs: Sequence[RunAccuracy]) -> TableRow:
-    outputs, held, ceiling = (
-        type(runs[0].outputs)(runs[0].outputs.names, chain.from_iterable(getattr(run, which).ticks for run in runs))
-        for which in ("outputs", "held", "ceiling")
-    )
+    outputs, held, ceiling = (joined([getattr(run, which) for run in runs]) for which in ("outputs", "held", "ceiling"))
     interval = runs[0].interval
     missing = sum(tick.is_missing for tick in outputs.ticks)
     return (
         name, runs[0].presenter or "none", len(outputs.ticks), interval(outputs), interval(outputs, with_missing=True),
-        interval(held), interval(ceiling), *_p50_p95(_scored_ages_ms(outputs)),
+        interval(held), interval(ceiling), *_p50_p95(outputs.ages_ms()),
         100 * missing / len(outputs.ticks) if outputs.ticks else np.nan,
     )  # fmt: skip
 
 
 def _with_intervals(name: str, x: Sequence[Any], estimates: Sequence[IntervalEstimate], index: int) -> Trace:
     """Returns a line with error bars; a value without an interval has no bar."""
-    ends = [(each.high - each.value, each.value - each.low) for each in estimates]
-    upper, lower = ([float(np.nan_to_num(end[side])) for end in ends] for side in (0, 1))
     colour = SERIES[index]
     return {
         "type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": [each.value for each in estimates],
         "line": {"color": colour, "dash": DASHES[index], "width": 1.5}, "marker": {"color": colour, "size": 8},
-        "error_y": {"type": "data", "array": upper, "arrayminus": lower, "color": colour, "thickness": 1.2},
-        "hovertemplate": f"{name}: %{{y:.3f}} at %{{x}}<extra></extra>",
+        "error_y": error_bars(estimates, colour), "hovertemplate": f"{name}: %{{y:.3f}} at %{{x}}<extra></extra>",
     }  # fmt: skip
+
+
+def error_bars(estimates: Sequence[IntervalEstimate], colour: str) -> Trace:
+    """Returns the bars of a trace's values; a value without an interval has none."""
+    upper = [float(np.nan_to_num(each.high - each.value)) for each in estimates]
+    lower = [float(np.nan_to_num(each.value - each.low)) for each in estimates]
+    return {"type": "data", "array": upper, "arrayminus": lower, "color": colour, "thickness": 1.2}
 
 
 def _of_origin(origin: str) -> Any:
     return lambda tick: tick.origin == origin
-
-
-def _ages_ms(accuracy: RunAccuracy) -> Floats:
-    return np.array([tick.age_ns / _NS_IN_MS for tick in accuracy.ticks if tick.age_ns is not None], np.float64)
-
-
-def _scored_ages_ms(scores: ScoredTicks[Any]) -> Floats:
-    return np.array([tick.age_ns / _NS_IN_MS for tick in scores.ticks if tick.age_ns is not None], np.float64)
 
 
 def _p50_p95(ages_ms: Floats) -> tuple[float, float]:

@@ -23,9 +23,11 @@ _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_NUMBERS: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", *ORIGINS, "frames_sent",
-    "mean_iou", "pixel_accuracy", "masks_compared", "bytes_per_frame",
+    "mean_iou", "pixel_accuracy", "masks_compared", "streaming_mean_iou", "streaming_mean_iou_all_ticks",
+    "output_age_p50_ms", "output_age_p95_ms", "ticks_scored", "ticks_without_output", "bytes_per_frame",
 )  # fmt: skip
-_NONE: Final = "none"  # The value of an axis for a run without a gate, local model or cascade.
+_NONE: Final = "none"  # The value of an axis for a run without a gate, local model, cascade or presenter.
+_NAMES_OF_NOTHING: Final = {"present": "no presenter"}  # Names of this value that do not follow from that of the axis.
 _MAX_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
@@ -240,7 +242,8 @@ def _axis_value(cell: Any) -> Any:
 def _label(axis: str, value: Any) -> str:
     """Returns a value with its axis where necessary: `jpeg`, `4 vehicles`, `batch 8`, `frames default`."""
     if isinstance(value, str):
-        return f"no {axis.replace('_', ' ')}" if value == _NONE and axis != "link" else value
+        nothing = _NAMES_OF_NOTHING.get(axis, f"no {axis.replace('_', ' ')}")
+        return nothing if value == _NONE and axis != "link" else value
     if value is None:
         return f"{axis} {DEFAULT_VALUE}"
     if axis in _COUNTED:

@@ -17,7 +17,7 @@ from shared.terminal_table import Table as TerminalTable
 
 _RUN_TABLES = ("streaming", "streaming_origins", "streaming_missing")
 _COMPARISON_TABLES = ("outcomes", "streaming_runs", "stages", "totals")
-_STUDY_TABLES = ("not_done", "results")
+_STUDY_TABLES = ("not_done", "results", "streaming_cells")
 
 
 def terminal_tables(source: ReportInput, report: ReportContent) -> Iterator[RenderableType]:

@@ -77,7 +77,7 @@ def run_cell(
         run = measure(folder / name, vehicles, warm_up, every_frame=measures_every_frame(cell))
         if plan.accuracy:
             source = source_of(plan, cell, drive_seed)
-            run = replace(run, accuracy=compare_masks(folder / name, source, session.class_names))
+            run = replace(run, accuracy=compare_masks(folder / name, source, warm_up))
         return RunPart(name, vehicles, warm_up), run
 
     row = {"state": DONE, "broker": session.broker, "seed": seed}

@@ -51,10 +51,6 @@ class Session(Protocol):
     def broker(self) -> str:
         """Name and version of the broker."""
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The names of the model's classes."""
-
 
 class ProcessSession:
     """A session of real processes: broker, workers, and for each run its link and vehicles."""
@@ -88,11 +84,6 @@ class ProcessSession:
         """See Session."""
         return f"{self._broker.kind.value} {self._broker.version}"
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """See Session."""
-        return self._card.labels.names
-
     def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
@@ -112,6 +103,7 @@ class ProcessSession:
             flags += ["--resize-at", cell.resize_at or scenario.resize_at]
             flags += [] if cell.dispatch is None else ["--dispatch", cell.dispatch]
             flags += reuse_flags(self._plan.reuse, cell, self._models)
+            flags += [] if cell.present == NONE else ["--present", cell.present]
             flags += ["--sink", MASK_SINK] if self._plan.accuracy else []
             flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]

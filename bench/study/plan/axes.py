@@ -11,6 +11,7 @@ from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
 from cloud.engines.table import ENGINES, formats
 from edge.dispatch.dispatcher import DISPATCHERS
+from edge.presenting.table import PRESENTERS
 from shared.config import Section
 from shared.inference.placement import Precision
 from shared.reuse.cascade import CascadeThresholds, threshold_problem
@@ -22,7 +23,7 @@ CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
 OWN_FORMAT = "own"  # The model's format, or the engine's first format if the engine cannot read the model's.
 PRECISIONS = tuple(each.value for each in Precision)
 NODES = ("edge", "cloud")
-NONE = "none"  # A cell without a link, gate, local model or cascade.
+NONE = "none"  # A cell without a link, gate, local model, cascade or presenter.
 TUNED = "tuned"  # A cascade with the thresholds of the tuning file.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
@@ -152,6 +153,7 @@ GateName = Annotated[str, AfterValidator(_gate)]
 LocalModelName = Annotated[str, Field(pattern=NAME)]
 CascadeName = Annotated[str, AfterValidator(_cascade)]
 InferenceTimes = Annotated[str, BeforeValidator(_inference_times), AfterValidator(_check_inference_times)]
+PresentName = Annotated[str, AfterValidator(must_be_one_of("presenter", (NONE, *PRESENTERS)))]
 DispatchName = Annotated[str, AfterValidator(must_be_one_of("dispatch", DISPATCHERS))]
 LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
@@ -181,6 +183,7 @@ class Axes(Section):
     tuning: OneOrMore[str | None] = (None,)  # None: the file that ships for the model.
     fixed_inference_ms: OneOrMore[InferenceTimes | None] = (None,)  # None: as long as the engine takes.
     dispatch: OneOrMore[DispatchName | None] = (None,)  # None: the vehicle's default.
+    present: OneOrMore[PresentName] = (NONE,)
 
 
 class Combination(Axes):
@@ -221,6 +224,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "tuning": "a file of 'skylane model tune-gate', if different from the one that ships for the model",
         "fixed_inference_ms": "time of each inference, with the model's answers computed before the study; of unequal workers: 100/100/500",
         "dispatch": f"{', '.join(DISPATCHERS)}: how a vehicle chooses a worker, with transport {MQTT}",
+        "present": f"{NONE}, {', '.join(PRESENTERS)}: what a vehicle makes of its results at every tick",
         "link": f"{', '.join(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
     }
 

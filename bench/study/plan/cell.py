@@ -51,6 +51,7 @@ class StudyCell:
     tuning: str | None
     fixed_inference_ms: str | None
     dispatch: str | None
+    present: str
 
     @property
     def setup(self) -> WorkerSetup:
@@ -93,7 +94,13 @@ def _counted(axis: str) -> Callable[[str], str]:
     return lambda count: f"{count}-{axis.removesuffix('s') if count == '1' else axis}"
 
 
-_NOTHING = {"link": "no-link", "gate": "no-gate", "local_model": "no-local-model", "cascade": "no-cascade"}
+_NOTHING = {
+    "link": "no-link",
+    "gate": "no-gate",
+    "local_model": "no-local-model",
+    "cascade": "no-cascade",
+    "present": "no-presenter",
+}
 _LABELS: dict[str, Callable[[str], str]] = {
     **{axis: _counted(axis) for axis in ("vehicles", "workers", "frames")},
     "batch": lambda size: f"batch-{size}",

@@ -59,6 +59,12 @@ class OfflineRules(ValidityRules):
     min_samples: int = Field(default=24_576, ge=1)
 
 
+class CameraSettings(RunLength):
+    """Frames of a camera, of which the vehicle drops those that it cannot send."""
+
+    rate_hz: float = Field(default=10.0, gt=0, le=1e4)  # Of each vehicle. The synthetic drive is recorded at 10 Hz.
+
+
 class CapacitySettings(RunLength):
     """Limits of the search for the maximum number of vehicles: p99 ≤ `limit_ms`, unanswered ≤ `unanswered_share`."""
 
@@ -80,6 +86,7 @@ class ScenarioSettings(Section):
     server: ServerRules = ServerRules()
     offline: OfflineRules = OfflineRules()
     one_per_worker: RunLength = RunLength()
+    camera: CameraSettings = CameraSettings()
     capacity: CapacitySettings = CapacitySettings()
 
 
@@ -145,7 +152,7 @@ def _one_per_worker(load: VehicleLoad) -> tuple[str, ...]:
 
 
 def _uniform(load: VehicleLoad) -> tuple[str, ...]:
-    assert isinstance(load.settings, CapacitySettings)
+    assert isinstance(load.settings, CameraSettings | CapacitySettings)
     return ("--arrivals", "uniform", "--arrival-rate", f"{load.settings.rate_hz:.9g}")
 
 
@@ -184,6 +191,9 @@ SCENARIOS = {
     "offline": StudyScenario("MLPerf: all frames at once", "throughput_hz", _all_at_once, warms_up=False),
     "one_per_worker": StudyScenario(
         "all frames at once, one unanswered frame for each worker", "throughput_hz", _one_per_worker, warms_up=False
+    ),
+    "camera": StudyScenario(
+        "frames at a constant rate, as from a camera; the vehicle drops what it cannot send", "total_p95_ms", _uniform
     ),
     "capacity": StudyScenario(
         "search for the maximum number of vehicles at a given frame rate", "capacity_vehicles", _uniform

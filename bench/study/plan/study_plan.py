@@ -12,6 +12,7 @@ from bench.load.gateway_deployment import MQTT
 from bench.study.plan.axes import AXES, NAME, NONE, Axes, Combination, inference_times_ms
 from bench.study.plan.cell import StudyCell, cell_name
 from bench.study.plan.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
+from edge.presenting.table import PRESENTERS
 from modelling.recipes import RECIPES
 from shared.config import ConfigError, Section, read_yaml
 from shared.errors import suggestion
@@ -200,6 +201,10 @@ def _check_reuse(values: Mapping[str, Any]) -> None:
     if values["cascade"] != NONE and values["local_model"] == NONE:
         raise ValueError(
             f"cascade {values['cascade']} without a local_model: exclude this combination, or give a local_model"
+        )
+    if values["present"] != NONE and PRESENTERS[values["present"]].needs_local and values["local_model"] == NONE:
+        raise ValueError(
+            f"present {values['present']} without a local_model: exclude this combination, or give a local_model"
         )
     if values["tuning"] is not None and values["gate"] == values["local_model"] == NONE:
         raise ValueError("tuning without a gate and a local_model: exclude this combination")

@@ -44,6 +44,10 @@ RUN_COLUMNS = {
     **dict.fromkeys(("bytes_up", "bytes_down"), _INTEGER),
     **dict.fromkeys(("bytes_per_frame", "mean_iou", "pixel_accuracy"), _REAL),
     "masks_compared": _INTEGER,
+    **dict.fromkeys(
+        ("streaming_mean_iou", "streaming_mean_iou_all_ticks", "output_age_p50_ms", "output_age_p95_ms"), _REAL
+    ),
+    **dict.fromkeys(("ticks_scored", "ticks_without_output"), _INTEGER),
     **dict.fromkeys(("model_sha256", "source_sha256", "commit", "processor"), _TEXT),
     "cores": _INTEGER,
     **dict.fromkeys(("system", "broker"), _TEXT),

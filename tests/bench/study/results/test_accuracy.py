@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,56 +10,57 @@ from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from tests.support.simulated_study import plan_file
+from tests.support.streaming_runs import StreamingRunPlan, write_streaming_run, write_truth
 
 MODELS = Path(__file__).parents[4] / "models"
-_CAMERA = "/sensors/camera/left"
-_NAMES = ("road", "car", "none")
-_TRUTHS = [np.full((4, 6), class_id, np.uint8) for class_id in (0, 1, 0)]
+_FRAMES = range(20)
 
 
-def _bag(path: Path, topics: Mapping[str, list[Pixels]], stamps: list[int]) -> Path:
-    """Writes images with stamps in seconds; the recorder's time counts the messages."""
-    with BagWriter(path) as writer:
-        for index, stamp_s in enumerate(stamps):
-            for number, (topic, images) in enumerate(topics.items()):
-                at_ns = (100 + index) * 1_000_000_000 + number
-                writer.write_image(topic, images[index], "mono8", stamp_s * 1_000_000_000, at_ns, "camera")
-    return path
+def test_masks_and_outputs_of_all_vehicles_are_compared_and_removed(tmp_path: Path) -> None:
+    """A mask is right for its own frame; what is held of it two ticks later is not. The masks would fill the disk."""
+    write_truth(tmp_path / "truth", _FRAMES)
+    for number in (1, 2):
+        write_streaming_run(tmp_path / f"vehicle-{number}")
+    columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=4)
+    assert (columns["mean_iou"], columns["pixel_accuracy"], columns["masks_compared"]) == (1.0, 1.0, 40)
+    assert 0.5 < columns["streaming_mean_iou"] < 0.8
+    assert columns["streaming_mean_iou_all_ticks"] == columns["streaming_mean_iou"]
+    assert (columns["output_age_p50_ms"], columns["output_age_p95_ms"]) == (200.0, 200.0)
+    assert (columns["ticks_scored"], columns["ticks_without_output"]) == (32, 0)
+    assert not list(tmp_path.glob("vehicle-*/masks_bag"))
 
 
-def _labelled(folder: Path, suffix: str = "labels") -> Path:
-    """Writes a bag of three frames of the classes 0, 1 and 0, whose labels are on the topic …/<suffix>."""
-    topics: dict[str, list[Pixels]] = {f"{_CAMERA}/image_raw": [*_TRUTHS], f"{_CAMERA}/{suffix}": [*_TRUTHS]}
-    return _bag(folder / "truth", topics, [1, 2, 3])
-
-
-def test_masks_are_compared_with_the_labels_of_their_stamps(tmp_path: Path) -> None:
-    """The drive is played twice, one frame is lost, and of another only a part was seen and is half wrong."""
-    partial = np.array([[1] * 6, [0] * 6, [255] * 6, [255] * 6], np.uint8)
-    masks: list[Pixels] = [_TRUTHS[0], partial, _TRUTHS[0], _TRUTHS[1], _TRUTHS[2]]
-    _bag(tmp_path / "vehicle-1" / "masks_bag", {f"{_CAMERA}/masks": masks}, [1, 2, 1, 2, 3])
-    columns = compare_masks(tmp_path, _labelled(tmp_path), _NAMES)
-    road, car = 3 * 24 / (3 * 24 + 6), (24 + 6) / (24 + 12)
-    assert columns["mean_iou"] == pytest.approx((road + car) / 2)
-    assert columns["pixel_accuracy"] == pytest.approx((3 * 24 + 24 + 6) / (3 * 24 + 24 + 12))
-    assert columns["masks_compared"] == 5
-    assert not (tmp_path / "vehicle-1" / "masks_bag").exists()
+def test_outputs_of_a_presenter_take_the_place_of_the_held_result(tmp_path: Path) -> None:
+    """The ticks without an output count in the second value only; the stored outputs are removed too."""
+    write_truth(tmp_path / "truth", _FRAMES)
+    warped = {tick: tick for tick in _FRAMES if tick >= 10}
+    write_streaming_run(tmp_path / "vehicle-1", StreamingRunPlan(warped=warped))
+    columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=0)
+    assert columns["streaming_mean_iou"] == 1.0
+    assert columns["streaming_mean_iou_all_ticks"] == pytest.approx(0.5)
+    assert (columns["ticks_scored"], columns["ticks_without_output"]) == (20, 10)
+    assert not list((tmp_path / "vehicle-1").rglob("masks_bag"))
 
 
 def test_masks_without_labels_of_their_stamp_are_not_compared(tmp_path: Path) -> None:
     """Labels of some frames are common in recordings; without any common stamp, the run fails."""
-    _bag(tmp_path / "vehicle-1" / "masks_bag", {f"{_CAMERA}/masks": [*_TRUTHS]}, [1, 5, 6])
-    bag = _labelled(tmp_path)
-    assert compare_masks(tmp_path, bag, _NAMES)["masks_compared"] == 1
-    _bag(tmp_path / "vehicle-1" / "masks_bag", {f"{_CAMERA}/masks": [*_TRUTHS]}, [4, 5, 6])
-    with pytest.raises(SkylaneError, match="has labels of its timestamp and size"):
-        compare_masks(tmp_path, bag, _NAMES)
+    write_truth(tmp_path / "part", range(5, 9))
+    write_streaming_run(tmp_path / "vehicle-1")
+    columns = compare_masks(tmp_path, tmp_path / "part", warm_up=0)
+    assert (columns["masks_compared"], columns["ticks_scored"]) == (4, 4)
+    write_truth(tmp_path / "other", range(100, 104))
+    write_streaming_run(tmp_path / "again" / "vehicle-1")
+    with pytest.raises(SkylaneError, match="none of the 20 ticks of vehicle-1 can be compared"):
+        compare_masks(tmp_path / "again", tmp_path / "other", warm_up=0)
 
 
 def test_a_run_without_answers_has_no_accuracy(tmp_path: Path) -> None:
-    """A link can lose every frame; the other values of the run remain."""
-    _bag(tmp_path / "vehicle-1" / "masks_bag", {}, [])
-    assert compare_masks(tmp_path, _labelled(tmp_path), _NAMES) == {"masks_compared": 0}
+    """A link can lose every frame; the other values of the run remain, and no tick had an output."""
+    write_truth(tmp_path / "truth", _FRAMES)
+    write_streaming_run(tmp_path / "vehicle-1", StreamingRunPlan(unanswered=_FRAMES))
+    columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=0)
+    counts = {"masks_compared": 0, "ticks_scored": 20, "ticks_without_output": 20}
+    assert columns == counts | {"streaming_mean_iou_all_ticks": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,12 @@ def test_a_study_without_truth_is_refused_before_its_first_run(
     model: str, suffix: str, expected: str, tmp_path: Path
 ) -> None:
     """Otherwise it would be noticed after hours of measurements."""
-    bag = _labelled(tmp_path, suffix)
-    file = plan_file(tmp_path, bag=str(bag), accuracy=True, axes={"model": model, "scenario": "different_images"})
+    images: Pixels = np.zeros((4, 6), np.uint8)
+    with BagWriter(tmp_path / "truth") as writer:
+        for topic in ("image_raw", suffix):
+            writer.write_image(f"/sensors/camera/left/{topic}", images, "mono8", 1, 1, "camera")
+    axes = {"model": model, "scenario": "different_images"}
+    file = plan_file(tmp_path, bag=str(tmp_path / "truth"), accuracy=True, axes=axes)
     arguments = ["run", str(file), "--models", str(MODELS), "--out", str(tmp_path / "study")]
     with pytest.raises(SkylaneError) as caught:
         CliRunner().invoke(study, arguments, catch_exceptions=False)
