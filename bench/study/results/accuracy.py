@@ -15,6 +15,7 @@ from bench.study.plan.study_plan import StudyPlan
 from modelling.evaluation.segmentation import EvaluationError, labelled_camera
 from modelling.evaluation.streaming import StreamingScores, joined
 from shared.models.repository import Repository
+from shared.runlog.latency_log import CSV_NAME
 from shared.runlog.percentiles import percentiles, shown
 from shared.terminal_table import Table
 
@@ -51,7 +52,7 @@ def compare_masks(folder: Path, bag: Path, warm_up: int) -> dict[str, Any]:
         SkylaneError: A bag or a log cannot be read, or no tick has labels of its stamp and size.
     """
     masks, outputs = [], []
-    for vehicle in sorted(folder.glob("vehicle-*")):
+    for vehicle in sorted(log.parent for log in folder.glob(f"vehicle-*/{CSV_NAME}")):
         found = run_accuracy(load_run(vehicle), bag)
         masks.append(found.ceiling)
         outputs.append(found.outputs_from(warm_up))

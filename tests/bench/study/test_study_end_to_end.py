@@ -178,6 +178,39 @@ def test_the_accuracy_of_a_run_is_that_of_the_model_on_the_same_frames(
 
 
 @pytest.mark.mosquitto
+def test_presenters_are_compared_by_their_streaming_accuracy(models: Path, tmp_path: Path) -> None:
+    """What a presenter gives is compared with the labels of its tick, and removed afterwards like the masks."""
+    document = {
+        "name": "presented",
+        "accuracy": True,
+        "axes": {
+            "model": "tiny",
+            "scenario": "camera",
+            "resolution": "192x128",
+            "present": ["none", "hold"],
+            "fixed_inference_ms": 120,
+        },
+        "repetitions": 1,
+        "frames": 12,
+        "warm_up_frames": 4,
+        "drive_frames": 16,
+        "cool_down_s": 0,
+    }
+    file = tmp_path / "presented.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code, output, errors = _run_to_end(file, models)
+    assert code == 0, output + errors
+    runs = pd.read_csv(tmp_path / "study" / "runs.csv").set_index("cell")
+    assert list(runs.index.sort_values()) == ["hold", "no-presenter"]
+    assert (runs["streaming_mean_iou"] > 0).all()
+    assert (runs["output_age_p50_ms"] >= 100).all()
+    assert (runs["ticks_scored"] == 12).all()
+    assert not [*(tmp_path / "study").rglob("*.mcap")]
+    assert [*(tmp_path / "study").rglob("presented.csv")]
+    assert 'id="streaming"' in (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.mosquitto
 def test_a_gate_saves_inferences_of_workers_with_a_fixed_time(models: Path, tmp_path: Path) -> None:
     """The workers give the model's own answers, which are computed once for each drive; each repetition has its drive."""
     document = {

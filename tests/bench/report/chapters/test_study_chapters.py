@@ -11,7 +11,7 @@ from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.chapters.study import accuracy, bursts, overhead, utilization
+from bench.report.chapters.study import accuracy, bursts, overhead, streaming, utilization
 from bench.report.chapters.study import cells as study_chapters
 from bench.report.content import Chapter, Paragraph, ReportContent, ReportTable
 from bench.report.data.report_input import ReportInput
@@ -260,6 +260,31 @@ def test_accuracy_is_shown_against_bytes_and_latency_of_studies_that_measured_it
     charts = {chart.name: chart.traces[0] for chart in _report(folder).charts()}
     assert charts["accuracy_bytes"]["x"] == [1.0, 9.0]
     assert charts["accuracy_latency"]["y"] == pytest.approx([0.8, 0.5])
+
+
+def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp_path: Path) -> None:
+    """The chart has one mark per cell, the table intervals over the runs; other studies have no such chapter."""
+    folder = _study(tmp_path, {"a": {"present": "none"}, "b": {"present": "warp"}}, {})
+    assert streaming.chapter(load_study(folder)) is None
+    measured = {
+        "mean_iou": 0.74,
+        "streaming_mean_iou": [0.42, 0.43, 0.44, 0.6, np.nan, np.nan],
+        "streaming_mean_iou_all_ticks": [0.40, 0.41, 0.42, 0.6, np.nan, np.nan],
+        "output_age_p50_ms": [200.0] * 3 + [190.0] * 3,
+        "output_age_p95_ms": 300.0,
+        "ticks_scored": 50,
+        "ticks_without_output": [1, 2, 3, 0, 0, 0],
+    }
+    pd.read_csv(folder / "runs.csv").assign(**measured).to_csv(folder / "runs.csv", index=False)
+    first, second = _rows(folder, streaming.chapter)
+    assert (first["cell"], first["runs"], first["ticks"], first["without output %"]) == ("no presenter", 3, 150, 4.0)
+    assert first["mean IoU"].value == pytest.approx(0.43)
+    assert first["mean IoU"].low < 0.42 < 0.44 < first["mean IoU"].high
+    assert first["ceiling"].value == pytest.approx(0.74)
+    assert (second["cell"], second["mean IoU"].value, second["age p50 ms"]) == ("warp", 0.6, 190.0)
+    (chart,) = (chart for chart in _report(folder).charts() if chart.name == "streaming_cells")
+    assert chart.traces[0]["x"] == [200.0, 190.0]
+    assert chart.traces[0]["error_y"]["array"][1] == 0.0
 
 
 def test_the_results_of_a_study_have_the_shares_by_origin(tmp_path: Path) -> None:
