@@ -5,7 +5,7 @@ import pandas as pd
 
 from bench.report.chapters.streaming import error_bars
 from bench.report.chapters.traces import axis_from_zero, points
-from bench.report.content import Chapter, Chart, Paragraph, ReportTable
+from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow
 from bench.report.data.study_log import StudyLog
 from bench.report.output.number_format import number
 from bench.report.output.stage_styles import SERIES
@@ -58,7 +58,7 @@ def _table(cells: dict[str, pd.DataFrame]) -> ReportTable:
     headings = (
         "cell", "runs", "ticks", "mean IoU", "mean IoU, all ticks", "ceiling", "age p50 ms", "age p95 ms", "without output %",
     )  # fmt: skip
-    rows = []
+    rows: list[TableRow] = []
     for name, runs in cells.items():
         estimates: list[IntervalEstimate] = [mean_of_runs(runs[column]) for column in (_ACCURACY, _ALL_TICKS, _CEILING)]
         ages = [float(runs[column].mean()) for column in _AGES]
