@@ -94,11 +94,12 @@ def _scores(drive: RecordedDrive, job: DriveReplay, arrivals: ResultArrivals) ->
     scores = {
         CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, first),
         LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, first),
-        EVERY: replay(drive, _presenter(HOLD, parts), sparse, first),
+        EVERY: replay(drive, open_presenter(HOLD, parts), sparse, first),
     }
-    return scores | {name: replay(drive, _presenter(name, parts), sources, first) for name in job.presenters}
+    return scores | {name: replay(drive, open_presenter(name, parts), sources, first) for name in job.presenters}
 
 
-def _presenter(name: str, parts: PresenterParts) -> Presenter:
+def open_presenter(name: str, parts: PresenterParts) -> Presenter:
+    """Returns a presenter of the table."""
     build: Callable[[PresenterParts], Presenter] = load("presenter", PRESENTERS, name)
     return build(parts)

@@ -1,0 +1,166 @@
+"""Live runs that confirm the replayed figures: a real vehicle, link and worker present a recorded drive.
+
+Each output is then computed again by a replay with exactly the results that the vehicle had at each tick.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.freshness.drive_replay import open_presenter
+from bench.freshness.recording import RecordedDrive
+from bench.freshness.replay import Sources, replay
+from bench.harness.child import BenchError
+from bench.harness.samples import spread
+from bench.link.link import Link, LinkSpec
+from bench.load.fixed_time import KnownAnswers, digest, open_fixed_time
+from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from bench.load.playback import PlaybackSettings, model_inputs
+from bench.load.vehicle_process import VehicleProcess
+from bench.statistics.streaming_accuracy import accuracy_interval
+from edge.presenting.presenter import PresenterParts
+from edge.presenting.table import PRESENTERS
+from modelling.evaluation.streaming import Mask, StreamingScores
+from shared.broker.broker import Broker
+from shared.imaging.opencv import cv2
+from shared.messages.topics import camera_name
+from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
+
+_LINK = LinkSpec(delay_ms=50)
+_INFERENCE_MS = 60.0  # With the link and the work of both nodes, a result is 200 ms old in most ticks.
+_DEADLINE_MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """How to run the vehicle and the worker."""
+
+    presenter: str
+    fusion: Path | None = None  # None: the table that is shipped for the two models.
+    link: LinkSpec = _LINK
+    inference_ms: float = _INFERENCE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LiveScores:
+    """The scores of the same ticks, as presented live and as replayed."""
+
+    live: StreamingScores
+    replayed: StreamingScores
+    without_output: int  # Number of ticks that are not scored: the vehicle had no output.
+    not_written: int  # Number of outputs that are not scored: the sink of a busy machine left them out.
+
+
+def measure_live(
+    drives: Sequence[RecordedDrive], plan: LivePlan, folder: Path, on_step: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Plays drives live and compares the streaming accuracy with the interval of the replay, over the same ticks.
+
+    The interval is over drives, or over blocks of ticks of a single drive.
+
+    Raises:
+        SkylaneError: a node did not start or end as expected, or presented nothing.
+    """
+    names = drives[0].card.labels.names
+    live, replayed = StreamingScores(names), StreamingScores(names)
+    without_output = not_written = 0
+    for drive in drives:
+        on_step(f"{plan.presenter} live, {drive.name}")
+        scores = play_live(drive, plan, folder / f"{plan.presenter}-{drive.plan.seed}")
+        live.ticks += scores.live.ticks
+        replayed.ticks += scores.replayed.ticks
+        without_output += scores.without_output
+        not_written += scores.not_written
+    expected, found = accuracy_interval(replayed), live.mean_iou()
+    return {
+        "presenter": plan.presenter,
+        "drives": len(drives),
+        "ticks": len(live.ticks),
+        "ticks_without_output": without_output,
+        "outputs_not_written": not_written,
+        "origins": live.origins(),
+        "age_ms": spread([(tick.age_ns or 0) / 1e6 for tick in live.ticks]),
+        "live": found,
+        "replayed": {"value": expected.value, "low": expected.low, "high": expected.high},
+        "is_confirmed": expected.low <= found <= expected.high,
+    }
+
+
+def play_live(drive: RecordedDrive, plan: LivePlan, folder: Path) -> LiveScores:
+    """Plays a drive through a vehicle, a link and a worker that gives the recorded results in a fixed time.
+
+    Raises:
+        SkylaneError: a node did not start or end as expected, or presented nothing.
+    """
+    pictures = _write_pictures(drive, folder / "pictures")
+    settings = PlaybackSettings(pictures, drive.plan.models, drive.plan.model, frames=len(drive.images))
+    answers = _write_answers(drive, settings, folder / "answers.npz")
+    worker_settings = NullWorkerSettings(
+        model=settings.model, models=settings.models, think_ms=plan.inference_ms, answers=(answers,)
+    )
+    flags = ["--model", settings.model, "--present", plan.presenter, "--deadline-ms", f"{_DEADLINE_MS:g}"]
+    flags += ["--arrivals", "uniform", "--arrival-rate", str(drive.rate_hz), "--sink", "png"]
+    if PRESENTERS[plan.presenter].needs_local:
+        flags += ["--local-model", drive.plan.local_model, "--models", str(settings.models)]
+        flags += ["--fusion", str(plan.fusion)] if plan.fusion is not None else []
+    with (
+        Broker.start() as broker,
+        Link(plan.link, broker.listener.host, broker.listener.port) as link,
+        NullWorkerProcess(broker.url, worker_settings),
+        VehicleProcess(pictures, folder / "vehicle", ["--broker", link.url, *flags]) as vehicle,
+    ):
+        vehicle.wait()
+        vehicle.end()
+    return _scores(drive, plan, folder / "vehicle")
+
+
+def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
+    """Scores what a vehicle presented, and the replay of the same ticks."""
+    rows = sorted(read_presented(run), key=lambda row: row.tick)
+    with_output = [row for row in rows if row.origin is not OutputOrigin.NONE]
+    masks = {row.tick: mask for row in with_output if (mask := _mask(run, row)) is not None}
+    if not masks:
+        raise BenchError(f"{run} has no output: see {run}.log")
+    live = StreamingScores(drive.card.labels.names)
+    for row in with_output:
+        if row.tick in masks:
+            live.add(drive.truths[row.tick], masks[row.tick], origin=row.origin, age_ns=row.age_ns, drive=drive.name)
+    parts = PresenterParts(drive.card, drive.local_output, plan.fusion)
+    every = replay(drive, open_presenter(plan.presenter, parts), _sources(drive, rows)).ticks
+    replayed = StreamingScores(drive.card.labels.names, [every[tick] for tick in masks])
+    return LiveScores(live, replayed, len(rows) - len(with_output), len(with_output) - len(masks))
+
+
+def _sources(drive: RecordedDrive, rows: Sequence[PresentedRow]) -> Sources:
+    """Returns the frame of the result from which the vehicle made the output of each tick."""
+    sources: list[int | None] = [None] * len(drive.images)
+    for row in rows:
+        sources[row.tick] = row.source_sequence
+    return sources
+
+
+def _write_pictures(drive: RecordedDrive, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for index, image in enumerate(drive.images):
+        cv2.imwrite(str(folder / f"{index:05d}.png"), image[..., ::-1])  # OpenCV writes BGR.
+    return folder
+
+
+def _write_answers(drive: RecordedDrive, settings: PlaybackSettings, file: Path) -> Path:
+    """Writes the recorded results, by the images that the worker decodes."""
+    with open_fixed_time(settings.models, settings.model, (), 0.0) as model:
+        received = model_inputs(settings, model)
+    KnownAnswers({digest(image): {"mask": mask} for image, mask in zip(received, drive.remote, strict=True)}).write(
+        file
+    )
+    return file
+
+
+def _mask(run: Path, row: PresentedRow) -> Mask | None:
+    """Returns the mask that a vehicle presented at a tick; None if its sink left it out."""
+    path = run / "presented" / "masks" / camera_name(row.camera) / f"{row.frame_index:06d}.png"
+    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED) if path.exists() else None
+    return None if mask is None else np.asarray(mask, np.uint8)
