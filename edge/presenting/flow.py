@@ -19,6 +19,7 @@ from shared.imaging.opencv import cv2
 Vectors = npt.NDArray[np.float32]  # H×W×2: x, y.
 Grey = npt.NDArray[np.uint8]  # H×W.
 
+_CV: Any = cv2  # Its type hints lack arguments that may be None and scalars.
 _SPACING = 4  # Pixels of the model's input between two vectors of a step.
 _FEWEST_VECTORS = 32  # Along the shorter side: a small input has a finer grid.
 _SMALLEST_PX = 16  # Shorter side of the smallest picture that DIS can work on.
@@ -152,7 +153,7 @@ class FlowTrack:
         """
         start_ns = self._clock_ns()
         self._chain = self._extended(due_ns) or self._composed(due_ns)
-        motion = self._chain and self._motion(self._chain)
+        motion = None if self._chain is None else self._motion(self._chain)
         self._took_ns += self._clock_ns() - start_ns
         return motion
 
@@ -219,7 +220,8 @@ def picture(image: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[Any]:
 
 def composed(later: Vectors, earlier: Vectors) -> Vectors:
     """Returns the displacement over two steps: from a point back by the later one, from there by the earlier one."""
-    return cv2.add(later, sampled(earlier, later))
+    moved: Vectors = sampled(earlier, later)
+    return later + moved
 
 
 def refined(displacement: Vectors, then: Grey, now: Grey, distances: tuple[int, ...]) -> Vectors:
@@ -229,22 +231,22 @@ def refined(displacement: Vectors, then: Grey, now: Grey, distances: tuple[int, 
     """
     height, width = now.shape
     border = max(distances)
-    padded = cv2.copyMakeBorder(displacement, *[border] * 4, cv2.BORDER_REPLICATE)
+    padded: Vectors = _CV.copyMakeBorder(displacement, *[border] * 4, _CV.BORDER_REPLICATE)
     best = displacement.copy()
     least = _misfit(best, then, now)
     for distance in distances:
         for x, y in ((distance, 0), (-distance, 0), (0, distance), (0, -distance)):
             neighbours = padded[border + y : border + y + height, border + x : border + x + width]
-            misfit = cv2.add(_misfit(neighbours, then, now), _BETTER_BY)
-            cv2.copyTo(neighbours, cv2.compare(misfit, least, cv2.CMP_LT), best)
-            least = cv2.min(least, misfit)
+            misfit: Grey = _CV.add(_misfit(neighbours, then, now), _BETTER_BY)
+            _CV.copyTo(neighbours, _CV.compare(misfit, least, _CV.CMP_LT), best)
+            least = _CV.min(least, misfit)
     return best
 
 
-def sampled(image: npt.NDArray[Any], displacement: Vectors) -> Any:
+def sampled(image: npt.NDArray[Any], displacement: Vectors, interpolation: int = cv2.INTER_LINEAR) -> Any:
     """Returns the values of an image at each point's position after displacement; beyond the border, its nearest value."""
-    positions = cv2.add(pixel_positions(*displacement.shape[:2]), displacement)
-    return cv2.remap(image, positions, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    positions = _CV.add(pixel_positions(*displacement.shape[:2]), displacement)
+    return _CV.remap(image, positions, None, interpolation, borderMode=_CV.BORDER_REPLICATE)
 
 
 def resized(displacement: Vectors, shape: tuple[int, ...]) -> Vectors:
@@ -253,8 +255,9 @@ def resized(displacement: Vectors, shape: tuple[int, ...]) -> Vectors:
     if (rows, columns) == (height, width):
         return displacement
     shrinks = width < columns
-    result = cv2.resize(displacement, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
-    return cv2.multiply(result, (width / columns, height / rows, 0, 0))
+    result = _CV.resize(displacement, (width, height), interpolation=_CV.INTER_AREA if shrinks else _CV.INTER_LINEAR)
+    scaled: Vectors = _CV.multiply(result, (width / columns, height / rows, 0, 0))
+    return scaled
 
 
 @lru_cache(maxsize=8)
@@ -267,7 +270,8 @@ def pixel_positions(height: int, width: int) -> Vectors:
 
 def _misfit(displacement: Vectors, then: Grey, now: Grey) -> Grey:
     """Returns the difference in brightness around each point and around the one that it comes from."""
-    return cv2.blur(cv2.absdiff(sampled(then, displacement), now), (3, 3))
+    difference: Grey = _CV.blur(_CV.absdiff(sampled(then, displacement), now), (3, 3))
+    return difference
 
 
 def _greys(image: npt.NDArray[Any]) -> tuple[Grey, Grey]:
@@ -275,18 +279,18 @@ def _greys(image: npt.NDArray[Any]) -> tuple[Grey, Grey]:
     height, width = image.shape[:2]
     spacing = max(1, min(_SPACING, min(height, width) // _FEWEST_VECTORS))
     fine_spacing = max(1, spacing // 2)
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    grey = _CV.cvtColor(image, _CV.COLOR_RGB2GRAY)
     fine = _shrunk(grey, (height // fine_spacing, width // fine_spacing))
     return fine, _shrunk(grey, (height // spacing, width // spacing))
 
 
 def _shrunk(image: Any, shape: tuple[int, int]) -> Any:
-    return image if image.shape[:2] == shape else cv2.resize(image, shape[::-1], interpolation=cv2.INTER_AREA)
+    return image if image.shape[:2] == shape else _CV.resize(image, shape[::-1], interpolation=_CV.INTER_AREA)
 
 
 def _dis(*, patch_size: int, stride: int) -> Any:
     """Returns a flow without a pyramid level below the images that it is given, which have the right size already."""
-    dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)  # type: ignore[attr-defined]
+    dis = _CV.DISOpticalFlow_create(_CV.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     dis.setFinestScale(0)
     dis.setPatchSize(patch_size)
     dis.setPatchStride(stride)

@@ -41,8 +41,7 @@ def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
     border. The margins of a letterbox stay.
     """
     part = picture(mask, geometry)
-    positions = cv2.add(pixel_positions(*part.shape), resized(motion.displacement, part.shape))
-    moved: Mask = cv2.remap(part, positions, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+    moved: Mask = sampled(part, resized(motion.displacement, part.shape), cv2.INTER_NEAREST)
     if part.shape == mask.shape:
         return moved
     whole = mask.copy()
@@ -53,7 +52,7 @@ def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
 def doubt_of(motion: Motion) -> Doubt:
     """Compares the picture of the result's frame, moved to now, with the present picture."""
     difference = cv2.absdiff(sampled(motion.then, motion.displacement), motion.now)
-    residual = cv2.blur(difference, (_BLUR_PX, _BLUR_PX))
+    residual: Any = cv2.blur(difference, (_BLUR_PX, _BLUR_PX))
     rows, columns = motion.now.shape
     positions = _origins(motion)
     x, y = positions[..., 0], positions[..., 1]
@@ -83,7 +82,7 @@ def moved_detections(detections: Detections, motion: Motion, geometry: Geometry)
 
 def _origins(motion: Motion) -> Vectors:
     """Returns the position of each point when the result's frame was due, in pixels of the grid."""
-    return cv2.add(pixel_positions(*motion.now.shape), motion.displacement)
+    return pixel_positions(*motion.now.shape) + motion.displacement
 
 
 def _shift(

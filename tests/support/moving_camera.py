@@ -1,5 +1,7 @@
 """A camera that moves over a large picture: ticks whose true motion is known."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +25,7 @@ class MovingCamera:
         noise = rng.integers(0, 256, (*size, 3)).astype(np.float32)
         smooth = cv2.GaussianBlur(noise, (0, 0), _SMOOTHING_PX)
         self._picture = (255 * (smooth - smooth.min()) / np.ptp(smooth)).astype(np.uint8)
-        self._classes = cv2.resize(
+        self._classes: Any = cv2.resize(
             rng.integers(0, 5, (size[0] // 32, size[1] // 32), dtype=np.uint8),
             size[::-1],
             interpolation=cv2.INTER_NEAREST,
