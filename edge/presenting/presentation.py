@@ -23,6 +23,7 @@ from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.presented_log import OutputOrigin
+from shared.runtime.threads import lower_priority
 from shared.stages import Stage
 
 # Reasons why a tick has no output.
@@ -30,6 +31,7 @@ NO_RESULT, TOO_OLD, CAMERA_CHANGED = "no_result", "too_old", "camera_changed"
 SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one: the presenter has not said why.
 _LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
 _SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
+_NICENESS = 5  # Sending comes first on a busy core; with the lowest priority, outputs would be 100 ms late there.
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 
 _LOG = get_logger("edge")
@@ -161,6 +163,7 @@ class Presentation:
 
     def run(self) -> None:
         """Presents until `end` was called and no tick waits; the body of a thread."""
+        lower_priority(niceness=_NICENESS)
         while (taken := self._take()) is not None:
             self._deliver(taken if isinstance(taken, PresentedTick) else self._presented(taken), is_taken=True)
 
