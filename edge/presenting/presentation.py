@@ -212,10 +212,9 @@ class Presentation:
         except SkylaneError as error:
             return _without_output(due, f"undecodable: {error}")
         output, source = self._output(due, Tick(due.sequence, due.due_ns, image, plan))
+        age_ns = 0 if output.origin is OutputOrigin.LOCAL else None
         if source is not None:
             age_ns = due.due_ns - source.due_ns
-        else:
-            age_ns = 0 if output.origin is OutputOrigin.LOCAL else None
         presented_ns = clock.now_ns()
         return replace(
             _without_output(due, ""),

@@ -40,7 +40,8 @@ def played(
     url: str, source: Path, out: Path, on_tick: Callable[[Vehicle], None] = lambda _: None, **settings: Any
 ) -> tuple[list[PresentedTick], Rows]:
     """Plays with one frame in flight; returns the ticks and the rows, in the order of the frames, after comparing them."""
-    vehicle = Vehicle(connect(url), source, out, **{"present": "hold", "window": 1} | settings)
+    options: dict[str, Any] = {"present": "hold", "window": 1}
+    vehicle = Vehicle(connect(url), source, out, **options | settings)
     ticks: list[PresentedTick] = []
     assert vehicle.presentation is not None
     vehicle.presentation.listeners.append(ticks.append)
@@ -142,10 +143,11 @@ def test_reused_and_local_results_are_presented(mosquitto_url: str, tmp_path: Pa
     """The vehicle can act on them as well: results of earlier frames count as a worker's."""
     write_brightness(tmp_path, "tiny", HEIGHT, WIDTH, steepness=1000.0)
     write_brightness(tmp_path, "local", HEIGHT // 2, WIDTH // 2, steepness=20.0)
-    local = {"local_model": "local", "models": tmp_path, "cascade": True, "c_low": 0.1, "c_high": 0.9}
+    gate: dict[str, Any] = {"gate": "mse", "gate_threshold": 5.0}
+    local: dict[str, Any] = {"local_model": "local", "models": tmp_path, "cascade": True, "c_low": 0.1, "c_high": 0.9}
     source = greys(tmp_path, [GREY, GREY, GREY, DARK, DARK, DARK])
     with ModelLoader(Repository(tmp_path)).open("tiny") as loaded, worker(mosquitto_url, loaded):
-        for name, settings in (("gate", {"gate": "mse", "gate_threshold": 5.0}), ("cascade", local)):
+        for name, settings in (("gate", gate), ("cascade", local)):
             ticks, rows = played(mosquitto_url, source, tmp_path / f"car-{name}", **settings)
             outcomes = Counter(row["outcome"] for row in rows)
             assert outcomes == (
