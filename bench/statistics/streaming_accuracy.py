@@ -9,6 +9,7 @@ import numpy as np
 from bench.statistics.bootstrap import Floats, measure_dependence, percentile_interval, resampled_sums
 from bench.statistics.description import IntervalEstimate
 from modelling.evaluation.streaming import StreamingScores, Tallies, mean_iou
+from modelling.evaluation.streaming_boxes import StreamingBoxes
 
 MIN_GROUPS: Final = 3  # Drives, or blocks of one drive, that an interval needs.
 
@@ -22,6 +23,22 @@ def accuracy_interval(scores: StreamingScores, *, with_missing: bool = False, se
     groups = _groups(scores, with_missing=with_missing)
     value = scores.mean_iou(with_missing=with_missing)
     return _interval(value, _replicates(groups, scores, seed), len(groups))
+
+
+def precision_interval(scores: StreamingBoxes, *, with_missing: bool = False, seed: int = 0) -> IntervalEstimate:
+    """Returns the average precision with its 95 % interval, as `accuracy_interval` returns the mean IoU."""
+    value = scores.accuracy(with_missing=with_missing)
+    ticks = [tick for tick in scores.ticks if with_missing or not tick.is_missing]
+    groups = np.unique([tick.drive for tick in ticks], return_inverse=True)[1]
+    if ticks and not groups.any():
+        recalls = np.array([tick.tallies.recall for tick in ticks])
+        length = measure_dependence(recalls[np.isfinite(recalls)]).block_length
+        groups = np.minimum(np.arange(len(ticks)) // length, max(1, len(ticks) // length) - 1)
+    count = int(groups.max()) + 1 if ticks else 0
+    if count < MIN_GROUPS:
+        return IntervalEstimate(value)
+    weights = resampled_sums(np.eye(count), seed)[:, groups]
+    return _interval(value, scores.replicates(weights, with_missing=with_missing), count)
 
 
 def margin_interval(

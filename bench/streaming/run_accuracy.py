@@ -14,7 +14,7 @@ from typing import Any
 from bench.logs.run_log import RunLog
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.bag_topics import StampedTopic, named_topic, opened, topic_of
-from bench.streaming.comparisons import COMPARISONS, Comparison, RunModel
+from bench.streaming.comparisons import Comparison, comparison_for
 from bench.streaming.stored_results import StoredResults, stored_results
 from bench.streaming.tick_outputs import OutputsByCamera, TickOutput, held_outputs, own_outputs, presented_outputs
 from modelling.evaluation.segmentation import EvaluationError
@@ -69,8 +69,7 @@ def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
         SkylaneError: The run has no stored results or does not name its classes, its task has no streaming accuracy, the
             bag cannot be read, or it has no labels for any tick.
     """
-    model = RunModel.of(run.manifest, run.folder)
-    comparison = COMPARISONS[model.task](model)
+    comparison = comparison_for(run.manifest, run.folder)
     with ExitStack() as stack:
         own = own_outputs(run.frames)
         results = stack.enter_context(stored_results(run.folder, comparison, own))
@@ -130,6 +129,7 @@ class _Scorer:
         for camera in wanted:
             if name := named_topic(bag, topic_of(camera, suffix)):
                 self._truths[camera] = StampedTopic(bag, name, comparison.read_truth)
+                comparison.look_at(bag, camera)
         if not self._truths:
             found = [topic.name for topic in bag.topics if topic.name.endswith(f"/{suffix}")]
             others = f"; it has them on {', '.join(found)}, which belong to another camera" if found else ""

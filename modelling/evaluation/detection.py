@@ -140,7 +140,12 @@ class TrueBoxes:
     def __init__(self, card: ModelCard) -> None:
         """Raises an EvaluationError if the detector has none of the drive's classes."""
         self._card = card
-        self._class_of = _classes(card.labels.names)
+        names = card.labels.names
+        self._class_of = class_ids_by_name(names)
+        if not any(name in self._class_of for group in OBJECTS.values() for name in group):
+            raise EvaluationError(
+                f"none of the model's classes ({', '.join(names)[:200]}) is one of the drive's: its boxes cannot be evaluated"
+            )
         self.foreign = 0
 
     def in_input(self, true: Sequence[Box], geometry: Geometry) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
@@ -154,12 +159,7 @@ class TrueBoxes:
         return clipped[:, 1:], clipped[:, 0].astype(np.intp)
 
 
-def _classes(names: tuple[str, ...]) -> dict[str, int]:
+def class_ids_by_name(names: tuple[str, ...]) -> dict[str, int]:
     """Returns the model's class id for each name of a true box: the class of that name, or of its group in OBJECTS."""
     classes = {name: class_id for class_id, group in enumerate(names) for name in OBJECTS.get(group, ())}
-    classes |= {name: class_id for class_id, name in enumerate(names)}
-    if not any(name in classes for group in OBJECTS.values() for name in group):
-        raise EvaluationError(
-            f"none of the model's classes ({', '.join(names)[:200]}) is one of the drive's: its boxes cannot be evaluated"
-        )
-    return classes
+    return classes | {name: class_id for class_id, name in enumerate(names)}

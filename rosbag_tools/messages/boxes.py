@@ -1,4 +1,4 @@
-"""Reads ground truth boxes from `vision_msgs/Detection2DArray` messages."""
+"""Reads boxes from `vision_msgs/Detection2DArray` messages."""
 
 from typing import Any
 
@@ -21,6 +21,14 @@ def read_boxes(message: Message) -> list[Box]:
     if channel.message_type != DETECTIONS:
         raise SkylaneError(f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}")
     return [_box(each, channel.wire) for each in read(message).detections]
+
+
+def read_scores(message: Message) -> list[float]:
+    """Returns the score of each box of a message that `read_boxes` can read; 0 for a box without a hypothesis."""
+    found = read(message).detections
+    if message.channel.wire is Serialization.ROS1:
+        return [float(each.results[0].score) if each.results else 0.0 for each in found]
+    return [float(each.results[0].hypothesis.score) if each.results else 0.0 for each in found]
 
 
 def _box(seen: Any, wire: Serialization) -> Box:

@@ -232,7 +232,7 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
     layout = {
         "xaxis": axis("time since the first scored tick, s"),
         "yaxis": axis_from_zero(f"{metric}, all ticks"),
-        "yaxis2": axis_from_zero("mean age, ms", overlaying="y", side="right", showgrid=False),
+        "yaxis2": axis_from_zero("mean age, ms", overlaying="y", side="right", showgrid=False, tickmode="auto"),
         "margin": {"r": 64},
     }
     lowest = f"{number(min(values), _DIGITS)} to {number(max(values), _DIGITS)}" if values else "no tick"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bench.logs.run_log import load_run
-from bench.streaming.comparisons import MaskComparison
+from bench.streaming.masks import MaskComparison
 from bench.streaming.run_accuracy import PRESENTED, run_accuracy
 from bench.study.plan.study_plan import StudyPlan
 from modelling.evaluation.segmentation import EvaluationError, labelled_camera
