@@ -44,7 +44,7 @@ class BoxComparison:
         self._foreign_boxes = 0
 
     def look_at(self, bag: Bag, camera: str) -> None:
-        """See Comparison. The size of a frame tells how many of its pixels are one of the model's input."""
+        """See TruthComparison. The size of a frame sets the scale between its pixels and those of the model's input."""
         topic = named_topic(bag, camera.strip("/"))
         message = next((each for each in bag.messages({topic}) if isinstance(each, Message)), None) if topic else None
         if message is not None:
@@ -53,7 +53,7 @@ class BoxComparison:
             self._is_sized = True
 
     def read_result(self, message: Message) -> Detections:
-        """See Comparison."""
+        """See TruthComparison."""
         ids = {name: class_id for class_id, name in enumerate(self._model.names)}
         known = [
             (box, score, ids[box.name])
@@ -67,7 +67,7 @@ class BoxComparison:
         )
 
     def read_truth(self, message: Message) -> _Truth:
-        """See Comparison."""
+        """See TruthComparison."""
         boxes = read_boxes(message)
         known = [box for box in boxes if box.name in self._class_of]
         self._true += len(boxes)
@@ -76,22 +76,22 @@ class BoxComparison:
         return _corners(known), np.array([self._class_of[box.name] for box in known], np.intp)
 
     def no_scores(self) -> StreamingBoxes:
-        """See Comparison."""
+        """See TruthComparison."""
         return StreamingBoxes(self._model.names)
 
     def add(
         self, scores: StreamingBoxes, truth: _Truth, result: Detections | None, tick: TickOutput, drive: str
     ) -> str:
-        """See Comparison."""
+        """See TruthComparison."""
         scores.add(truth, result, smallest=self._smallest, origin=tick.origin, age_ns=tick.age_ns, drive=drive)
         return ""
 
     def interval(self, scores: StreamingBoxes, *, with_missing: bool = False) -> IntervalEstimate:
-        """See Comparison."""
+        """See TruthComparison."""
         return precision_interval(scores, with_missing=with_missing)
 
     def cautions(self) -> list[str]:
-        """See Comparison."""
+        """See TruthComparison."""
         found = []
         if self._foreign:
             names = ", ".join(sorted(self._foreign))[:200]

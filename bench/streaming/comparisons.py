@@ -1,4 +1,4 @@
-"""How the results of each task are compared with the truth of their tick. The table is `COMPARISONS`."""
+"""The contract of a comparison of results with the truth of their tick, and the table of all, `COMPARISONS`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Message
 
 
-class Comparison(Protocol):
-    """Compares the results of one run with their truth. Built as `Comparison(model)`."""
+class TruthComparison(Protocol):
+    """Compares the results of one run with their truth. Built as `TruthComparison(model)`."""
 
     metric: str  # Such as "mean IoU".
     by_class: str  # The same of one class, such as "IoU".
@@ -54,13 +54,13 @@ class Comparison(Protocol):
         """
 
 
-COMPARISONS: Mapping[str, Callable[[RunModel], Comparison]] = {
+COMPARISONS: Mapping[str, Callable[[RunModel], TruthComparison]] = {
     "segmentation": MaskComparison,
     "detection": BoxComparison,
 }
 
 
-def comparison_for(manifest: Mapping[str, Any], folder: Path) -> Comparison:
+def comparison_for(manifest: Mapping[str, Any], folder: Path) -> TruthComparison:
     """Returns the comparison for the results of a run; `manifest` is that of the run in `folder`.
 
     Raises:

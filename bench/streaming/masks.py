@@ -28,18 +28,18 @@ class MaskComparison:
     def __init__(self, model: RunModel) -> None:
         self._names = model.names
         self._labelled = 0  # Pixels with a class.
-        self._foreign = 0  # Those whose class the model does not have.
+        self._foreign = 0  # Labelled pixels of classes that the model does not have.
         self._highest = 0
 
     def look_at(self, bag: Bag, camera: str) -> None:
-        """See Comparison. The labels are as large as the frames."""
+        """See TruthComparison. The labels are as large as the frames."""
 
     def read_result(self, message: Message) -> Mask:
-        """See Comparison."""
+        """See TruthComparison."""
         return np.asarray(decode(message)[0], np.uint8)
 
     def read_truth(self, message: Message) -> Mask:
-        """See Comparison."""
+        """See TruthComparison."""
         pixels, layout = decode(message)
         if layout is not Layout.MONO8:
             raise EvaluationError(
@@ -53,22 +53,22 @@ class MaskComparison:
         return labels
 
     def no_scores(self) -> StreamingScores:
-        """See Comparison."""
+        """See TruthComparison."""
         return StreamingScores(self._names)
 
     def add(self, scores: StreamingScores, truth: Mask, result: Mask | None, tick: TickOutput, drive: str) -> str:
-        """See Comparison."""
+        """See TruthComparison."""
         if result is not None and result.shape != truth.shape:
             return f"{_OTHER_SIZE} ({_size(truth)}, its output {_size(result)})"
         scores.add(truth, result, origin=tick.origin, age_ns=tick.age_ns, drive=drive)
         return ""
 
     def interval(self, scores: StreamingScores, *, with_missing: bool = False) -> IntervalEstimate:
-        """See Comparison."""
+        """See TruthComparison."""
         return accuracy_interval(scores, with_missing=with_missing)
 
     def cautions(self) -> list[str]:
-        """See Comparison."""
+        """See TruthComparison."""
         if not self._foreign:
             return []
         found = f"class ids up to {self._highest}, and the model has {len(self._names)} classes (0 to {len(self._names) - 1})"

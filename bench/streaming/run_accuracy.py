@@ -14,7 +14,7 @@ from typing import Any
 from bench.logs.run_log import RunLog
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.bag_topics import StampedTopic, named_topic, opened, topic_of
-from bench.streaming.comparisons import Comparison, comparison_for
+from bench.streaming.comparisons import TruthComparison, comparison_for
 from bench.streaming.stored_results import StoredResults, stored_results
 from bench.streaming.tick_outputs import OutputsByCamera, TickOutput, held_outputs, own_outputs, presented_outputs
 from modelling.evaluation.segmentation import EvaluationError
@@ -35,14 +35,14 @@ class RunAccuracy:
     run: str
     presenter: str  # Empty for a run without one.
     truth: Path
-    comparison: Comparison
-    outputs: ScoredTicks[Any]  # What the presenter gave; of a run without one, the same as `held`.
-    held: ScoredTicks[Any]  # What holding the newest result would have given.
-    ceiling: ScoredTicks[Any]  # Each result against the labels of its own frame, as if it had taken no time.
+    comparison: TruthComparison
+    outputs: ScoredTicks[Any]  # The outputs of the presenter; for a run without one, the same as `held`.
+    held: ScoredTicks[Any]  # The newest result at each tick.
+    ceiling: ScoredTicks[Any]  # Each result against the labels of its own frame, ignoring all delays.
     ticks: Sequence[TickOutput]  # All ticks, also those that could not be scored.
     scored: Sequence[TickOutput]  # The ticks of `outputs`.
     unscored: Mapping[str, int]  # Ticks that could not be scored, by reason.
-    cautions: Sequence[str]  # Why the numbers may not mean what they seem to.
+    cautions: Sequence[str]  # Doubts about the numbers.
 
     @property
     def missing(self) -> dict[str, int]:
@@ -114,7 +114,7 @@ class _Scored:
 class _Scorer:
     """Scores outputs of a run against the labels in a bag."""
 
-    def __init__(self, run: RunLog, bag: Bag, comparison: Comparison) -> None:
+    def __init__(self, run: RunLog, bag: Bag, comparison: TruthComparison) -> None:
         """Finds the topics with the labels of the run's cameras.
 
         Raises:

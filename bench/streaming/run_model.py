@@ -13,9 +13,9 @@ class RunModel:
     """The model of a run, as far as its manifest describes it."""
 
     task: str
-    names: tuple[str, ...]  # Of the classes.
-    height: int  # Of its input, in pixels.
-    width: int
+    names: tuple[str, ...]  # Names of the classes.
+    height: int  # Height of the input in pixels.
+    width: int  # Width of the input in pixels.
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], folder: Path) -> "RunModel":

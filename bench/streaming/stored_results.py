@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.streaming.bag_topics import StampedTopic, named_topic, opened, positions_of, topic_of
-from bench.streaming.comparisons import Comparison
+from bench.streaming.comparisons import TruthComparison
 from bench.streaming.tick_outputs import OutputsByCamera, TickOutput
 from modelling.evaluation.segmentation import EvaluationError
 
@@ -38,7 +38,7 @@ class StoredResults:
 
 
 @contextmanager
-def stored_results(folder: Path, comparison: Comparison, outputs: OutputsByCamera) -> Iterator[StoredResults]:
+def stored_results(folder: Path, comparison: TruthComparison, outputs: OutputsByCamera) -> Iterator[StoredResults]:
     """Opens the results that a run stored in `folder`; `outputs` has the frames with a result, under their own number.
 
     Raises:

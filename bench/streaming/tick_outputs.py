@@ -18,15 +18,15 @@ _NS_IN_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class TickOutput:
-    """What the vehicle could act on when a frame of one camera was due."""
+    """The output that the vehicle could act on when a frame of one camera was due."""
 
     sequence: int
     due_ns: int | None  # None if a killed run does not know it; the same for the stamp.
     stamp_ns: int | None  # The stamp of the tick's frame, which is that of its labels.
     origin: OutputOrigin
-    age_ns: int | None = None  # How much later than the frame of the result the tick is; None without an output.
+    age_ns: int | None = None  # Time from the frame of the result to the tick; None without an output.
     source: int | None = None  # The frame under which the result is stored; None without an output.
-    reason: str = ""  # Why there is no output.
+    reason: str = ""  # The reason for a missing output.
     processing_ms: float | None = None  # The time that the presenter took.
 
 

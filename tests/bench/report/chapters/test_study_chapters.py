@@ -284,8 +284,9 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
     assert first["ceiling"].value == pytest.approx(0.74)
     assert (second["cell"], second["mean IoU"].value, second["age p50 ms"]) == ("warp", 0.6, 190.0)
     (chart,) = (chart for chart in _report(folder).charts() if chart.name == "streaming_cells")
-    assert chart.traces[0]["x"] == [200.0, 190.0]
-    assert chart.traces[0]["error_y"]["array"][1] == 0.0
+    assert [trace["name"] for trace in chart.traces] == ["no presenter", "warp"]
+    assert [trace["x"] for trace in chart.traces] == [[200.0], [190.0]]
+    assert chart.traces[1]["error_y"]["array"] == [0.0]
 
 
 def test_the_results_of_a_study_have_the_shares_by_origin(tmp_path: Path) -> None:
