@@ -27,7 +27,7 @@ image, truth, local = drive.images[MOMENT], drive.truths[MOMENT], drive.local[MO
 
 def presented(name: str) -> np.ndarray:
     """Returns the mask that a presenter gives at the moment, if each result arrives two frames late."""
-    parts = PresenterParts(drive.card, local=lambda tick: drive.local[tick.sequence])
+    parts = PresenterParts(drive.card, drive.local_output, local_card=drive.local_card)
     sources = [frame - AGE if frame >= AGE else None for frame in range(MOMENT + 1)]
     *_, last = outputs(drive, load("presenter", PRESENTERS, name)(parts), sources)
     return last.result
