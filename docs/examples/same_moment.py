@@ -17,7 +17,7 @@ from modelling.evaluation.streaming import StreamingScores
 from shared.imaging.labels import overlay
 from shared.registry import load
 
-DRIVE, MOMENT, AGE, RATE_HZ = 0, 14, 2, 10  # Number of a drive that no model was trained on; frames.
+DRIVE, MOMENT, AGE, RATE_HZ = 0, 8, 2, 10  # Number of a drive that no model was trained on; frames.
 WIDTH, CAPTION, FONT_SCALE = 640, 44, 0.72  # Of a panel, pixels.
 WHITE, BLACK = (255, 255, 255), (30, 30, 30)
 
