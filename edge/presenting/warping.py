@@ -15,6 +15,8 @@ from shared.messages.results import Detections, Result
 
 _CENTRE = 0.5  # Of a pixel, in the coordinates of boxes.
 _POINTS_PER_SIDE = 8  # Of a box, at least, that its motion is taken from.
+_FEWEST_FOR_GROWTH = 16  # Points.
+_MOST_GROWTH = 0.5  # Of the size of a box.
 _BLUR_PX = 5  # Side of the square over which differences in brightness are averaged, in pixels of the grid.
 
 
@@ -62,18 +64,18 @@ def doubt_of(motion: Motion) -> Doubt:
 def moved_detections(detections: Detections, motion: Motion, geometry: Geometry) -> Detections:
     """Returns the objects as they would be now.
 
-    Each box moves by the median motion of the points that come from inside it, and is clipped to the frame. A box of which
+    Each box moves and grows with the points that come from inside it (medians), and is clipped to the frame. A box of which
     no point is in the picture any more is removed.
     """
     rows, columns = motion.now.shape
     to_grid = np.array([columns / geometry.paste_width, rows / geometry.paste_height] * 2)
     pasted = np.array([geometry.paste_left, geometry.paste_top] * 2)
     corners = (boxes.to_target(detections.boxes, geometry) - pasted) * to_grid
-    reach = (motion.displacement.min(axis=(0, 1)), motion.displacement.max(axis=(0, 1)))
-    shifts = [_shift(box, motion.displacement, reach) for box in corners]
-    kept = [number for number, shift in enumerate(shifts) if shift is not None]
-    moves = np.array([shifts[number] for number in kept], np.float64).reshape(-1, 2)
-    moved = (corners[kept] + np.tile(moves, 2)) / to_grid + pasted
+    x, y = motion.displacement[..., 0], motion.displacement[..., 1]
+    reach = (np.array((x.min(), y.min())), np.array((x.max(), y.max())))
+    moves = [_moved_box(box, motion.displacement, reach) for box in corners]
+    kept = [number for number, moved in enumerate(moves) if moved is not None]
+    moved = np.array([moves[number] for number in kept]).reshape(-1, 4) / to_grid + pasted
     in_frame = boxes.to_source(moved, geometry)
     visible = (in_frame[:, 2:] > in_frame[:, :2]).all(axis=1)
     left = np.array(kept, np.intp)[visible]
@@ -85,10 +87,10 @@ def _origins(motion: Motion) -> Vectors:
     return pixel_positions(*motion.now.shape) + motion.displacement
 
 
-def _shift(
+def _moved_box(
     box: npt.NDArray[Any], displacement: Vectors, reach: tuple[npt.NDArray[Any], npt.NDArray[Any]]
 ) -> npt.NDArray[Any] | None:
-    """Returns the median motion of the points that come from inside a box, on the grid; None if there are none.
+    """Returns a box as it is now, moved and scaled with the points that come from inside it; None if there are none.
 
     `reach`: the smallest and the largest displacement. Only points that near can come from inside the box.
     """
@@ -102,5 +104,26 @@ def _shift(
     near = (slice(top, bottom, spacing), slice(left, right, spacing))
     vectors = displacement[near]
     origins = vectors + pixel_positions(*displacement.shape[:2])[near]
-    inside = ((origins >= low) & (origins <= high)).all(axis=-1)
-    return -np.median(vectors[inside], axis=0) if inside.any() else None
+    if not origins.size:
+        return None
+    inside = cv2.inRange(origins, (*low, 0, 0), (*high, 0, 0)) > 0
+    if not inside.any():
+        return None
+    then, moves = origins[inside], -vectors[inside]
+    centre, move = np.median(then, axis=0), np.median(moves, axis=0)
+    growth = np.array([_growth(then[:, axis], moves[:, axis]) for axis in (0, 1)])
+    points = box.reshape(2, 2) - _CENTRE
+    return np.asarray(points + move + (points - centre) * growth + _CENTRE).ravel()
+
+
+def _growth(places: npt.NDArray[Any], moves: npt.NDArray[Any]) -> float:
+    """Returns by what share of itself the distance between points grew along one axis.
+
+    Compares the medians of both halves, which a few points of the background do not change.
+    """
+    is_high = places > np.median(places)
+    if len(places) < _FEWEST_FOR_GROWTH or not 0 < is_high.sum() < len(places):
+        return 0.0
+    distance = np.median(places[is_high]) - np.median(places[~is_high])
+    apart = np.median(moves[is_high]) - np.median(moves[~is_high])
+    return float(np.clip(apart / max(distance, 1.0), -_MOST_GROWTH, _MOST_GROWTH))

@@ -93,7 +93,7 @@ def test_a_camera_that_changes_starts_anew(change: str) -> None:
     camera, track = MovingCamera(), FlowTrack()
     for number in range(3):
         track.add(camera.tick(number, 0))
-    start_ns = {"backward": 50, "gap": 3 * PERIOD_NS + 10**9}.get(change, 3 * PERIOD_NS)
+    start_ns = {"backward": 50, "gap": 3 * PERIOD_NS + 2 * 10**9}.get(change, 3 * PERIOD_NS)
     for number in range(3, 5):
         tick = camera.tick(number, 0, due_ns=start_ns + number - 3)
         if change == "size":

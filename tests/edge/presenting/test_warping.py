@@ -1,11 +1,14 @@
 """Masks and boxes moved from the frame of a result to the present."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edge.presenting.flow import FlowTrack, Motion
 from edge.presenting.warping import doubt_of, moved_detections, moved_mask, moved_result
 from shared.imaging.geometry import Geometry, Resize, plan
+from shared.imaging.opencv import cv2
 from shared.messages.results import Classification, Detections
 from tests.support.moving_camera import GEOMETRY, HEIGHT, PERIOD_NS, WIDTH, MovingCamera
 
@@ -111,6 +114,19 @@ def test_boxes_move_in_pixels_of_the_frame() -> None:
     geometry = plan(Resize.STRETCH, 3 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     moved = moved_detections(_boxes((300, 240, 480, 360)), _motion((0, 0), (8, 4), geometry=geometry), geometry)
     np.testing.assert_allclose(moved.boxes, [(276, 228, 456, 348)], atol=1)
+
+
+def test_a_box_grows_with_its_content() -> None:
+    """The camera comes 10 % nearer to everything; the middle of the image stays."""
+    camera, track = MovingCamera(), FlowTrack()
+    track.add(camera.tick(0, 0))
+    nearer = camera.tick(1, 0)
+    zoom = cv2.getRotationMatrix2D((WIDTH / 2 - 0.5, HEIGHT / 2 - 0.5), 0, 1.1)
+    track.add(replace(nearer, image=cv2.warpAffine(nearer.image, zoom, (WIDTH, HEIGHT))))
+    motion = track.motion_since(0)
+    assert motion is not None
+    moved = moved_detections(_boxes((110, 56, 190, 136)), motion, GEOMETRY)
+    np.testing.assert_allclose(moved.boxes, [(105, 52, 193, 140)], atol=0.7)
 
 
 def test_no_boxes_stay_none() -> None:
