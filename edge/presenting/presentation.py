@@ -1,8 +1,9 @@
 """Presents beside the pipeline: every frame that falls due is a tick, and gets an output or the reason why there is none."""
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -32,6 +33,8 @@ SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one:
 _LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
 _SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
 _NICENESS = 5  # Sending comes first on a busy core; with the lowest priority, outputs would be 100 ms late there.
+_HEAD_START_NS = 10_000_000  # Longest wait of a tick for the sending of its frame.
+_POLL_S = 0.001
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 
 _LOG = get_logger("edge")
@@ -82,6 +85,7 @@ class _DueFrame:
     due_ns: int
     scene: int
     frame: Frame | UnreadableFrame
+    stages: Mapping[Stage, int]  # Of the frame so far; another thread adds to them.
     newest: ArrivedResult | None = None  # When the tick was taken; never of a later frame.
 
 
@@ -142,7 +146,7 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame)
+            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record.times)
             self._condition.notify()
         if excess is not None:
             self._deliver(excess)
@@ -204,6 +208,7 @@ class Presentation:
 
     def _presented(self, due: _DueFrame) -> PresentedTick:
         """Returns a tick with its output."""
+        _let_pass(due)
         taken_ns = clock.now_ns()
         if isinstance(due.frame, UnreadableFrame):
             return _without_output(due, f"undecodable: {due.frame.reason}")
@@ -300,6 +305,12 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
         camera.gap_ns = 0
         return False
     return form != known or gap_ns < 0 or gap_ns > max(_LONGEST_GAP_NS, _SLOW_CAMERA_FACTOR * usual_ns)
+
+
+def _let_pass(due: _DueFrame) -> None:
+    """Waits for a moment until the frame of a tick was sent, so that both do not need the same core at once."""
+    while Stage.SENT not in due.stages and clock.now_ns() - due.due_ns < _HEAD_START_NS:
+        time.sleep(_POLL_S)
 
 
 def _without_output(due: _DueFrame, reason: str) -> PresentedTick:

@@ -21,10 +21,12 @@ from edge.presenting.presentation import (
 )
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
 from edge.sinks.sink import Origin
+from shared import clock
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.results import ModelResult
 from shared.runlog.presented_log import OutputOrigin
-from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record
+from shared.stages import Stage
+from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record, mark_sent
 
 WAIT_S = 60.0
 PERIOD_NS = 100_000_000  # Of the cameras here.
@@ -187,6 +189,18 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     released.set()
     rig.thread.join(WAIT_S)
     assert len(rig.presented) == count
+
+
+def test_a_tick_is_presented_after_its_frame_was_sent() -> None:
+    """Both would need a core at the same moment, and the frame would be sent later than without a presenter."""
+    record = make_record(0, clock.now_ns() + 3600 * 10**9)  # The presenter waits until a time after it was due.
+    was_sent = []
+    rig = Rig(Noting(lambda _: was_sent.append(Stage.SENT in record.times)))
+    rig.thread.start()
+    rig.presentation.offer(record, make_frame(0, "/left"))
+    mark_sent(record)
+    rig.end()
+    assert was_sent == [True]
 
 
 def test_each_camera_has_its_own_presenter_and_results() -> None:
