@@ -27,6 +27,7 @@ _LARGEST_RATIO = 4  # Of the durations of two steps between which the speed is a
 _NEIGHBOURS, _FINE_NEIGHBOURS = (2, 5), (4,)  # Distances, in pixels of the grid.
 _BETTER_BY = 1  # Grey levels by which the motion of a neighbour must fit better.
 _MAX_STEPS = 64  # Two seconds at 30 Hz; 31 MB for an input of 968×608.
+_MAX_BYTES = 64_000_000  # Of all steps: a larger input has fewer.
 _LONGEST_STEP_NS = 1_200_000_000  # Flow over a second still beats a held result; not measured for longer gaps.
 _MAX_BUDGET_NS = 20_000_000  # Time limit of the flow at a tick; 5 of 25 ms are left to move the result.
 _BUDGET_SHARE = 0.5  # Share of the time between two ticks that the flow may take.
@@ -64,6 +65,11 @@ class _Step:
     grey: Grey  # Has a pixel for each vector.
     flow: Vectors | None = None  # None: not known.
     duration_ns: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the arrays."""
+        return self.fine.nbytes + self.grey.nbytes + (0 if self.flow is None else self.flow.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,10 @@ class FlowTrack:
         self.size = self._choice.size
         fine, grey = _greys(picture(tick.image, tick.geometry))
         flow = self._flow(grey, duration_ns) if self._steps else None
-        self._steps.append(_Step(tick.due_ns, fine, grey, flow, duration_ns))
+        step = _Step(tick.due_ns, fine, grey, flow, duration_ns)
+        if len(self._steps) * step.size_bytes > _MAX_BYTES:
+            self._steps.popleft()
+        self._steps.append(step)
         self._took_ns = self._clock_ns() - start_ns
 
     def motion_since(self, due_ns: int) -> Motion | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edge.presenting.flow import FlowSize, FlowSizeChoice, FlowTrack, Motion
+from edge.presenting.presenter import Tick
 from shared.imaging.geometry import Resize, plan
 from tests.support.moving_camera import HEIGHT, PERIOD_NS, WIDTH, MovingCamera
 
@@ -85,6 +86,16 @@ def test_the_memory_of_motion_ends() -> None:
     assert later.motion_since(0) is None
     assert later.motion_since(PERIOD_NS) is not None
     assert _track([(0, 0)] * 2).motion_since(-1) is None
+
+
+def test_a_large_input_has_a_shorter_memory() -> None:
+    """The images and flows of one camera take about 64 MB at most."""
+    track, geometry = FlowTrack(), plan(Resize.STRETCH, 1216, 1936, 1216, 1936)
+    image = np.zeros((1216, 1936, 3), np.uint8)
+    for number in range(40):
+        track.add(Tick(number, number * PERIOD_NS, image, geometry))
+    assert track.motion_since(0) is None
+    assert track.motion_since(10 * PERIOD_NS) is not None
 
 
 @pytest.mark.parametrize("change", ["size", "geometry", "backward", "gap"])

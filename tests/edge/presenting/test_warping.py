@@ -1,6 +1,7 @@
 """Masks and boxes moved from the frame of a result to the present."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,8 @@ def test_a_box_grows_with_its_content() -> None:
     track.add(camera.tick(0, 0))
     nearer = camera.tick(1, 0)
     zoom = cv2.getRotationMatrix2D((WIDTH / 2 - 0.5, HEIGHT / 2 - 0.5), 0, 1.1)
-    track.add(replace(nearer, image=cv2.warpAffine(nearer.image, zoom, (WIDTH, HEIGHT))))
+    image: Any = cv2.warpAffine(nearer.image, zoom, (WIDTH, HEIGHT))
+    track.add(replace(nearer, image=image))
     motion = track.motion_since(0)
     assert motion is not None
     moved = moved_detections(_boxes((110, 56, 190, 136)), motion, GEOMETRY)
