@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -103,7 +102,7 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
                 ("moved to now (--present warp)", moved, folder / OUTPUTS_FOLDER, row.frame_index),
             ):
                 mask = _stored_mask(results, row.camera, index)
-                _score(scores, truth.pixels, mask, geometry, row)
+                _score(scores, np.asarray(truth.pixels, np.uint8), mask, geometry, row)
                 panels.append(_panel(image, mask, card, [title, _age(row)]))
             both = mark_untrained(np.concatenate(panels, axis=1), card)
             if video is None:
@@ -122,8 +121,9 @@ def _frames(bag: Path) -> Iterator[tuple[Frame, Frame]]:
 def _stored_mask(folder: Path, camera: str, index: int | None) -> Mask | None:
     """Reads a mask of the PNG sink; None if there is none for the frame."""
     file = folder / "masks" / camera_name(camera) / f"{index or 0:06d}.png"
-    mask: Any = cv2.imread(str(file), cv2.IMREAD_UNCHANGED) if index is not None and file.exists() else None
-    return mask
+    if index is None or not file.exists():
+        return None
+    return np.asarray(cv2.imread(str(file), cv2.IMREAD_UNCHANGED), np.uint8)
 
 
 def _score(scores: StreamingScores, truth: Mask, mask: Mask | None, geometry: Geometry, row: PresentedRow) -> None:
