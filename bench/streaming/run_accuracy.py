@@ -130,12 +130,14 @@ class _Scorer:
             if name := named_topic(bag, topic_of(camera, suffix)):
                 self._truths[camera] = StampedTopic(bag, name, comparison.read_truth)
                 comparison.look_at(bag, camera)
+        if not wanted:
+            raise EvaluationError(f"{run.folder} has no frames, so there is nothing to compare with {bag.path}")
         if not self._truths:
             found = [topic.name for topic in bag.topics if topic.name.endswith(f"/{suffix}")]
             others = f"; it has them on {', '.join(found)}, which belong to another camera" if found else ""
             raise EvaluationError(
                 f"{bag.path} holds no true {suffix} for the cameras of {run.name} (a topic "
-                f"/{topic_of(wanted[0] if wanted else 'camera', suffix)}){others}: give the bag that has them"
+                f"/{topic_of(wanted[0], suffix)}){others}: give the bag that has them"
             )
 
     def score(self, outputs: OutputsByCamera, results: StoredResults) -> _Scored:

@@ -93,15 +93,15 @@ def _held(ticks: pd.DataFrame, stored: npt.NDArray[np.int64]) -> list[TickOutput
             continue
         source = int(newest[arrived - 1])
         row = by_sequence.loc[source]
-        computed_for = source if pd.isna(row["reused_sequence"]) else int(row["reused_sequence"])
-        source_due_ns = by_sequence["t_due_ns"].get(computed_for, row["t_due_ns"])
-        age_ns = max(0, due_ns - int(source_due_ns))
+        age_ns = max(0, due_ns - int(row["t_due_ns"]))
         outputs.append(TickOutput(sequence, due_ns, stamp_ns, _origin(row["outcome"]), age_ns, source))
     return outputs
 
 
 def _by_camera(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    ordered = frames.drop_duplicates("sequence").sort_values("sequence", kind="stable")
+    """Returns the frames of each camera in order, without rows of a damaged log whose number is not known."""
+    known = frames[frames["sequence"].notna()]
+    ordered = known.drop_duplicates("sequence").sort_values("sequence", kind="stable")
     return [(str(camera), rows) for camera, rows in ordered.groupby("camera", sort=False)]
 
 

@@ -228,6 +228,28 @@ def test_a_damaged_log_of_outputs_is_refused(tmp_path: Path) -> None:
         run_accuracy(load_run(folder), tmp_path / "truth")
 
 
+@pytest.mark.parametrize("column", ["sequence", "t_due_ns", "frame_stamp_ns", "total_ms", "camera"])
+def test_a_damaged_row_of_the_log_costs_its_tick_only(column: str, tmp_path: Path) -> None:
+    """The report of a damaged log must still have this chapter; its problems are listed elsewhere."""
+    write_truth(tmp_path / "truth", _FRAMES)
+    folder = write_streaming_run(tmp_path / "run")
+    log = folder / "latency.csv"
+    header, *rows = log.read_text(encoding="utf-8").splitlines()
+    cells = rows[9].split(",")
+    cells[header.split(",").index(column)] = "" if column != "camera" else "/other/image_raw"
+    rows[9] = ",".join(cells)
+    log.write_text("\n".join((header, *rows, "")), encoding="utf-8")
+    accuracy = run_accuracy(load_run(folder), tmp_path / "truth")
+    assert 18 <= len(accuracy.scored) <= 20
+    assert 0.5 < accuracy.outputs.accuracy() < 0.8
+
+
+def test_a_run_without_frames_is_refused(tmp_path: Path) -> None:
+    """There is nothing to compare."""
+    with pytest.raises(SkylaneError, match="has no frames, so there is nothing to compare"):
+        _accuracy(tmp_path, StreamingRunPlan(frames=0))
+
+
 def test_labels_of_a_damaged_message_are_counted(tmp_path: Path) -> None:
     """One unreadable image of labels costs one tick, not the report."""
     topic = CAMERA.replace("image_raw", "labels")
