@@ -46,10 +46,12 @@ class MaskComparison:
                 f"{message.channel.topic} has {layout} images: labels must be mono8 images of class ids"
             )
         labels = np.asarray(pixels, np.uint8)
-        counts = np.bincount(labels.ravel(), minlength=UNSEEN + 1)[:UNSEEN]  # 255 marks pixels without a class.
-        self._labelled += int(counts.sum())
-        self._foreign += int(counts[len(self._names) :].sum())
-        self._highest = max(self._highest, int(np.flatnonzero(counts)[-1]) if counts.any() else 0)
+        labelled = labels != UNSEEN  # 255 marks pixels without a class.
+        foreign = labelled & (labels >= len(self._names))
+        self._labelled += int(np.count_nonzero(labelled))
+        if foreign.any():
+            self._foreign += int(np.count_nonzero(foreign))
+            self._highest = max(self._highest, int(labels[foreign].max()))
         return labels
 
     def no_scores(self) -> StreamingScores:
