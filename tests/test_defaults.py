@@ -16,6 +16,7 @@ from cloud.engines.table import AUTO, ENGINES
 from edge.config import EdgeConfig
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
+from edge.presenting.table import PRESENTERS
 from edge.sinks.table import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
@@ -43,6 +44,7 @@ TABLES: dict[str, Collection[str]] = {
     "dispatch": DISPATCHERS,
     "codec": IMAGE_CODECS,
     "gate": METHODS,
+    "present": PRESENTERS,
     "mask_codec": MASK_CODECS,
     "resize": [*Resize],
     "arrivals": [*Arrivals],
