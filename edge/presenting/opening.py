@@ -1,8 +1,10 @@
 """Checks and opens what presents the results of a run, before the first frame."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from edge.config import EdgeConfig
 from edge.presenting.local import LocalResults
@@ -13,6 +15,7 @@ from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import check_local_model, open_local_model
 from shared import clock
 from shared.errors import SkylaneError
+from shared.hashing import file_sha256
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository, default_root
 from shared.registry import load
@@ -44,7 +47,10 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
     with _local_results(config, card) if entry.needs_local else nullcontext() as local:
         parts = PresenterParts(card, local, config.fusion, clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
-        yield Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
+        presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
+        if local is not None:
+            presentation.describe_parts = partial(_parts_record, local.model, _file_record(parts.fusion))
+        yield presentation
 
 
 @contextmanager
@@ -58,3 +64,23 @@ def _local_results(config: EdgeConfig, card: ModelCard) -> Iterator[LocalResults
         yield LocalResults(local)
     finally:
         local.close()
+
+
+def _file_record(path: Path | None) -> dict[str, str] | None:
+    return None if path is None else {"file": path.name, "sha256": file_sha256(path)}
+
+
+def _parts_record(local: LocalModel, fusion: Mapping[str, str] | None) -> dict[str, Any]:
+    """Returns what the manifest says about the local model, with what was counted so far, and about the fusion file."""
+    card = local.model.card
+    return {
+        "local_model": {
+            "name": card.name,
+            "version": card.version,
+            "sha256": card.sha256,
+            "median_ms": local.median_ms,
+            "failures": dict(local.failures),
+            "switched_off": local.off_reason,
+        },
+        "fusion": fusion,
+    }

@@ -116,6 +116,7 @@ class Presentation:
     ) -> None:
         """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
+        self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # What the manifest says about the parts.
         self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
         self._build = build
         self._card = card

@@ -69,6 +69,7 @@ class OutputRecorder:
         """Returns the section of the manifest, with what was counted so far."""
         return {
             "kind": self._config.present,
+            **self._presentation.describe_parts(),
             **self._log.counts.record(),
             "skipped": self._log.counts.reasons[SKIPPED],
             "restarts": self._presentation.restarts,

@@ -82,6 +82,9 @@ def test_a_presenter_gets_the_local_model(with_local: EdgeConfig) -> None:
         thread.start()
         presentation.end()
         thread.join(WAIT_S)
+        record = presentation.describe_parts()
+    assert record["local_model"]["name"] == with_local.local_model
+    assert record["local_model"]["median_ms"] > 0
     (tick,) = presented
     assert (tick.output.origin, tick.output.reason) == (OutputOrigin.LOCAL, "")
     np.testing.assert_array_equal(tick.output.result, np.tile(np.repeat([0, 1], 24), (32, 1)))
