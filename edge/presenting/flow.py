@@ -131,7 +131,8 @@ class FlowTrack:
         self._form: tuple[Any, ...] = ()
         self._sequence = 0
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
-        self._chain: _Chain | None = None  # The latest one.
+        self._chain: _Chain | None = None  # The latest one,
+        self._motion: Motion | None = None  # and the motion along it.
         self._start: Vectors | None = None  # The latest flow as DIS computed it.
         self._dis = {FlowSize.QUARTER: _dis(patch_size=4, stride=3), FlowSize.EIGHTH: _dis(patch_size=3, stride=2)}
 
@@ -161,10 +162,12 @@ class FlowTrack:
         If no tick was due at that time, the motion is interpolated between the ticks around it.
         """
         start_ns = self._clock_ns()
-        self._chain = self._extended(due_ns) or self._composed(due_ns)
-        motion = None if self._chain is None else self._motion(self._chain)
+        known = self._chain
+        if known is None or known.due_ns != due_ns or known.last is not self._steps[-1]:
+            self._chain = self._extended(due_ns) or self._composed(due_ns)
+            self._motion = None if self._chain is None else self._along(self._chain)
         self._took_ns += self._clock_ns() - start_ns
-        return motion
+        return self._motion
 
     def _extended(self, due_ns: int) -> _Chain | None:
         """Continues the latest chain by the present step, if it is of the same result."""
@@ -190,7 +193,7 @@ class FlowTrack:
                 return _Chain(due_ns, now, before if before.due_ns == due_ns else step, displacement)
         return None
 
-    def _motion(self, chain: _Chain) -> Motion:
+    def _along(self, chain: _Chain) -> Motion:
         """Returns the motion along a chain, refined on finer images if there is time for it."""
         if chain.then is chain.last:
             return Motion(chain.displacement, chain.last.grey, chain.last.grey)
