@@ -15,6 +15,7 @@ from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
+from modelling.fusion.tune_cli import tune_fusion
 from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.judge_cli import judge_gate
@@ -70,6 +71,7 @@ model.add_command(verify)
 model.add_command(convert_model)
 model.add_command(tune_gate)
 model.add_command(judge_gate)
+model.add_command(tune_fusion)
 
 
 @model.command("list")

@@ -1,0 +1,140 @@
+"""Runs both models on each frame of a labelled bag, and walks through the frames as a presenter on the vehicle does."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.presenting.flow import FlowTrack, Motion
+from edge.presenting.local import LocalOutput, local_input, local_output
+from edge.presenting.presenter import Tick
+from modelling.evaluation.detection import TrueBoxes
+from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared
+from modelling.evaluation.time_sync import TimestampMatcher
+from modelling.evaluation.true_boxes import BOXES, images_with_boxes
+from rosbag_tools.drive.scene import Box
+from rosbag_tools.messages.ros_types import read_stamp
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.records import Message
+from shared.imaging.frames import Frame, Layout, Pixels
+from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.mask_codecs import Mask
+from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
+from shared.models.model import Model
+from shared.tasks.detection import objects
+
+_NS_PER_MS = 1e6
+_TOLERANCE = 0.1  # Of an age: how far a frame's may be from it.
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSettings:
+    """The selection of frames, and how they are prepared."""
+
+    frames: int | None = None  # The largest number of each bag; None for all.
+    demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
+    on_frame: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFrame:
+    """A frame as a tick, with its truth and what both models make of it."""
+
+    tick: Tick
+    truth: Any  # A mask of the model's input size; or boxes in its pixels, and their classes.
+    remote: Any
+    local: LocalOutput
+
+
+@dataclass(frozen=True, slots=True)
+class AgedResult:
+    """The result of an earlier frame at a tick."""
+
+    age: int  # Index of the age.
+    source: RecordedFrame
+    now: RecordedFrame
+    motion: Motion  # Since the frame of the result.
+
+
+def recorded_frames(bag: Path, reference: Model, local: Model, settings: RecordingSettings) -> Iterator[RecordedFrame]:
+    """Yields the frames of a bag that have a ground truth.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or has no such truth.
+    """
+    card, manifest = reference.card, reference.manifest
+    truths = TrueBoxes(card) if card.task == "detection" else None
+    for number, (pixels, layout, stamp_ns, truth) in enumerate(_labelled(bag, card)):
+        if number == settings.frames:
+            return
+        image, plan = prepared(pixels, layout, card, settings.demosaic)
+        outputs = _outputs(reference, image)
+        rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
+        tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)
+        own = local_output(_outputs(local, local_input(tick.image, local.card)), plan, local.manifest)
+        remote = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
+        true = labels_in_input(truth, plan) if truths is None else truths.in_input(truth, plan)
+        yield RecordedFrame(tick, true, remote, own)
+        settings.on_frame()
+
+
+def aged_results(frames: Sequence[RecordedFrame], ages_ms: Sequence[float], every: int = 1) -> Iterator[AgedResult]:
+    """Yields the results of the given ages at every n-th tick, with the motion that a presenter would know."""
+    track = FlowTrack()
+    for number, now in enumerate(frames):
+        track.add(now.tick)
+        if number % every:
+            continue
+        for index, age_ms in enumerate(ages_ms):
+            wanted_ns = now.tick.due_ns - age_ms * _NS_PER_MS
+            source = min(frames[: number + 1], key=lambda frame: abs(frame.tick.due_ns - wanted_ns))
+            if abs(source.tick.due_ns - wanted_ns) > _TOLERANCE * age_ms * _NS_PER_MS:
+                continue
+            motion = track.motion_since(source.tick.due_ns)
+            if motion is not None:
+                yield AgedResult(index, source, now, motion)
+
+
+def labels_in_input(labels: Pixels, plan: Geometry) -> Mask:
+    """Returns true labels H×W of the frame's size in the model's input; padding is `UNSEEN`."""
+    seen: Any = labels[
+        plan.crop_top : plan.crop_top + plan.crop_height, plan.crop_left : plan.crop_left + plan.crop_width
+    ]
+    placed = np.full((plan.target_height, plan.target_width), UNSEEN, np.uint8)
+    placed[
+        plan.paste_top : plan.paste_top + plan.paste_height, plan.paste_left : plan.paste_left + plan.paste_width
+    ] = cv2.resize(seen, (plan.paste_width, plan.paste_height), interpolation=cv2.INTER_NEAREST)
+    return placed
+
+
+def _outputs(model: Model, image: Any) -> dict[str, Any]:
+    found = model.infer(np.ascontiguousarray(image)[np.newaxis])
+    return {name: values[0] for name, values in found.items()}
+
+
+def _labelled(bag: Path, card: ModelCard) -> Iterator[tuple[Pixels, Layout, int, Any]]:
+    """Yields pixels, layout, stamp and truth."""
+    if card.task == "segmentation":
+        camera, truth, _ = labelled_camera(bag, None)
+        source = BagSource(bag, topics=[camera, truth])
+        labels: TimestampMatcher[Frame, Frame] = TimestampMatcher()
+        try:
+            for frame, true in images_with_labels(source, camera, labels):
+                yield frame.pixels, frame.layout, frame.stamp_ns, true.pixels
+        finally:
+            source.close()
+        return
+    if card.task != "detection":
+        raise EvaluationError(
+            f"{card.name} answers {card.task}, and only masks and boxes are fused: choose another --model"
+        )
+    camera, truth, _ = labelled_camera(bag, None, BOXES)
+    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
+    with Bag(bag) as opened:
+        for message, boxes in images_with_boxes(opened, camera, truth, matcher):
+            pixels, layout = decode(message)
+            yield pixels, layout, read_stamp(message), boxes

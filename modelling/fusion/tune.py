@@ -1,0 +1,139 @@
+"""Makes a fusion file from drives, and judges it on others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from edge.presenting.fusion_table import FusionHeader, FusionTable, JudgedAge
+from modelling.evaluation.segmentation import EvaluationError
+from modelling.fusion.boxes import BoxCounts, BoxJudge
+from modelling.fusion.masks import MaskCounts, MaskJudge
+from modelling.fusion.recording import AgedResult, RecordingSettings, aged_results, recorded_frames
+from shared.messages.model_card import ModelCard
+from shared.models.model import Model
+from shared.reuse.tuning import TunedModelSection
+from shared.terminal_table import Table
+
+AGES_MS = (33.0, 67.0, 100.0, 133.0, 200.0, 300.0, 400.0, 500.0, 700.0, 1000.0)
+
+_MAX_LABELS = 40  # The counts of a segmentation grow with the cube of the number of labels.
+_SLOWER = 3  # A drive is also seen as a camera of a third of its rate sees it.
+
+
+@dataclass(frozen=True, slots=True)
+class TuneFusionSettings:
+    """What to measure."""
+
+    ages_ms: tuple[float, ...] = AGES_MS
+    every: int = 3  # Ticks between two that are counted.
+    recording: RecordingSettings = field(default_factory=RecordingSettings)
+
+
+class Counts(Protocol):
+    """What is counted over the drives that a table is made from."""
+
+    ticks: npt.NDArray[Any]  # By age.
+
+    def add(self, each: AgedResult) -> None:
+        """Adds a result at a tick."""
+
+    def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        """Returns the arrays of a table with some of the ages."""
+
+
+class Judge(Protocol):
+    """Compares what presenters show on drives that the table was not made from."""
+
+    def add(self, each: AgedResult) -> None:
+        """Adds a result at a tick."""
+
+    def judged(self) -> tuple[JudgedAge, ...]:
+        """Returns the accuracy at each age that was met."""
+
+
+def tune_fusion(
+    bags: Sequence[Path], judged_on: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings
+) -> FusionTable:
+    """Makes a table from `bags`, and judges it on other ones if any are given.
+
+    Ages that the camera's rate does not have are left out.
+
+    Raises:
+        SkylaneError: a bag cannot be read or has no truth, is given twice, or the models do not fit.
+    """
+    _check(bags, judged_on, reference.card)
+    names = reference.card.labels.names
+    is_masks = reference.card.task == "segmentation"
+    counts: Counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
+    for each in _results(bags, reference, local, settings, settings.ages_ms):
+        counts.add(each)
+    met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
+    if not met:
+        raise EvaluationError(
+            f"no two frames of these bags are {settings.ages_ms[0]:g} to {settings.ages_ms[-1]:g} ms apart: give bags of "
+            "more frames"
+        )
+    header = FusionHeader(
+        task="segmentation" if is_masks else "detection",
+        reference=_section(reference.card),
+        local=_section(local.card),
+        labels=len(names),
+        ages_ms=tuple(settings.ages_ms[index] for index in met),
+        drives=tuple(bag.stem for bag in bags),
+        ticks=int(min(counts.ticks[index] for index in met)),
+    )
+    table = FusionTable(header, counts.arrays(met))
+    if not judged_on:
+        return table
+    judge: Judge = (MaskJudge if is_masks else BoxJudge)(table, names)
+    for each in _results(judged_on, reference, local, settings, header.ages_ms):
+        judge.add(each)
+    found = {"judged_on": tuple(bag.stem for bag in judged_on), "judged": judge.judged()}
+    return replace(table, header=header.model_copy(update=found))
+
+
+def judged_table(table: FusionTable) -> Table:
+    """Returns the accuracy at each age on the drives that the table was judged on."""
+    header = table.header
+    metric = "mean IoU" if header.task == "segmentation" else "mean average precision"
+    shown = Table(
+        title=f"{header.reference.name} with {header.local.name}: {metric} on {len(header.judged_on)} drives",
+        caption="ceiling: the reference model's result of the same frame; margin: fuse over the better of local and warp",
+    )
+    for name in ("age", "local", "hold", "warp", "fuse", "margin", "ceiling"):
+        shown.add_column(name, justify="right")
+    for each in header.judged:
+        margin = each.fuse - max(each.local, each.warp)
+        values = [f"{getattr(each, name):.3f}" for name in ("local", "hold", "warp", "fuse")]
+        shown.add_row(f"{each.age_ms:g} ms", *values, f"{margin:+.3f}", f"{each.ceiling:.3f}")
+    return shown
+
+
+def _results(
+    bags: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings, ages_ms: Sequence[float]
+) -> Iterator[AgedResult]:
+    for bag in bags:
+        frames = list(recorded_frames(bag, reference, local, settings.recording))
+        if not frames:
+            raise EvaluationError(f"{bag}: no image has a truth of the same timestamp")
+        for step in (1, _SLOWER):
+            yield from aged_results(frames[::step], ages_ms, max(1, settings.every // step))
+
+
+def _check(bags: Sequence[Path], judged_on: Sequence[Path], card: ModelCard) -> None:
+    both = [bag.resolve() for bag in (*bags, *judged_on)]
+    twice = next((bag for bag in both if both.count(bag) > 1), None)
+    if twice is not None:
+        raise EvaluationError(f"{twice} is given twice: judge a table on other bags than those that it is made from")
+    if card.task == "segmentation" and len(card.labels.names) > _MAX_LABELS:
+        raise EvaluationError(
+            f"{card.name} has {len(card.labels.names)} labels, and tables are made for at most {_MAX_LABELS}: choose "
+            "another --model"
+        )
+
+
+def _section(card: ModelCard) -> TunedModelSection:
+    return TunedModelSection(name=card.name, sha256=card.sha256)

@@ -1,0 +1,89 @@
+"""`skylane model tune-fusion`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from modelling.cli_options import DEVICE, MODELS, frame_progress
+from shared.flags import FiniteRange
+from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.models.repository import Repository
+
+_BAG = click.Path(exists=True, path_type=Path)
+
+
+@click.command("tune-fusion")
+@click.argument("bags", metavar="BAG...", nargs=-1, required=True, type=_BAG)
+@click.option("--model", "reference", metavar="NAME", required=True, help="The reference model, which workers run.")
+@click.option("--local-model", metavar="NAME", required=True, help="The local model, which the vehicle runs.")
+@click.option("--judge", "judged_on", metavar="BAG", multiple=True, type=_BAG, help="A bag to judge on (repeatable).")
+@click.option(
+    "--age",
+    "ages_ms",
+    metavar="MS",
+    multiple=True,
+    type=FiniteRange(min=0, min_open=True),
+    help="Age of results to measure (repeatable). [33 to 1000 ms]",
+)
+@click.option(
+    "--every", type=click.IntRange(min=1), default=3, show_default=True, help="Count every n-th frame of a bag."
+)
+@click.option(
+    "--frames", type=click.IntRange(min=2), default=100, show_default=True, help="Maximum number of frames of each bag."
+)
+@click.option(
+    "--demosaic",
+    type=click.Choice(sorted(DEMOSAIC_METHODS)),
+    default="binning",
+    show_default=True,
+    help="Demosaicing method for raw images.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The fusion file to write, for --fusion of `skylane edge play`.",
+)
+@MODELS
+@DEVICE
+def tune_fusion(
+    bags: tuple[Path, ...],
+    *,
+    reference: str,
+    local_model: str,
+    judged_on: tuple[Path, ...],
+    ages_ms: tuple[float, ...],
+    every: int,
+    frames: int,
+    demosaic: str,
+    out: Path,
+    repository: Repository,
+    device: str,
+) -> None:
+    """Measure on BAGs how reliable the results of two models are at each age, and write it to a fusion file.
+
+    The BAGs have true labels or boxes, as `skylane bag make` writes them; at 30 Hz they also have the ages of faster
+    cameras. Both models run once on each frame. `--present fuse` then chooses between the result of the reference model,
+    moved to now, and that of the local model. Judge on other drives than those that the file is made from.
+    """
+    # Imported here, because engines take seconds to import and `list` does not need them.
+    from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
+    from edge.reuse.opening import check_local_model  # noqa: PLC0415
+    from modelling.fusion.recording import RecordingSettings  # noqa: PLC0415
+    from modelling.fusion.tune import AGES_MS, TuneFusionSettings, judged_table  # noqa: PLC0415
+    from modelling.fusion.tune import tune_fusion as tuned  # noqa: PLC0415
+    from modelling.reuse.opening import opened_models  # noqa: PLC0415
+
+    check_local_model(repository.find(local_model), repository.find(reference).card())
+    with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
+        assert local is not None
+        task = progress.add_task("running the models", total=None)
+        recording = RecordingSettings(frames, demosaic, lambda: progress.advance(task))
+        ages: Any = tuple(sorted(set(ages_ms))) or AGES_MS
+        table = tuned(bags, judged_on, model, local, TuneFusionSettings(ages, every, recording))
+    write_fusion(out, table)
+    if table.header.judged:
+        Console().print(judged_table(table))
+    click.echo(f"wrote {out}")
