@@ -90,7 +90,7 @@ def _scores(drive: RecordedDrive, job: DriveReplay, arrivals: ResultArrivals) ->
     first = -(-_WARM_UP_MS * NS_PER_MS // drive.period_ns)
     sources = usable_sources(drive, arrivals)
     sparse = usable_sources(drive, arrivals.only_every(_EVERY_NUMBER))
-    parts = PresenterParts(drive.card, drive.local_output, job.fusion)
+    parts = PresenterParts(drive.card, drive.local_output, job.fusion, drive.local_card)
     scores = {
         CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, first),
         LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, first),

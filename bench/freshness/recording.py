@@ -88,6 +88,11 @@ class RecordedDrive:
         return f"{self.plan.seed} {self.plan.weather}"
 
     @property
+    def local_card(self) -> ModelCard:
+        """The card of the vehicle's own model."""
+        return Repository(self.plan.models).find(self.plan.local_model).card()
+
+    @property
     def period_ns(self) -> int:
         """The time between two frames."""
         return round(1e9 / self.rate_hz)

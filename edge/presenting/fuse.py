@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.presenting.flow import FlowTrack, Motion, picture
-from edge.presenting.fusion_table import AGREEMENTS, CERTAINTIES, SCORES, FusionTable, read_fusion
+from edge.presenting.fusion_table import AGREEMENTS, CERTAINTIES, SCORES, FusionTable, fusion_for
 from edge.presenting.local import LocalOutput
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
 from edge.presenting.warp import moved_output
@@ -39,15 +39,15 @@ class FusePresenter:
     """Presents both results combined; the local one alone without a usable remote one, and the other way round."""
 
     def __init__(self, parts: PresenterParts) -> None:
-        """`parts` has a local model and a fusion file.
+        """`parts` has a local model.
 
         Raises:
-            FusionError: the file is missing or invalid.
+            FusionError: the fusion file is missing or invalid, or is for other models.
         """
         assert parts.local is not None
-        assert parts.fusion is not None
+        assert parts.local_card is not None
         self._local = parts.local
-        self._table = read_fusion(parts.fusion)
+        self._table = fusion_for(parts.fusion, parts.card, parts.local_card)
         self._track = FlowTrack(parts.clock_ns)
 
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
@@ -83,40 +83,44 @@ class MaskPair:
     geometry: Geometry
 
 
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The pixels of the picture to which two masks give different classes."""
+
+    pixels: Indices  # In the flattened picture.
+    places: Indices  # Of each of them, in the table of one age.
+
+
 def fused_mask(table: FusionTable, age: int, pair: MaskPair) -> Mask:
-    """Returns the class of each pixel by the table. The margins of a letterbox are those of the moved mask.
+    """Returns the class on which both masks agree, or else that of the table. The margins of a letterbox stay.
 
     `age`: index of an age of the table.
     """
-    moved = pair.moved
-    chosen = table.arrays["classes"][age].ravel().take(table_indices(table.header.labels, pair))
-    if chosen.shape == moved.shape:
-        return np.asarray(chosen, np.uint8)
-    whole = moved.copy()
-    picture(whole, pair.geometry)[...] = chosen
+    found = disagreement(table.header.labels, pair)
+    whole = pair.moved.copy()
+    part = picture(whole, pair.geometry)
+    part[np.divmod(found.pixels, part.shape[1])] = table.arrays["classes"][age].ravel()[found.places]
     return whole
 
 
-def table_indices(labels: int, pair: MaskPair) -> Indices:
-    """Returns the place of each pixel of the picture in the table of one age.
-
-    The features besides the two classes are coarse; they are looked up by the point of the motion's grid and the class.
-    """
+def disagreement(labels: int, pair: MaskPair) -> Disagreement:
+    """Finds the pixels with different classes, and their features."""
+    remote, local = (picture(mask, pair.geometry) for mask in (pair.moved, pair.local.result))
+    height, width = remote.shape
+    pixels = np.flatnonzero(remote != local)
+    remote_classes, local_classes = (np.minimum(mask.ravel()[pixels], labels - 1) for mask in (remote, local))
     doubt = doubt_of(pair.motion)
     rows, columns = doubt.residual.shape
+    points = _grid_points(height, width, rows, columns)[pixels]
     residual = _RESIDUALS.take(doubt.residual)
     residual[doubt.is_outside] = _OUTSIDE
-    code = residual.astype(np.intp)[..., np.newaxis]
-    if pair.local.probabilities is None:
-        code = code * (CERTAINTIES * AGREEMENTS)
-    else:
+    places = residual.ravel()[points].astype(np.intp) * (CERTAINTIES * AGREEMENTS)
+    if pair.local.probabilities is not None:
         probabilities = _on_grid(pair.local.probabilities, rows, columns, pair.geometry)
-        certainty = _CERTAINTIES.take(probabilities.max(axis=-1))[..., np.newaxis]
-        code = (code * CERTAINTIES + certainty) * AGREEMENTS + _AGREEMENTS.take(probabilities)
-    by_class = (code * labels + np.arange(labels)) * labels  # rows×columns×labels
-    remote, own = (np.minimum(picture(mask, pair.geometry), labels - 1) for mask in (pair.moved, pair.local.result))
-    height, width = remote.shape
-    return np.asarray(by_class.ravel().take(_first_places(height, width, rows, columns, labels) + remote) + own)
+        highest = probabilities.max(axis=-1).ravel()[points]
+        of_remote = probabilities.reshape(rows * columns, -1)[points, remote_classes]
+        places += _CERTAINTIES[highest].astype(np.intp) * AGREEMENTS + _AGREEMENTS[of_remote]
+    return Disagreement(pixels, (places * labels + remote_classes) * labels + local_classes)
 
 
 def fused_detections(table: FusionTable, age: int, moved: Detections, local: Detections) -> Detections:
@@ -154,9 +158,9 @@ def _on_grid(
 
 
 @lru_cache(maxsize=4)
-def _first_places(height: int, width: int, rows: int, columns: int, labels: int) -> Indices:
-    """Returns, for each pixel, the place of its point of the grid in an array rows×columns×labels; do not change it."""
+def _grid_points(height: int, width: int, rows: int, columns: int) -> Indices:
+    """Returns the point of a grid rows×columns that each pixel of a flattened picture belongs to; do not change it."""
     row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
-    places = (row[:, np.newaxis] * columns + column) * labels
-    places.flags.writeable = False
-    return np.asarray(places, np.intp)
+    points = (row[:, np.newaxis] * columns + column).ravel()
+    points.flags.writeable = False
+    return np.asarray(points, np.intp)

@@ -112,8 +112,8 @@ def shipped_fusion(reference: str, local: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def fusion_for(given: Path | None, reference: ModelCard, local: ModelCard) -> Path:
-    """Returns the given fusion file, else the one that ships for the models, after checking that it fits them.
+def fusion_for(given: Path | None, reference: ModelCard, local: ModelCard) -> FusionTable:
+    """Reads the given fusion file, else the one that ships for the models, and checks that it fits them.
 
     Raises:
         FusionError: there is none, or it is invalid, or for other models.
@@ -123,8 +123,9 @@ def fusion_for(given: Path | None, reference: ModelCard, local: ModelCard) -> Pa
         raise FusionError(
             f"no fusion file ships for model {reference.name} and local model {local.name}: {_remedy(reference, local)}"
         )
-    read_fusion(path).check(reference, local, path)
-    return path
+    table = read_fusion(path)
+    table.check(reference, local, path)
+    return table
 
 
 def read_fusion(path: Path) -> FusionTable:

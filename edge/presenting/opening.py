@@ -45,7 +45,8 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
         )
     presenter = load("presenter", PRESENTERS, config.present)
     with _local_results(config, card) if entry.needs_local else nullcontext() as local:
-        parts = PresenterParts(card, local, config.fusion, clock.now_ns)
+        local_card = None if local is None else local.model.model.card
+        parts = PresenterParts(card, local, config.fusion, local_card, clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
         presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
         if local is not None:

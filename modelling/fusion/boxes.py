@@ -29,8 +29,9 @@ class BoxCounts:
         self._remote = np.zeros((ages, 2, self._labels, SCORES))  # Right boxes, all boxes.
         self._local = np.zeros((2, self._labels, SCORES))
 
-    def add(self, each: AgedResult) -> None:
+    def add(self, drive: int, each: AgedResult) -> None:
         """Adds the boxes of a tick."""
+        del drive  # All boxes count alike.
         plan, truth = each.now.tick.geometry, each.now.truth
         moved = moved_detections(each.source.remote, each.motion, plan)
         for found, counts in ((moved, self._remote[each.age]), (each.now.local.result, self._local)):

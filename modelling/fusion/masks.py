@@ -4,94 +4,133 @@ The rule maximises the mean IoU, which is not the share of right pixels. To pred
 probability p adds p to the intersection I of c and 1 - p to its union U. To first order, the IoU I/U so changes by
 (p·(1 + IoU) - IoU) / U, and the class with the largest gain is chosen; IoU and U follow from the choice, so the choice is
 repeated until it settles.
+
+Pixels of one drive are alike, so a cell differs from the better of the two models only if its gain, summed over the drives,
+exceeds a multiple of its standard error. The multiple is chosen by cross-validation over the drives.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.presenting.flow import picture
-from edge.presenting.fuse import MaskPair, fused_mask, table_indices
+from edge.presenting.fuse import MaskPair, disagreement, fused_mask
 from edge.presenting.fusion_table import FusionTable, JudgedAge, table_shape
 from edge.presenting.warping import moved_mask
 from modelling.evaluation.confusion import UNLABELLED, Confusion
 from modelling.fusion.recording import AgedResult
 
-Counts = npt.NDArray[np.float64]  # cells×remote×local×true class: pixels.
+Counts = npt.NDArray[np.float64]  # …×cells×remote×local×true class: pixels.
+Classes = npt.NDArray[np.intp]  # cells×remote×local
 
-_ROUNDS = 40
+_CAUTIONS = (0.0, 0.5, 1.0, 1.5)  # Standard errors that a gain must exceed.
+_FOLDS = 5
+_ROUNDS = 6
 _DAMPING = 0.5  # Share of the weights of the round before.
-_PRIOR_PIXELS = 20.0  # Weight of all cells with the same two classes, for cells with few pixels.
 
 
 class MaskCounts:
-    """Pixels by age, cell of the table and true class."""
+    """Pixels by drive, age, cell of the table and true class."""
 
     def __init__(self, ages: int, names: Sequence[str]) -> None:
-        self._names = names
-        labels = len(names)
-        self._shape = table_shape(ages, labels)
-        self._counts = np.zeros((ages, int(np.prod(self._shape[1:])) * labels), np.int64)
         self.ticks = np.zeros(ages, np.int64)
+        self._names = names
+        self._shape = table_shape(ages, len(names))
+        self._drives: list[npt.NDArray[np.int32]] = []
 
-    def add(self, each: AgedResult) -> None:
-        """Adds the pixels of a tick."""
+    def add(self, drive: int, each: AgedResult) -> None:
+        """Adds the pixels of a tick. Drives are numbered from 0, and come in order."""
         labels, plan = len(self._names), each.now.tick.geometry
+        if drive == len(self._drives):
+            self._drives.append(np.zeros((self._shape[0], int(np.prod(self._shape[1:])) * labels), np.int32))
         moved = moved_mask(each.source.remote, each.motion, plan)
-        places = table_indices(labels, MaskPair(moved, each.now.local, each.motion, plan))
-        truth = picture(each.now.truth, plan)
+        found = disagreement(labels, MaskPair(moved, each.now.local, each.motion, plan))
+        agreed = picture(moved, plan).astype(np.intp).ravel()
+        places = agreed * labels + agreed  # Where both agree, the other features do not count.
+        places[found.pixels] = found.places
+        truth = picture(each.now.truth, plan).ravel()
         known = truth < labels
-        cells = (places * labels + truth)[known]
-        self._counts[each.age] += np.bincount(cells, minlength=self._counts.shape[1])
+        counts = self._drives[drive][each.age]
+        counts += np.bincount((places * labels + truth)[known], minlength=len(counts)).astype(np.int32)
         self.ticks[each.age] += 1
 
     def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[np.uint8]]:
         """Returns the arrays of a table with the given ages, which have pixels."""
         labels = len(self._names)
         is_counted = np.array([name != UNLABELLED for name in self._names])
-        chosen = [choose(self._counts[age].reshape(-1, labels, labels, labels), is_counted) for age in ages]
+        chosen = [
+            choose(np.stack([drive[age].reshape(-1, labels, labels, labels) for drive in self._drives]), is_counted)
+            for age in ages
+        ]
         return {"classes": np.stack(chosen).reshape(len(ages), *self._shape[1:])}
 
 
-def choose(pixels: npt.NDArray[np.int64], is_counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """Returns the class of each cell with which the mean IoU of the counted classes is highest.
+def choose(pixels: npt.NDArray[np.int32], is_counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """Returns the class of each cell with which the mean IoU of the counted classes is highest on drives like the given.
 
-    A cell without pixels takes the local class.
+    `pixels`: drives×cells×remote×local×true class.
     """
-    labels = len(is_counted)
     counts = pixels.astype(np.float64)
-    alone = np.broadcast_to(np.arange(labels), counts.shape[:-1])
-    by_classes = counts.sum(axis=0, keepdims=True)
-    by_classes /= np.maximum(by_classes.sum(axis=-1, keepdims=True), 1)
-    shares = counts + _PRIOR_PIXELS * by_classes
-    total = shares.sum(axis=-1, keepdims=True)
-    shares /= np.maximum(total, 1e-9)
-    usable = is_counted & pixels.any(axis=(0, 1, 2))
-    candidates = [alone, np.broadcast_to(np.arange(labels)[:, np.newaxis], alone.shape)]  # Local or remote alone.
-    weights: Any = None
-    classes = shares.argmax(axis=-1)
+    caution = max(_CAUTIONS, key=lambda each: _accuracy_elsewhere(counts, is_counted, each))
+    return _chosen(counts, is_counted, caution).astype(np.uint8)
+
+
+def _accuracy_elsewhere(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float) -> float:
+    """Returns the accuracy with tables that are made without the drives that they are judged on."""
+    folds = min(_FOLDS, len(counts))
+    if folds == 1:
+        return caution  # Nothing can be said of other drives.
+    fold_of = np.arange(len(counts)) % folds
+    confusion = sum(
+        _confusion(counts[fold_of == fold].sum(axis=0), _chosen(counts[fold_of != fold], is_counted, caution))
+        for fold in range(folds)
+    )
+    return _mean_iou(np.asarray(confusion), is_counted)
+
+
+def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float) -> Classes:
+    """Returns the class of each cell: that of the better model, or one that gains more than its uncertainty."""
+    total = counts.sum(axis=0)
+    labels = np.arange(total.shape[-1])
+    local = np.broadcast_to(labels, total.shape[:-1])
+    remote = np.broadcast_to(labels[:, np.newaxis], total.shape[:-1])
+    differ = remote != local
+    better = max((local, remote), key=lambda each: _mean_iou(_confusion(total, each), is_counted))
+    classes, weights = better, None
     for _ in range(_ROUNDS):
-        candidates.append(np.where(total[..., 0] > 0, classes, alone))
-        iou, union = _scores(counts, candidates[-1])
-        now = np.stack([(1 + iou) / union, iou / union])
+        iou, union = _scores(_confusion(total, classes))
+        now = np.stack([(1 + iou) / union, iou / union]) * is_counted
         weights = now if weights is None else _DAMPING * weights + (1 - _DAMPING) * now
-        gain = np.where(is_counted, shares * weights[0] - weights[1], 0.0)
-        gain[..., is_counted & ~usable] = -np.inf
-        classes = gain.argmax(axis=-1)
-    best = max(candidates, key=lambda each: float(_scores(counts, each)[0][usable].sum()))
-    return best.astype(np.uint8)
+        gain, square = np.zeros_like(total), np.zeros_like(total)
+        for drive in counts:
+            value = drive * weights[0] - drive.sum(axis=-1, keepdims=True) * weights[1]
+            value -= np.take_along_axis(value, better[..., np.newaxis], -1)
+            gain += value
+            square += value**2
+        certain = gain - caution * np.sqrt(square)
+        classes = np.where(differ & (certain.max(axis=-1) > 0), certain.argmax(axis=-1), better)
+    return classes
 
 
-def _scores(counts: Counts, classes: npt.NDArray[np.intp]) -> tuple[Counts, Counts]:
-    """Returns IoU and union of each class if each cell is given a class."""
+def _confusion(counts: Counts, classes: Classes) -> Counts:
+    """Returns the pixels by predicted (row) and true class (column) if each cell is given a class."""
     labels = counts.shape[-1]
     confusion = np.zeros((labels, labels))
     np.add.at(confusion, classes.ravel(), counts.reshape(-1, labels))
+    return confusion
+
+
+def _scores(confusion: Counts) -> tuple[Counts, Counts]:
+    """Returns IoU and union of each class."""
     right = np.diag(confusion)
     union = np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1) - right, 1.0)
     return right / union, union
+
+
+def _mean_iou(confusion: Counts, is_counted: npt.NDArray[np.bool_]) -> float:
+    present = is_counted & confusion.any(axis=0)
+    return float(_scores(confusion)[0][present].mean()) if present.any() else 0.0
 
 
 class MaskJudge:

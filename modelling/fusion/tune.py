@@ -37,8 +37,8 @@ class Counts(Protocol):
 
     ticks: npt.NDArray[Any]  # By age.
 
-    def add(self, each: AgedResult) -> None:
-        """Adds a result at a tick."""
+    def add(self, drive: int, each: AgedResult) -> None:
+        """Adds a result at a tick of a drive, numbered from 0."""
 
     def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
         """Returns the arrays of a table with some of the ages."""
@@ -68,8 +68,8 @@ def tune_fusion(
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
     counts: Counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
-    for each in _results(bags, reference, local, settings, settings.ages_ms):
-        counts.add(each)
+    for drive, each in _results(bags, reference, local, settings, settings.ages_ms):
+        counts.add(drive, each)
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
@@ -89,7 +89,7 @@ def tune_fusion(
     if not judged_on:
         return table
     judge: Judge = (MaskJudge if is_masks else BoxJudge)(table, names)
-    for each in _results(judged_on, reference, local, settings, header.ages_ms):
+    for _, each in _results(judged_on, reference, local, settings, header.ages_ms):
         judge.add(each)
     found = {"judged_on": tuple(bag.stem for bag in judged_on), "judged": judge.judged()}
     return replace(table, header=header.model_copy(update=found))
@@ -114,13 +114,14 @@ def judged_table(table: FusionTable) -> Table:
 
 def _results(
     bags: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings, ages_ms: Sequence[float]
-) -> Iterator[AgedResult]:
-    for bag in bags:
+) -> Iterator[tuple[int, AgedResult]]:
+    for drive, bag in enumerate(bags):
         frames = list(recorded_frames(bag, reference, local, settings.recording))
         if not frames:
             raise EvaluationError(f"{bag}: no image has a truth of the same timestamp")
         for step in (1, _SLOWER):
-            yield from aged_results(frames[::step], ages_ms, max(1, settings.every // step))
+            for each in aged_results(frames[::step], ages_ms, max(1, settings.every // step)):
+                yield drive, each
 
 
 def _check(bags: Sequence[Path], judged_on: Sequence[Path], card: ModelCard) -> None:
