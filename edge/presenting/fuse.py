@@ -32,6 +32,7 @@ _OUTSIDE = 4
 # Ranges of the local model's highest probability, and of its probability for the moved result's class; of 255.
 _CERTAINTIES = np.digitize(np.arange(256), (128, 204, 242)).astype(np.uint8)
 _AGREEMENTS = np.digitize(np.arange(256), (3, 26, 102)).astype(np.uint8)
+_SPACING = 4  # Pixels between two points of the grid on which the local model's probabilities are looked up.
 _SAME_OBJECT = 0.5  # Intersection over union from which two boxes of a class show the same object.
 
 
@@ -116,9 +117,11 @@ def disagreement(labels: int, pair: MaskPair) -> Disagreement:
     residual[doubt.is_outside] = _OUTSIDE
     places = residual.ravel()[points].astype(np.intp) * (CERTAINTIES * AGREEMENTS)
     if pair.local.probabilities is not None:
-        probabilities = _on_grid(pair.local.probabilities, rows, columns, pair.geometry)
-        highest = probabilities.max(axis=-1).ravel()[points]
-        of_remote = probabilities.reshape(rows * columns, -1)[points, remote_classes]
+        down, across = -(-height // _SPACING), -(-width // _SPACING)
+        points = _grid_points(height, width, down, across)[pixels]
+        highest = _on_grid(pair.local.probabilities.max(axis=-1), down, across, pair.geometry).ravel()[points]
+        probabilities = _on_grid(pair.local.probabilities, down, across, pair.geometry)
+        of_remote = probabilities.reshape(down * across, -1)[points, remote_classes]
         places += _CERTAINTIES[highest].astype(np.intp) * AGREEMENTS + _AGREEMENTS[of_remote]
     return Disagreement(pixels, (places * labels + remote_classes) * labels + local_classes)
 
@@ -145,15 +148,13 @@ def score_range(scores: npt.NDArray[Any]) -> Indices:
     return np.minimum((scores * SCORES).astype(np.intp), SCORES - 1)
 
 
-def _on_grid(
-    probabilities: npt.NDArray[np.uint8], rows: int, columns: int, geometry: Geometry
-) -> npt.NDArray[np.uint8]:
-    """Returns the probabilities at the points of the motion's grid, which covers the picture without its padding."""
+def _on_grid(values: npt.NDArray[np.uint8], rows: int, columns: int, geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """Returns values that cover the model's input at the points of a grid, which covers the picture without its padding."""
     across, down = columns / geometry.paste_width, rows / geometry.paste_height
     size = (round(geometry.target_width * across), round(geometry.target_height * down))
-    resized: Any = cv2.resize(probabilities, size, interpolation=cv2.INTER_LINEAR)
+    resized: Any = cv2.resize(values, size, interpolation=cv2.INTER_LINEAR)
     top, left = round(geometry.paste_top * down), round(geometry.paste_left * across)
-    part = resized.reshape(size[1], size[0], -1)[top : top + rows, left : left + columns]
+    part = resized[top : top + rows, left : left + columns]
     return part if part.shape[:2] == (rows, columns) else cv2.resize(part, (columns, rows))
 
 
