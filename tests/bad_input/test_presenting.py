@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
-from bench.faults.rig.presented import PresentedTicks, taken
+from bench.faults.rig.presented import PresentedTicks, taken, write_fusion_file
 from bench.faults.rig.rig import Rig
 from bench.faults.scenarios.local_models import make_local_model
 from bench.faults.scenarios.models import marked_pictures
@@ -298,6 +298,7 @@ def test_a_local_model_that_fails_leaves_the_moved_results(tmp_path: Path, mark:
         rig.worker(broker.url, think_ms=20)
         source = marked_pictures(rig, "marked", dict.fromkeys(range(10, 13), mark), 40)
         flags = ["--present", "fuse", "--local-model", MODEL, "--models", str(models), "--local-timeout-ms", "300"]
+        flags += ["--fusion", str(write_fusion_file(rig, models, MODEL))]
         vehicle = rig.vehicle(broker.url, source=source, rate_hz=10.0, flags=flags)
         vehicle.wait()
         accounts = rig.end_vehicles()

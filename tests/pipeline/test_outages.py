@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages
+from bench.faults.hostile.trigger_pixels import MODEL
+from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, write_fusion_file
 from bench.faults.rig.rig import Rig
 from bench.faults.scenarios.local_models import make_local_model
 from bench.link.link import LinkSpec
@@ -49,7 +50,8 @@ def test_outputs_decay_in_an_outage_and_recover_without_stale_results(
         flags = ["--loop", "--deadline-ms", f"{_DEADLINE_MS:g}", "--present", kind]
         flags += ["--present-max-age-ms", f"{_MAX_AGE_MS:g}"]
         if kind == "fuse":
-            flags += ["--local-model", "nasty", "--models", str(models)]
+            flags += ["--local-model", MODEL, "--models", str(models)]
+            flags += ["--fusion", str(write_fusion_file(rig, models, MODEL))]
         vehicle = rig.vehicle(link.url, source=panning_pictures(rig, 60), rate_hz=10.0, flags=flags)
         rig.wait(lambda: presented(vehicle, lambda row: row.origin is moved) >= _AGAIN, "outputs from results")
         cut_ns = clock.now_ns()

@@ -8,18 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from edge.presenting.fusion_table import FusionHeader, FusionTable, table_shape, write_fusion
 
-from bench.faults.rig.rig import HEIGHT, WIDTH, Rig
-from bench.load.null_worker import expected_labels
+from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
+from bench.load.null_worker import NullWorkerSettings, expected_labels, null_model
 from bench.load.vehicle_process import VehicleProcess
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
+from shared.models.repository import Repository
+from shared.reuse.tuning import TunedModelSection
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 
 _LEFT_OUT = ("skipped", "failed", "stopped", "aborted")  # Reasons of ticks for which the presenter gave no output.
 _EXACT = (OutputOrigin.REMOTE, OutputOrigin.LOCAL)  # Masks as a model computed them, pixel for pixel.
 _COARSE, _FINE = (6.0, 45.0), (1.5, 12.0)  # Width of the filter in pixels, and contrast in grey levels.
 _SEED = 30
+_AGES_MS = (100.0, 300.0, 1000.0)  # Of the fusion file; above the last one, the local model decides alone.
+_LAST_FIT = 1  # The last of the ranges of differences in brightness in which a moved picture fits.
 
 
 class PresentedTicks:
@@ -104,6 +109,31 @@ def panning_pictures(rig: Rig, ticks: int) -> Path:
         for index, left in enumerate([*range(ticks), *range(ticks - 2, 0, -1)]):
             cv2.imwrite(str(folder / f"{index:05d}.png"), scene[:, left : left + WIDTH])
     return folder
+
+
+def write_fusion_file(rig: Rig, models: Path, local_model: str) -> Path:
+    """Writes a fusion file for the null workers' model and a local one that gives the same labels.
+
+    The local model decides where the moved picture does not fit the present one, the moved result elsewhere.
+    """
+    path = rig.folder / "fusion.npz"
+    reference = null_model(NullWorkerSettings(model=MODEL)).card
+    local = Repository(models).find(local_model).card()
+    labels = len(reference.labels.names)
+    classes = np.empty(table_shape(len(_AGES_MS), labels), np.uint8)
+    classes[:] = np.arange(labels)[:, np.newaxis]  # Of the moved result, whose axis is the last but one.
+    classes[:, _LAST_FIT + 1 :] = np.arange(labels)  # Of the local one.
+    header = FusionHeader(
+        task="segmentation",
+        reference=TunedModelSection(name=reference.name, sha256=reference.sha256),
+        local=TunedModelSection(name=local.name, sha256=local.sha256),
+        labels=labels,
+        ages_ms=_AGES_MS,
+        drives=("none: chosen by hand",),
+        ticks=1,
+    )
+    write_fusion(path, FusionTable(header, {"classes": classes}))
+    return path
 
 
 def taken(rows: Sequence[PresentedRow]) -> list[PresentedRow]:

@@ -8,7 +8,7 @@ from statistics import median
 from bench.faults.hostile.trigger_pixels import MODEL as LOCAL_MODEL
 from bench.faults.rig.connections import established, reconnects
 from bench.faults.rig.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
-from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, taken
+from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, taken, write_fusion_file
 from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
@@ -283,15 +283,16 @@ def _reconnects(rig: Rig, log: Path) -> int:
 def outage(rig: Rig) -> Finding:
     """Cuts the links of vehicles with each presenter; one more vehicle keeps its connection over a radio link."""
     models = make_local_model(rig)
+    fusion = write_fusion_file(rig, models, LOCAL_MODEL)
     space = namespace(rig)
     broker = namespace_broker(rig, space)
     rig.worker(broker.url, think_ms=_OUTAGE_THINK_MS)
     link = rig.link(broker, _FAR)
     source = panning_pictures(rig, _SCENE_TICKS)
     for kind in _DECAY:
-        rig.vehicle(link.url, kind, source=source, rate_hz=_TICK_HZ, flags=_presenting(kind, models))
+        rig.vehicle(link.url, kind, source=source, rate_hz=_TICK_HZ, flags=_presenting(kind, models, fusion))
     if space:
-        flags = _presenting("fuse", models)
+        flags = _presenting("fuse", models, fusion)
         rig.vehicle(broker.url, "kept", source=source, rate_hz=_TICK_HZ, flags=flags, wrapper=space.wrapper)
     rig.wait_for_frames(rig.vehicles, _AGAIN, Outcome.ANSWERED)
     began_ns = clock.now_ns()
@@ -317,11 +318,13 @@ def outage(rig: Rig) -> Finding:
     return Finding(accounts, *figures, remarks=namespace_remarks(space), broken=broken)
 
 
-def _presenting(kind: str, models: Path) -> list[str]:
+def _presenting(kind: str, models: Path, fusion: Path) -> list[str]:
     """Returns the flags of a vehicle that presents results."""
     flags = ["--loop", "--deadline-ms", f"{_DEADLINE_MS:g}"]
     flags += ["--present", kind, "--present-max-age-ms", f"{_MAX_AGE_MS:g}"]
-    return [*flags, "--local-model", LOCAL_MODEL, "--models", str(models)] if kind == "fuse" else flags
+    if kind == "fuse":
+        flags += ["--local-model", LOCAL_MODEL, "--models", str(models), "--fusion", str(fusion)]
+    return flags
 
 
 def _outage_figures(vehicle: VehicleProcess, ticks: PresentedTicks, began_ns: int, back_ns: int) -> Iterator[Figure]:
