@@ -199,7 +199,7 @@ def _remote_mask(model: Model, rgb: ImageArray) -> npt.NDArray[np.uint8]:
 def _local_output(model: Model, rgb: ImageArray, resize: Geometry) -> LocalOutput:
     image = np.ascontiguousarray(local_input(rgb, model.card))
     outputs = {name: values[0] for name, values in model.infer(image[np.newaxis]).items()}
-    return local_output(outputs, resize, model.manifest)
+    return local_output(outputs, resize, model)
 
 
 def _with_scores(stored: StoredModel) -> StoredModel:

@@ -16,7 +16,7 @@ from shared.imaging.geometry import Geometry, Resize
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections, Result
-from shared.models.manifest import Manifest
+from shared.models.model import Model
 from shared.tasks.detection import objects
 from shared.tasks.model_outputs import CONFIDENCE_HEAD, calibrated_softmax
 
@@ -44,7 +44,7 @@ class LocalResults:
             return None
         model = self.model.model
         outputs = self.model.infer(local_input(tick.image, model.card))
-        return None if outputs is None else local_output(outputs, tick.geometry, model.manifest)
+        return None if outputs is None else local_output(outputs, tick.geometry, model)
 
 
 def local_input(image: ImageArray, card: ModelCard) -> ImageArray:
@@ -53,17 +53,18 @@ def local_input(image: ImageArray, card: ModelCard) -> ImageArray:
     return resized[..., ::-1] if card.layout is Layout.BGR8 else resized
 
 
-def local_output(outputs: Mapping[str, Any], plan: Geometry, manifest: Manifest) -> LocalOutput:
+def local_output(outputs: Mapping[str, Any], plan: Geometry, model: Model) -> LocalOutput:
     """Makes the output for a tick from the local model's outputs for one image.
 
-    `plan`: the geometry of the reference model's input.
+    `plan`: the geometry of the reference model's input. Scores that are not one for each class are not used.
     """
     height, width = plan.target_height, plan.target_width
     if "mask" in outputs:
         scores = outputs.get(CONFIDENCE_HEAD)
-        probabilities = None if scores is None else _as_bytes(calibrated_softmax(scores, _SOFTENING))
+        has_scores = scores is not None and scores.shape[-1] == len(model.card.labels.names)
+        probabilities = _as_bytes(calibrated_softmax(scores, _SOFTENING)) if has_scores else None
         return LocalOutput(scaled_mask(outputs["mask"], height, width), probabilities)
-    found = objects(outputs, _from_input(height, width, manifest.input.height, manifest.input.width), manifest)
+    found = objects(outputs, _from_input(height, width, model.card.height, model.card.width), model.manifest)
     return LocalOutput(Detections(boxes.to_source(found.boxes, plan), found.class_ids, found.scores))
 
 
