@@ -32,7 +32,7 @@ class TuneFusionSettings:
     recording: RecordingSettings = field(default_factory=RecordingSettings)
 
 
-class Counts(Protocol):
+class FusionCounts(Protocol):
     """What is counted over the drives that a table is made from."""
 
     ticks: npt.NDArray[Any]  # By age.
@@ -67,7 +67,7 @@ def tune_fusion(
     _check(bags, judged_on, reference.card)
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
-    counts: Counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
+    counts: FusionCounts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
     for drive, each in _results(bags, reference, local, settings, settings.ages_ms):
         counts.add(drive, each)
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
