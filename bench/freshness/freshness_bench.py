@@ -26,19 +26,24 @@ from bench.freshness.drive_replay import (
     replay_ages_and_links,
     replay_outage,
 )
-from bench.freshness.recording import RecordedDrivePlan
+from bench.freshness.live import LivePlan, measure_live
+from bench.freshness.recording import RecordedDrivePlan, record_drive
 from bench.freshness.summary import merged, summarise
 from bench.freshness.tables import tables
-from bench.freshness.targets import targets
+from bench.freshness.targets import FUSE, targets
 from bench.harness import options
+from bench.harness.child import BenchError
 from bench.harness.comparison import plan_record
 from bench.harness.environment import BenchRun
+from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.table import PRESENTERS
 from edge.reuse.opening import check_local_model
+from shared.hashing import file_sha256
 from shared.models.repository import Repository
-from shared.runtime.machine import usable_cores
+from shared.runtime.machine import commit, usable_cores
 
 _LEAST_FRAMES = max(AGES_MS) * FAST_RATE_HZ // 1000 + FAST_RATE_HZ // RATE_HZ
+_LIVE_DRIVES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,9 @@ class FreshnessPlan:
     fusion: Path | None = options.option(
         type=options.EXISTING_PATH, help="Fusion file. [the shipped one of the two models]"
     )
+    live: bool = options.option(
+        default=False, is_flag=True, help=f"Also play {_LIVE_DRIVES} drives live, and compare each with its replay."
+    )
     processes: int = options.option(
         usable_cores, type=click.IntRange(1, 256), help="Drives that are replayed at a time. [one per core]"
     )
@@ -68,30 +76,67 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
 
     The drives are recorded into runs/freshness, about 110 MB each. Seeds decide the result: a second run gives the same.
     """
-    repository = Repository(plan.models)
-    check_local_model(repository.find(plan.local_model), repository.find(plan.model).card())
+    fusion = _checked(plan)
     jobs: list[tuple[Callable[[DriveReplay], dict[str, Scores]], DriveReplay]] = [
-        *((replay_outage, _job(plan, number, RATE_HZ, outage_frames())) for number in range(plan.outage_drives)),
-        *((replay_ages_and_links, _job(plan, number, FAST_RATE_HZ, plan.frames)) for number in range(plan.drives)),
+        *((replay_outage, _job(plan, fusion, number, outage=True)) for number in range(plan.outage_drives)),
+        *((replay_ages_and_links, _job(plan, fusion, number, outage=False)) for number in range(plan.drives)),
     ]
     found = list(_all(jobs, plan.processes, run))
     cases = merged(found[plan.outage_drives :])
     if plan.outage_drives:
         cases |= merged(found[: plan.outage_drives])
     summary = summarise(cases)
+    if plan.live:
+        summary["live"] = _live(plan, fusion, run)
     return {
         **summary,
         "targets": targets(summary),
         "drives": [{"seed": job.plan.seed, "weather": job.plan.weather} for _, job in jobs[plan.outage_drives :]],
         "outage_drives": plan.outage_drives,
         "plan": plan_record(plan),
+        "models": {name: Repository(plan.models).find(name).card().sha256 for name in (plan.model, plan.local_model)},
+        "fusion": None if fusion is None else {"file": fusion.name, "sha256": file_sha256(fusion)},
+        "commit": commit(),
     }
 
 
-def _job(plan: FreshnessPlan, number: int, rate_hz: int, frames: int) -> DriveReplay:
+def _checked(plan: FreshnessPlan) -> Path | None:
+    """Returns the fusion file, if a presenter needs one.
+
+    Raises:
+        SkylaneError: the models cannot be compared, or there is no fusion file for them.
+    """
+    repository = Repository(plan.models)
+    stored = repository.find(plan.model)
+    if stored.manifest.task != "segmentation":
+        raise BenchError(
+            f"model {plan.model} is for {stored.manifest.task}, and the bench compares masks: give a segmentation with "
+            "--model"
+        )
+    local = repository.find(plan.local_model)
+    check_local_model(local, stored.card())
+    if FUSE not in plan.presenters:
+        return None
+    fusion_for(plan.fusion, stored.card(), local.card())
+    return plan.fusion or shipped_fusion(plan.model, plan.local_model)
+
+
+def _live(plan: FreshnessPlan, fusion: Path | None, run: BenchRun) -> list[dict[str, Any]]:
+    """Returns the streaming accuracy of each presenter in live runs, beside that of the replay of the same ticks."""
+    jobs = [_job(plan, fusion, number, outage=True) for number in range(_LIVE_DRIVES)]
+    drives = [record_drive(job.plan) for job in jobs]
+    found = []
+    for name in jobs[0].presenters:
+        _show(run, f"{name}: {len(drives)} drives live")
+        found.append(measure_live(drives, LivePlan(name, fusion), run.folder, run.step))
+    return found
+
+
+def _job(plan: FreshnessPlan, fusion: Path | None, number: int, *, outage: bool) -> DriveReplay:
+    rate_hz, frames = (RATE_HZ, outage_frames()) if outage else (FAST_RATE_HZ, plan.frames)
     recorded = RecordedDrivePlan(number, rate_hz, frames, plan.models, plan.model, plan.local_model)
     presenters = tuple(name for name in PRESENTERS if name == HOLD or name in plan.presenters)
-    return DriveReplay(recorded, presenters, plan.fusion, RoundTrip(plan.inference_ms))
+    return DriveReplay(recorded, presenters, fusion, RoundTrip(plan.inference_ms))
 
 
 def _all(

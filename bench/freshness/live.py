@@ -128,7 +128,7 @@ def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
     for row in with_output:
         if row.tick in masks:
             live.add(drive.truths[row.tick], masks[row.tick], origin=row.origin, age_ns=row.age_ns, drive=drive.name)
-    parts = PresenterParts(drive.card, drive.local_output, plan.fusion)
+    parts = PresenterParts(drive.card, drive.local_output, plan.fusion, drive.local_card)
     every = replay(drive, open_presenter(plan.presenter, parts), _sources(drive, rows)).ticks
     replayed = StreamingScores(drive.card.labels.names, [every[tick] for tick in masks])
     return LiveScores(live, replayed, len(rows) - len(with_output), len(with_output) - len(masks))

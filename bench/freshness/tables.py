@@ -35,6 +35,7 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         yield "Second 0: start of the drive. A tick without an output counts as wrong. local: of the ticks of the last column."
     if FUSE in ages[0]["candidates"]:
         yield from _margin_lines(ages)
+    yield from map(_live_line, result.get("live", ()))
     for target in result["targets"]:
         interval = "" if target["low"] is None else f" ({target['low']:.3f} to {target['high']:.3f})"
         yield (
@@ -70,7 +71,7 @@ def _outage_table(outage: Mapping[str, Any], drives: int) -> Table:
         rows.append(
             (
                 str(second["from_s"]),
-                "no link" if outage["begin_s"] <= second["from_s"] < outage["end_s"] else "",
+                "cut" if outage["begin_s"] <= second["from_s"] < outage["end_s"] else "",
                 *(second["mean_iou"][name] for name in names),
                 f"{100 * origins.get('local', 0) / sum(origins.values()):.0f} %",
             )
@@ -90,20 +91,24 @@ def _margin_lines(ages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"fuse at {case['age_ms']} ms, points: {text}{beside if case['age_ms'] == _DEDELAYED_AT_MS else ''}"
 
 
+def _live_line(live: Mapping[str, Any]) -> str:
+    return (
+        f"{live['presenter']} live, {live['drives']} drives, {live['ticks']} ticks: {live['live']:.3f}; replayed with the "
+        f"same results: {_estimate(live['replayed'], ' ')}: {'confirmed' if live['is_confirmed'] else 'NOT confirmed'}"
+    )
+
+
 def _points(estimate: Mapping[str, float | None]) -> str:
     value, low, high = (None if each is None else 100 * each for each in estimate.values())
     return f"{value:+.1f}" if low is None else f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def _estimate(estimate: Mapping[str, float | None]) -> str:
+def _estimate(estimate: Mapping[str, float | None], separator: str = "\n") -> str:
     value, low, high = estimate.values()
     if value is None:
         return "–"
-    return (
-        f"{value:.3f}"
-        if low is None
-        else f"{value:.3f}\n{low:.2f}–{high:.2f}".replace("\n0.", "\n.").replace("–0.", "–.")
-    )
+    ends = [f"{end:.2f}".lstrip("0") for end in (low, high) if end is not None]
+    return separator.join([f"{value:.3f}", *(["–".join(ends)] if ends else [])])
 
 
 def _span(ages_ms: Mapping[str, float | None]) -> str:

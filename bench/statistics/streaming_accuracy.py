@@ -102,5 +102,5 @@ def _replicates(groups: Tallies, scores: StreamingScores, seed: int) -> Floats:
 
 def _interval(value: float, replicates: Floats, groups: int) -> IntervalEstimate:
     if groups < MIN_GROUPS or math.isnan(value):
-        return IntervalEstimate(value)
-    return IntervalEstimate(value, *percentile_interval(replicates[np.isfinite(replicates)], groups - 1))
+        return IntervalEstimate(float(value))
+    return IntervalEstimate(float(value), *percentile_interval(replicates[np.isfinite(replicates)], groups - 1))
