@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo batch-demo test check docs docs-reference results results-noscope bench fleet study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo batch-demo test check docs docs-reference results results-noscope freshness bench fleet study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -85,6 +85,12 @@ results-noscope: dev
 	$(BIN)/skylane bench baselines noscope --models models --json docs/results/data/noscope.json
 	$(BIN)/skylane study run configs/studies/noscope.yaml --models models --out $(NOSCOPE)/study
 	PYTHONPATH=. $(BIN)/python docs/noscope_results.py $(NOSCOPE)/study/runs.csv docs/results/data/noscope-study.json
+	PYTHONPATH=. $(BIN)/python docs/generate_results.py
+
+# How right the outputs of each presenter are, on docs/results/freshness.md: ten minutes on two idle cores, less with the drives
+# of an earlier run in runs/freshness (3 GB).
+freshness: dev
+	$(BIN)/skylane bench freshness --live --models models --json docs/results/data/freshness.json
 	PYTHONPATH=. $(BIN)/python docs/generate_results.py
 
 bench: dev

@@ -1,7 +1,8 @@
-"""Writes the tables and charts of docs/results/index.md from the JSON files in docs/results/data.
+"""Writes the tables and charts of docs/results from the JSON files in docs/results/data.
 
-`make results` runs the benchmarks, which write the files, and then this script. It replaces the text between the marks
-`<!-- begin NAME -->` and `<!-- end NAME -->` and writes the charts to docs/images. `tests/test_docs.py` compares the page
+`make results` runs the benchmarks, which write the files, and then this script; so do `make results-noscope` and `make
+freshness` for their parts. It replaces the text between the marks
+`<!-- begin NAME -->` and `<!-- end NAME -->` and writes the charts to docs/images. `tests/test_docs.py` compares the pages
 with the files.
 """
 
@@ -22,16 +23,16 @@ from bench.report.content import Chart
 from bench.report.output.charts import write_figures
 from bench.report.output.number_format import number
 from bench.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
-from docs import noscope_results
+from docs import freshness_results, noscope_results
 from shared.runlog.latency_table import PARTS, WHERE
 
 _DOCS = Path(__file__).parent
-_PAGE = _DOCS / "results" / "index.md"
-_DATA = _DOCS / "results" / "data"
+_PAGES = _DOCS / "results"
+_DATA = _PAGES / "data"
 _IMAGES = _DOCS / "images"
 _FILES = (
     *("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link"),
-    *("noscope", "noscope-study"),
+    *("noscope", "noscope-study", "freshness"),
 )
 
 _TRANSPORTS = {
@@ -60,34 +61,46 @@ def read_results() -> Results:
     return {name: json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8")) for name in _FILES}
 
 
-def page(results: Results, text: str) -> str:
-    """Returns the page with the text between its marks replaced."""
-    blocks = {
-        "setup": _setup(results),
-        "summary": _summary(results),
-        "load": _load_table(results),
-        "noscope": [_wrapped(noscope_results.summary(results))],
-        "noscope-seconds": noscope_results.table(results),
-        "noscope-latency": noscope_results.latency_table(results),
-        "noscope-drives": noscope_results.drives_table(results),
+def page_blocks(results: Results) -> dict[str, dict[str, Iterable[str]]]:
+    """Returns the lines of each block, by page."""
+    return {
+        "index.md": {
+            "setup": _setup(results),
+            "summary": _summary(results),
+            "load": _load_table(results),
+            "noscope": [_wrapped(noscope_results.summary(results))],
+            "noscope-seconds": noscope_results.table(results),
+            "noscope-latency": noscope_results.latency_table(results),
+            "noscope-drives": noscope_results.drives_table(results),
+            "freshness": [_wrapped(freshness_results.summary(results["freshness"]))],
+        },
+        "freshness.md": {
+            "summary": [_wrapped(freshness_results.summary(results["freshness"]))],
+            **freshness_results.blocks(results["freshness"]),
+        },
     }
+
+
+def replaced(blocks: Mapping[str, Iterable[str]], text: str) -> str:
+    """Returns a page with the text between its marks replaced."""
     for name, lines in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         before, _, rest = text.partition(begin)
         _, mark, after = rest.partition(end)
-        assert mark, f"{_PAGE} has no marks of the block {name}"
+        assert mark, f"the page has no marks of the block {name}"
         text = "".join((before, "\n".join([begin, *lines, end]), after))
     return text
 
 
 def charts(results: Results) -> tuple[Chart, ...]:
-    """Returns the charts of the page."""
+    """Returns the charts of the pages."""
     return (
         _transport_chart(results),
         _baseline_chart(results),
         _load_chart(results),
         _link_chart(results),
         noscope_results.chart(results),
+        *freshness_results.charts(results["freshness"]),
     )
 
 
@@ -262,10 +275,11 @@ def _percent(share: float) -> str:
 
 
 def write(folder: Path | None = None) -> None:
-    """Writes the page, and the charts too unless another folder for the page is given."""
+    """Writes the pages, and the charts too unless another folder for the pages is given."""
     results = read_results()
-    text = page(results, _PAGE.read_text(encoding="utf-8"))
-    ((folder or _PAGE.parent) / _PAGE.name).write_text(text, encoding="utf-8")
+    for name, blocks in page_blocks(results).items():
+        text = replaced(blocks, (_PAGES / name).read_text(encoding="utf-8"))
+        ((folder or _PAGES) / name).write_text(text, encoding="utf-8")
     if folder is None:
         with tempfile.TemporaryDirectory() as drawn:
             for path in write_figures(charts(results), Path(drawn)):

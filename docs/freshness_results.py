@@ -1,0 +1,192 @@
+"""The comparison of presenters in docs/results/freshness.md: its tables and its charts. `make freshness` measures it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.freshness.drive_replay import CEILING, EVERY, HOLD, LOCAL
+from bench.freshness.targets import DEDELAYED, FUSE, WARP
+from bench.report.chapters.traces import axis, axis_from_zero
+from bench.report.content import Chart
+from bench.report.output.number_format import number
+
+_STYLES: dict[str, dict[str, Any]] = {
+    CEILING: {"color": "#6b6b6b", "dash": "dot"},
+    FUSE: {"color": "#b5480f", "width": 3},
+    WARP: {"color": "#ee8421"},
+    LOCAL: {"color": "#2f7d6b", "dash": "dash"},
+    HOLD: {"color": "#2c6fb0"},
+    EVERY: {"color": "#8f8f8f", "dash": "dashdot"},
+}
+_TITLES = {CEILING: "without a delay", LOCAL: "local model only", EVERY: "every 3rd frame, held"}
+_LINKS = {"none": "none", "5g": "5G-like", "4g": "4G-like"}
+_CLASSES_AT_MS = 200
+_DEDELAYED_AT_MS = 100
+
+Result = Mapping[str, Any]  # The JSON of the bench.
+
+
+def blocks(result: Result) -> dict[str, Iterator[str]]:
+    """Returns the lines of each block of the page."""
+    return {
+        "ages": _table("age of the results", [(f"{case['age_ms']} ms", case) for case in result["ages"]]),
+        "margins": _margins(result),
+        "targets": _targets(result),
+        "links": _table("link", [(_link(case), case) for case in result["links"]]),
+        "outage": _outage(result["outage"]),
+        "live": _live(result.get("live", [])),
+        "classes": _classes(next(case for case in result["ages"] if case["age_ms"] == _CLASSES_AT_MS)),
+    }
+
+
+def charts(result: Result) -> tuple[Chart, ...]:
+    """Returns the charts of the page."""
+    return _age_chart(result["ages"]), _outage_chart(result["outage"])
+
+
+def summary(result: Result) -> str:
+    """Returns the accuracy of each presenter at one age, in one sentence."""
+    case = next(case for case in result["ages"] if case["age_ms"] == _CLASSES_AT_MS)
+    values = {name: _with_interval(each["mean_iou"]) for name, each in case["candidates"].items()}
+    return (
+        f"Masks that are {_CLASSES_AT_MS} ms old have a mean IoU of {values[HOLD]} against the labels of now if they are held, "
+        f"{values[WARP]} if they are warped, and {values[FUSE]} if they are fused with the local model's, which alone reaches "
+        f"{values[LOCAL]}; without any delay it would be {values[CEILING]} ({_n(result, case)})."
+    )
+
+
+def _n(result: Result, case: Mapping[str, Any]) -> str:
+    return f"{len(result['drives'])} drives, {case['ticks']} ticks, 95 % intervals over the drives"
+
+
+def _table(heading: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    names = [name for name in _STYLES if name in rows[0][1]["candidates"]]
+    yield f"| {heading} | " + " | ".join(_title(name) for name in names) + " | ticks |"
+    yield "| --- |" + " ---: |" * (len(names) + 1)
+    for label, case in rows:
+        cells = [_with_interval(case["candidates"][name]["mean_iou"], "<br>") for name in names]
+        yield f"| {label} | " + " | ".join(cells) + f" | {case['ticks']} |"
+
+
+def _margins(result: Result) -> Iterator[str]:
+    yield "| | over the local model only | over holding remote results |"
+    yield "| --- | ---: | ---: |"
+    for case in result["ages"]:
+        margins = case["margins"][FUSE]
+        cells = [_points(margins[name]) for name in (LOCAL, HOLD)]
+        yield f"| fuse, {case['age_ms']} ms | " + " | ".join(cells) + " |"
+    dedelayed = (f"{100 * DEDELAYED[name]:+.1f}" for name in (LOCAL, HOLD))
+    yield f"| Dedelayed, {_DEDELAYED_AT_MS} ms (BDD100K) | " + " | ".join(dedelayed) + " |"
+
+
+def _targets(result: Result) -> Iterator[str]:
+    yield "| target | least | reached | |"
+    yield "| --- | ---: | ---: | --- |"
+    for target in result["targets"]:
+        least, value = number(target["least"], 2), _with_interval(target)
+        yield f"| {target['name']} | {least} | {value} | {'met' if target['is_met'] else '**missed**'} |"
+
+
+def _outage(outage: Mapping[str, Any]) -> Iterator[str]:
+    names = [name for name in _STYLES if name in outage["within"]]
+    yield "| | " + " | ".join(_title(name) for name in names) + " |"
+    yield "| --- |" + " ---: |" * len(names)
+    within = [outage["within"][name] for name in names]
+    yield "| mean IoU | " + " | ".join(_with_interval(each["mean_iou"], "<br>") for each in within) + " |"
+    yield "| outputs by origin | " + " | ".join(_origins(each["origins"]) for each in within) + " |"
+
+
+def _live(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "| presenter | drives | ticks | live | replayed | |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    for run in runs:
+        live, replayed = number(run["live"], 3), _with_interval(run["replayed"])
+        verdict = "confirmed" if run["is_confirmed"] else "**not confirmed**"
+        yield f"| {run['presenter']} | {run['drives']} | {run['ticks']} | {live} | {replayed} | {verdict} |"
+
+
+def _classes(case: Mapping[str, Any]) -> Iterator[str]:
+    candidates = {name: case["candidates"][name] for name in _STYLES if name in case["candidates"]}
+    yield "| class | " + " | ".join(map(_title, candidates)) + " |"
+    yield "| --- |" + " ---: |" * len(candidates)
+    for label in sorted(candidates[CEILING]["iou_by_class"]):
+        cells = [number(each["iou_by_class"].get(label, float("nan")), 3) for each in candidates.values()]
+        yield f"| {label} | " + " | ".join(cells) + " |"
+
+
+def _age_chart(ages: Sequence[Mapping[str, Any]]) -> Chart:
+    """Shows the streaming mean IoU of each candidate by the age of the results, with intervals."""
+    traces = []
+    for name, style in _STYLES.items():
+        found = [case["candidates"][name]["mean_iou"] for case in ages if name in case["candidates"]]
+        if not found:
+            continue
+        values = [each["value"] for each in found]
+        ends = {"array": [each["high"] - each["value"] for each in found] if found[0]["high"] else []}
+        ends["arrayminus"] = [each["value"] - each["low"] for each in found] if found[0]["low"] else []
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": _title(name),
+                "x": [case["age_ms"] for case in ages],
+                "y": values,
+                "line": style,
+                "marker": {"size": 7},
+                "error_y": {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **ends},
+            }
+        )
+    layout = {
+        "xaxis": axis_from_zero("age of the results, ms"),
+        "yaxis": axis("streaming mean IoU", range=[0.2, 0.9]),
+    }
+    return Chart("results-freshness", "Streaming mean IoU by the age of the results", tuple(traces), layout)
+
+
+def _outage_chart(outage: Mapping[str, Any]) -> Chart:
+    """Shows the streaming mean IoU in every second of the drives with an outage."""
+    begin_s, end_s = outage["begin_s"], outage["end_s"]
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": _title(name),
+            "x": [second["from_s"] + 0.5 for second in outage["seconds"]],
+            "y": [second["mean_iou"][name] for second in outage["seconds"]],
+            "line": style,
+        }
+        for name, style in _STYLES.items()
+        if name in outage["within"] and name != EVERY
+    ]
+    shade = {"type": "rect", "xref": "x", "yref": "paper", "x0": begin_s, "x1": end_s, "y0": 0, "y1": 1}
+    layout = {
+        "xaxis": axis("time, s (shaded: no link)"),
+        "yaxis": axis_from_zero("streaming mean IoU"),
+        "shapes": [{**shade, "fillcolor": "#e6e8eb", "line": {"width": 0}, "layer": "below"}],
+    }
+    return Chart("results-freshness-outage", "Streaming mean IoU through an outage", tuple(traces), layout, height=320)
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name)
+
+
+def _link(case: Mapping[str, Any]) -> str:
+    age_ms = case["age_of_result_ms"]
+    return f"{_LINKS[case['link']]} (results {number(age_ms['p50'], 0)} ms old, p95 {number(age_ms['p95'], 0)})"
+
+
+def _origins(origins: Mapping[str, int]) -> str:
+    total = sum(origins.values())
+    return "<br>".join(f"{name} {number(100 * count / total, 0)} %" for name, count in origins.items())
+
+
+def _with_interval(estimate: Mapping[str, Any], separator: str = " ") -> str:
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    if value is None:
+        return number(float("nan"))
+    return number(value, 3) + ("" if low is None else f"{separator}({number(low, 3)} to {number(high, 3)})")
+
+
+def _points(estimate: Mapping[str, Any]) -> str:
+    value, low, high = (None if estimate[key] is None else 100 * estimate[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f}" + ("" if low is None else f" ({low:+.1f} to {high:+.1f})")
