@@ -169,10 +169,11 @@ def write_fusion(path: Path, table: FusionTable) -> None:
         FusionError: the file cannot be written.
     """
     text = json.dumps(table.header.model_dump(mode="json"))
+    arrays = {_HEADER: np.frombuffer(text.encode(), np.uint8), **table.arrays}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            np.savez_compressed(file, **{_HEADER: np.frombuffer(text.encode(), np.uint8)}, **table.arrays)
+            np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise FusionError(unwritable_message(path, error, "--out")) from error
 

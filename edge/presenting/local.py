@@ -49,7 +49,8 @@ class LocalResults:
 
 def local_input(image: ImageArray, card: ModelCard) -> ImageArray:
     """Returns the reference model's input, RGB, as the input of the local model with the given card."""
-    resized: Any = geometry.apply(image, _from_input(*image.shape[:2], card.height, card.width))
+    height, width = image.shape[:2]
+    resized = np.asarray(geometry.apply(image, _from_input(height, width, card.height, card.width)), np.uint8)
     return resized[..., ::-1] if card.layout is Layout.BGR8 else resized
 
 
@@ -60,7 +61,7 @@ def local_output(outputs: Mapping[str, Any], plan: Geometry, model: Model) -> Lo
     """
     height, width = plan.target_height, plan.target_width
     if "mask" in outputs:
-        scores = outputs.get(CONFIDENCE_HEAD)
+        scores: Any = outputs.get(CONFIDENCE_HEAD)
         has_scores = scores is not None and scores.shape[-1] == len(model.card.labels.names)
         probabilities = _as_bytes(calibrated_softmax(scores, _SOFTENING)) if has_scores else None
         return LocalOutput(scaled_mask(outputs["mask"], height, width), probabilities)

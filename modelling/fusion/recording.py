@@ -75,7 +75,7 @@ def recorded_frames(bag: Path, reference: Model, local: Model, settings: Recordi
         outputs = _outputs(reference, image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
         tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)
-        own = local_output(_outputs(local, local_input(tick.image, local.card)), plan, local.manifest)
+        own = local_output(_outputs(local, local_input(tick.image, local.card)), plan, local)
         remote = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
         true = labels_in_input(truth, plan) if truths is None else truths.in_input(truth, plan)
         yield RecordedFrame(tick, true, remote, own)

@@ -149,7 +149,7 @@ def stages(rows: Sequence[PresentedRow]) -> list[str]:
 def _smooth(noise: npt.NDArray[np.float64], width: float) -> npt.NDArray[np.float64]:
     """Returns filtered noise with a standard deviation of 1."""
     smooth = np.asarray(cv2.GaussianBlur(noise, (0, 0), width), np.float64)
-    return smooth / smooth.std()
+    return np.asarray(smooth / smooth.std(), np.float64)
 
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:

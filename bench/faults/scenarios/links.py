@@ -53,7 +53,7 @@ _SCENE_TICKS = 120  # Time until the scene moves back.
 _MAX_AGE_MS = 2000.0
 _MOST_LEFT_OUT = 5.0  # Maximum percentage of ticks that the presenter cannot take on a busy machine.
 _MOST_WRONG = 10.0  # Maximum percentage of wrong pixels of half of the moved masks; of held ones it is over 50.
-_DECAY = {  # The outputs of each presenter in an outage, in this order.
+_DECAY: dict[str, list[str]] = {  # The outputs of each presenter in an outage, in this order.
     "hold": [OutputOrigin.REMOTE, "too_old"],
     "warp": [OutputOrigin.WARPED, "too_old"],
     "fuse": [OutputOrigin.FUSED, OutputOrigin.LOCAL],
@@ -308,7 +308,8 @@ def outage(rig: Rig) -> Finding:
     rig.say("the link is back")
     rig.wait_for_frames(rig.vehicles, _AGAIN, Outcome.ANSWERED)
     accounts = rig.end_vehicles()
-    figures, broken = [], []
+    figures: list[Figure] = []
+    broken = []
     for vehicle in rig.vehicles:
         ticks = PresentedTicks(vehicle)
         figures += _outage_figures(vehicle, ticks, began_ns, back_ns)
