@@ -1,7 +1,7 @@
 """The pipeline: prepares each due frame for the model and hands it to the sender."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
@@ -14,6 +14,8 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import ColourImage, to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize
+from shared.imaging.image_files import ImageArray
+from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
@@ -107,6 +109,17 @@ def colour_image(frame: Frame, card: ModelCard, settings: ColourSettings) -> tup
     plan = geometry.plan(settings.resize or card.resize, height, width, card.height, card.width)
     method = _demosaic_method(settings.demosaic, frame.layout, plan)
     return to_colour(frame.pixels, frame.layout, card.layout, method), plan
+
+
+def rgb_input(image: Pixels, plan: Geometry, layout: Layout) -> ImageArray:
+    """Returns the input of a model as RGB.
+
+    `image`: in the colour order `layout`; of the size of the model's input, or as demosaiced.
+    """
+    shown: Any = image
+    if image.shape[:2] != (plan.target_height, plan.target_width):
+        shown = geometry.apply(image, plan)
+    return cv2.cvtColor(shown, cv2.COLOR_BGR2RGB) if layout is Layout.BGR8 else shown
 
 
 def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:

@@ -3,23 +3,21 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 from edge.config import EdgeConfig
-from edge.pipeline import colour_image
+from edge.pipeline import colour_image, rgb_input
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
 from edge.reliability.frame_record import FrameRecord
 from edge.sinks.sink import Origin
 from shared import clock
 from shared.errors import SkylaneError
-from shared.imaging import geometry
-from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
-from shared.imaging.opencv import cv2
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
@@ -85,7 +83,7 @@ class _DueFrame:
     due_ns: int
     scene: int
     frame: Frame | UnreadableFrame
-    stages: Mapping[Stage, int]  # Of the frame so far; another thread adds to them.
+    record: FrameRecord  # The pipeline adds to it meanwhile.
     newest: ArrivedResult | None = None  # When the tick was taken; never of a later frame.
 
 
@@ -147,7 +145,7 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record.times)
+            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record)
             self._condition.notify()
         if excess is not None:
             self._deliver(excess)
@@ -214,7 +212,7 @@ class Presentation:
         if isinstance(due.frame, UnreadableFrame):
             return _without_output(due, f"undecodable: {due.frame.reason}")
         try:
-            image, plan = self._input(due.frame)
+            image, plan = self._input(due.frame, due.record)
         except SkylaneError as error:
             return _without_output(due, f"undecodable: {error}")
         output, source = self._output(due, Tick(due.sequence, due.due_ns, image, plan))
@@ -255,11 +253,13 @@ class Presentation:
         is_newest = newest is not None and output.result is newest.result
         return output, newest if is_newest or output.origin is not OutputOrigin.LOCAL else None
 
-    def _input(self, frame: Frame) -> tuple[ImageArray, Geometry]:
-        """Returns the model's input as RGB. The pipeline prepares its own, so that neither waits for the other."""
-        colour, plan = colour_image(frame, self._card, self._config)
-        image: Any = geometry.apply(colour, plan)
-        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if self._card.layout is Layout.BGR8 else image, plan
+    def _input(self, frame: Frame, record: FrameRecord) -> tuple[ImageArray, Geometry]:
+        """Returns the model's input as RGB. The pipeline has prepared the image of a frame that was sent."""
+        image: Pixels | None = record.image
+        plan = record.geometry  # The pipeline sets it after the image.
+        if image is None or plan is None:
+            image, plan = colour_image(frame, self._card, self._config)
+        return rgb_input(image, plan, self._card.layout), plan
 
     def _usable(self, due: _DueFrame) -> tuple[ArrivedResult | None, str]:
         """Returns the newest result if it can be used for a tick, else None and the reason."""
@@ -310,7 +310,7 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
 
 def _let_pass(due: _DueFrame) -> None:
     """Waits for a moment until the frame of a tick was sent, so that both do not need the same core at once."""
-    while Stage.SENT not in due.stages and clock.now_ns() - due.due_ns < _HEAD_START_NS:
+    while Stage.SENT not in due.record.times and clock.now_ns() - due.due_ns < _HEAD_START_NS:
         time.sleep(_POLL_S)
 
 

@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from edge.pipeline import rgb_input
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
 from edge.sinks.sink import FrameResult, Origin, Sink, SinkError
 from edge.sinks.table import SINKS
 from shared.errors import SkylaneError
-from shared.imaging.frames import Layout
-from shared.imaging.geometry import apply
-from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runtime.threads import BoundedQueue, lower_priority
@@ -163,19 +161,15 @@ class SinkFeed:
             self.sinks.close()
 
     def _frame_result(self, record: FrameRecord, answer: ModelResult, origin: Origin) -> FrameResult:
-        image: Any = record.image
+        assert record.image is not None
         assert record.geometry is not None
-        if image.shape[:2] != (record.geometry.target_height, record.geometry.target_width):
-            image = apply(image, record.geometry)  # The worker resized this frame.
-        if self._card.layout is Layout.BGR8:
-            image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
         return FrameResult(
             camera=record.camera,
             sequence=record.id.sequence,
             frame_index=record.frame_index,
             stamp_ns=record.frame_stamp_ns,
             source_ns=record.source_ns,
-            image=image,
+            image=rgb_input(record.image, record.geometry, self._card.layout),
             result=answer.result,
             geometry=record.geometry,
             model_version=answer.model_version,
