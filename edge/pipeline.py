@@ -119,7 +119,8 @@ def rgb_input(image: Pixels, plan: Geometry, layout: Layout) -> ImageArray:
     shown: Any = image
     if image.shape[:2] != (plan.target_height, plan.target_width):
         shown = geometry.apply(image, plan)
-    return cv2.cvtColor(shown, cv2.COLOR_BGR2RGB) if layout is Layout.BGR8 else shown
+    rgb: ImageArray = cv2.cvtColor(shown, cv2.COLOR_BGR2RGB) if layout is Layout.BGR8 else shown
+    return rgb
 
 
 def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
