@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.presenting.fusion_table import shipped_fusion
 from edge.presenting.local import LocalResults
 from edge.presenting.presentation import Presentation
 from edge.presenting.presenter import PresenterParts
@@ -46,7 +47,8 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
     presenter = load("presenter", PRESENTERS, config.present)
     with _local_results(config, card) if entry.needs_local else nullcontext() as local:
         local_card = None if local is None else local.model.model.card
-        parts = PresenterParts(card, local, config.fusion, local_card, clock.now_ns)
+        fusion = config.fusion or (local_card and shipped_fusion(card.name, local_card.name))
+        parts = PresenterParts(card, local, fusion, local_card, clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
         presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
         if local is not None:
