@@ -154,8 +154,8 @@ def _on_grid(values: npt.NDArray[np.uint8], rows: int, columns: int, geometry: G
     size = (round(geometry.target_width * across), round(geometry.target_height * down))
     resized: Any = cv2.resize(values, size, interpolation=cv2.INTER_LINEAR)
     top, left = round(geometry.paste_top * down), round(geometry.paste_left * across)
-    part = resized[top : top + rows, left : left + columns]
-    return part if part.shape[:2] == (rows, columns) else cv2.resize(part, (columns, rows))
+    part: npt.NDArray[np.uint8] = resized[top : top + rows, left : left + columns]
+    return part if part.shape[:2] == (rows, columns) else np.asarray(cv2.resize(part, (columns, rows)), np.uint8)
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Detections, Result
+from shared.messages.results import Detections
 from shared.models.model import Model
 from shared.tasks.detection import objects
 from shared.tasks.model_outputs import CONFIDENCE_HEAD, calibrated_softmax
@@ -27,7 +27,7 @@ _SOFTENING = 2.0  # Divides the scores, so that 8 bits resolve small probabiliti
 class LocalOutput:
     """The local model's result for a tick, in the form of the reference model's."""
 
-    result: Result
+    result: Any  # The type that the task of the model decodes.
     # h×w×C, 255 times the softened probability of each class; h×w is the size of the model's scores. None: no scores.
     probabilities: npt.NDArray[np.uint8] | None = None
 
