@@ -47,7 +47,9 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
     presenter = load("presenter", PRESENTERS, config.present)
     with _local_results(config, card) if entry.needs_local else nullcontext() as local:
         local_card = None if local is None else local.model.model.card
-        fusion = config.fusion or (local_card and shipped_fusion(card.name, local_card.name))
+        fusion = config.fusion
+        if fusion is None and local_card is not None:
+            fusion = shipped_fusion(card.name, local_card.name)
         parts = PresenterParts(card, local, fusion, local_card, clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
         presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
