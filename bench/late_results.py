@@ -39,7 +39,7 @@ from shared.runlog.presented_log import PresentedRow, read_presented
 # With encoding and transport about 170 ms: at ten frames a second, the newest result is two frames old.
 _LINK = LinkSpec(delay_ms=50)
 _INFERENCE_MS = 50.0
-_WIDTH = 640  # Of each of the two pictures, pixels.
+_WIDTH = 640  # Width of each of the two pictures, pixels.
 _OPACITY = 0.55
 
 

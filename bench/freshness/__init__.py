@@ -1,4 +1,4 @@
-"""How right the outputs of a vehicle are at each tick: presenters compared on recorded drives.
+"""The accuracy of a vehicle's outputs at each tick: presenters compared on recorded drives.
 
 Start with `freshness_bench`.
 """

@@ -1,4 +1,4 @@
-"""When the result of each frame of a drive arrives: after a fixed time, or over an emulated link."""
+"""The arrival times of the results of a drive's frames: after a fixed time, or over an emulated link."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class RoundTrip:
     """The parts of a round trip that are not the link's."""
 
     inference_ms: float
-    other_ms: float = 8.0  # Of vehicle and worker: measured beside the inference, see docs/results/index.md.
+    other_ms: float = 8.0  # Work of vehicle and worker, measured beside the inference, see docs/results/index.md.
     window: int = 2  # Unanswered frames; a frame that is due while the window is full is not sent.
 
 

@@ -30,12 +30,12 @@ RATE_HZ, FAST_RATE_HZ = 10, 30  # An age that is no multiple of the period needs
 _EVERY_NUMBER = 3
 _WARM_UP_MS = max(AGES_MS)  # Every case of a drive is scored from here on, where each age has its first result.
 
-Scores = dict[str, StreamingScores]  # By candidate.
+Scores = dict[str, StreamingScores]  # Scores by candidate.
 
 
 @dataclass(frozen=True, slots=True)
 class DriveReplay:
-    """What to replay a drive with."""
+    """The settings of a replay."""
 
     plan: RecordedDrivePlan
     presenters: tuple[str, ...]

@@ -30,13 +30,13 @@ from shared.messages.topics import camera_name
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 
 _LINK = LinkSpec(delay_ms=50)
-_INFERENCE_MS = 60.0  # With the link and the work of both nodes, a result is 200 ms old in most ticks.
+_INFERENCE_MS = 60.0  # A result is then 200 ms old in most ticks, with the link and the work of both nodes.
 _DEADLINE_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """How to run the vehicle and the worker."""
+    """The settings of vehicle and worker."""
 
     presenter: str
     fusion: Path | None = None  # None: the table that is shipped for the two models.

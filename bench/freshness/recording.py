@@ -39,15 +39,15 @@ _IMAGES, _RESULTS = "images.npy", "results.npz"
 
 @dataclass(frozen=True, slots=True)
 class RecordedDrivePlan:
-    """What to record."""
+    """The settings of a recording."""
 
-    number: int  # From 0; it determines the seed and the weather.
+    number: int  # Number of the drive, from 0; it determines the seed and the weather.
     rate_hz: int
     frames: int
     models: Path
     model: str
     local_model: str
-    width: int = _WIDTH  # Of the camera.
+    width: int = _WIDTH  # Width of the camera's images.
     height: int = _HEIGHT
 
     @property
@@ -78,7 +78,7 @@ class RecordedDrive:
     truths: Masks
     remote: Masks
     local: Masks
-    probabilities: npt.NDArray[np.uint8] | None  # Of the local model, frames×h×w×C; None if it has no scores.
+    probabilities: npt.NDArray[np.uint8] | None  # The local model's, frames×h×w×C; None if it has no scores.
     sizes: tuple[tuple[int, int], ...]  # Bytes of each encoded frame and of its encoded result.
     rate_hz: int
 

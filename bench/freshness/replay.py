@@ -10,7 +10,7 @@ from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
 from modelling.evaluation.streaming import Mask, StreamingScores
 from shared.runlog.presented_log import OutputOrigin
 
-Sources = Sequence[int | None]  # By tick: the frame of the newest result that can be used; None without one.
+Sources = Sequence[int | None]  # The frame of the newest usable result, for each tick; None without one.
 
 _MAX_AGE_NS = round(EdgeConfig().present_max_age_ms * 1e6)
 

@@ -26,7 +26,7 @@ from bench.statistics.description import IntervalEstimate
 from bench.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
 from modelling.evaluation.streaming import StreamingScores
 
-_BASELINES: Final = (LOCAL, HOLD, "warp")  # What margins are computed over.
+_BASELINES: Final = (LOCAL, HOLD, "warp")  # The candidates that margins are computed over.
 
 
 def merged(drives: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:

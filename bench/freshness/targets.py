@@ -1,4 +1,4 @@
-"""What fresh results are to reach, and whether they do."""
+"""The targets of fresh results, and the check of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from shared.runlog.presented_log import OutputOrigin
 
 WARP, FUSE = "warp", "fuse"
 LEAST_AT_200_MS: Final = {WARP: 0.58, FUSE: 0.66}  # Streaming mean IoU of a camera of 10 Hz.
-LEAST_RECOVERED: Final = {WARP: 0.50, FUSE: 0.75}  # Of the distance between hold and the ceiling, at 200 ms.
+LEAST_RECOVERED: Final = {WARP: 0.50, FUSE: 0.75}  # Share of the distance between hold and the ceiling, at 200 ms.
 # Dedelayed (arXiv 2510.13714): mean IoU over local only and over remote only, on BDD100K at 100 ms.
 DEDELAYED: Final = {LOCAL: 0.064, HOLD: 0.098}
 

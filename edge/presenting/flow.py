@@ -23,11 +23,11 @@ _CV: Any = cv2  # Its type hints lack arguments that may be None and scalars.
 _SPACING = 4  # Pixels of the model's input between two vectors of a step.
 _FEWEST_VECTORS = 32  # Along the shorter side: a small input has a finer grid.
 _SMALLEST_PX = 16  # Shorter side of the smallest picture that DIS can work on.
-_LARGEST_RATIO = 4  # Of the durations of two steps between which the speed is assumed to be equal.
+_LARGEST_RATIO = 4  # Largest ratio of the durations of two steps between which the speed is assumed to be equal.
 _NEIGHBOURS, _FINE_NEIGHBOURS = (2, 5), (4,)  # Distances, in pixels of the grid.
 _BETTER_BY = 1  # Grey levels by which the motion of a neighbour must fit better.
 _MAX_STEPS = 64  # Two seconds at 30 Hz; 31 MB for an input of 968×608.
-_MAX_BYTES = 64_000_000  # Of all steps: a larger input has fewer.
+_MAX_BYTES = 64_000_000  # Memory of all steps: a larger input has fewer steps.
 _LONGEST_STEP_NS = 1_200_000_000  # Flow over a second still beats a held result; not measured for longer gaps.
 _MAX_BUDGET_NS = 50_000_000  # Time limit of the flow at a tick: on a busy machine, late flow is better than none.
 _BUDGET_SHARE = 0.5  # Share of the time between two ticks that the flow may take.
@@ -46,7 +46,7 @@ class FlowSize(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """Where each point of the present picture was when the frame of a result was due.
+    """The position of each point of the present picture at the time when the frame of a result was due.
 
     The arrays cover `picture(image, geometry)` with one grid: each of their pixels stands for a few pixels of the picture.
     """
@@ -76,7 +76,7 @@ class _Step:
 class _Chain:
     """The steps from the present tick back to the frame of a result, composed."""
 
-    due_ns: int  # Of the result's frame.
+    due_ns: int  # Due time of the result's frame.
     last: _Step  # The present tick.
     then: _Step
     displacement: Vectors
@@ -91,7 +91,7 @@ class FlowSizeChoice:
     def __init__(self) -> None:
         self.size = FlowSize.QUARTER
         self._shares: deque[float] = deque(maxlen=_SAMPLES)
-        self._ticks = 0  # Since the latest change.
+        self._ticks = 0  # Number of ticks since the latest change.
         self._wait = _FIRST_WAIT
 
     def took(self, time_ns: int, interval_ns: int) -> None:
@@ -124,7 +124,7 @@ class FlowTrack:
 
     def __init__(self, clock_ns: Callable[[], int] | None = None) -> None:
         """`clock_ns` measures the time that flow takes, which chooses its size; without it, the size is the largest."""
-        self.size = FlowSize.NONE  # Of the flow to the present tick.
+        self.size = FlowSize.NONE  # Size of the flow to the present tick.
         self._clock_ns = clock_ns or (lambda: 0)
         self._choice = FlowSizeChoice()
         self._took_ns = 0

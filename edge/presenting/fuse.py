@@ -76,11 +76,11 @@ class FusePresenter:
 
 @dataclass(frozen=True, slots=True)
 class MaskPair:
-    """The masks of both models at a tick, and what tells how far each of them can be trusted."""
+    """The masks of both models at a tick, and the measures of how reliable each of them is."""
 
     moved: Mask  # The reference model's, moved to now.
     local: LocalOutput
-    motion: Motion  # Since the frame of the reference model's.
+    motion: Motion  # Motion since the frame of the reference model's mask.
     geometry: Geometry
 
 
@@ -88,8 +88,8 @@ class MaskPair:
 class Disagreement:
     """The pixels of the picture to which two masks give different classes."""
 
-    pixels: Indices  # In the flattened picture.
-    places: Indices  # Of each of them, in the table of one age.
+    pixels: Indices  # Indices in the flattened picture.
+    places: Indices  # Index of each pixel in the table of one age.
 
 
 def fused_mask(table: FusionTable, age: int, pair: MaskPair) -> Mask:

@@ -44,7 +44,7 @@ class JudgedAge(Section):
 
 
 class FusionHeader(Section):
-    """What a fusion file is for, and what it was made from."""
+    """The models of a fusion file, and the drives that it was made from."""
 
     features: int = FEATURES
     task: Literal["segmentation", "detection"]

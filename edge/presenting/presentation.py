@@ -1,4 +1,4 @@
-"""Presents beside the pipeline: every frame that falls due is a tick, and gets an output or the reason why there is none."""
+"""Presents beside the pipeline: every due frame is a tick, which gets an output or a reason."""
 
 import threading
 import time
@@ -43,22 +43,22 @@ class PresentedTick:
     """A tick with its output: what the vehicle could act on, and when."""
 
     camera: str
-    sequence: int  # Of the frame, as in the latency log.
+    sequence: int  # The frame's, as in the latency log.
     frame_index: int
     stamp_ns: int
     source_ns: int
     due_ns: int
-    presented_ns: int  # When the output was ready, or when it was certain that there is none.
+    presented_ns: int  # Time at which the output was ready, or at which it was certain that the tick gets no output.
     output: Output
     source_sequence: int | None = None  # The frame that the output's remote result is right for.
     age_ns: int | None = None  # Due time of the tick after that of this frame; 0 for a local result; None without one.
-    processing_ns: int | None = None  # From taking the tick until the output was ready; None if it was not taken.
+    processing_ns: int | None = None  # Time from taking the tick until the output was ready; None if it was not taken.
     image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None if there is none.
     geometry: Geometry | None = None
 
     @property
     def origin(self) -> OutputOrigin:
-        """What the output was made of."""
+        """The kinds of results that the output was made of."""
         return self.output.origin
 
     @property
@@ -68,7 +68,7 @@ class PresentedTick:
 
     @property
     def reason(self) -> str:
-        """Why there is no result; empty if there is one."""
+        """The reason for a missing result; empty if the output has one."""
         return self.output.reason
 
 
@@ -84,18 +84,18 @@ class _DueFrame:
     scene: int
     frame: Frame | UnreadableFrame
     record: FrameRecord  # The pipeline adds to it meanwhile.
-    newest: ArrivedResult | None = None  # When the tick was taken; never of a later frame.
+    newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
 
 
 @dataclass(slots=True)
 class _Camera:
-    """What is known about a camera."""
+    """The state of a camera."""
 
     scene: int = 0  # The first tick of its present scene: results of earlier frames do not fit it.
-    form: tuple[tuple[int, ...], Layout] | None = None  # Of its latest readable frame.
+    form: tuple[tuple[int, ...], Layout] | None = None  # Shape and layout of its latest readable frame.
     stamp_ns: int = 0
     gap_ns: int = 0
-    sequence: int = -1  # Of its latest tick.
+    sequence: int = -1  # The number of its latest tick.
     waiting: _DueFrame | None = None
     newest: ArrivedResult | None = None
     early: ArrivedResult | None = None  # Arrived before the tick of its frame was offered.
@@ -114,7 +114,7 @@ class Presentation:
     ) -> None:
         """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
-        self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # What the manifest says about the parts.
+        self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # Returns the manifest's entries on the parts.
         self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
         self._build = build
         self._card = card
@@ -124,7 +124,7 @@ class Presentation:
         self._condition = threading.Condition()
         self._cameras: dict[str, _Camera] = {}
         self._left_out: deque[PresentedTick] = deque()
-        self._taken: PresentedTick | _DueFrame | None = None  # What `run` works on.
+        self._taken: PresentedTick | _DueFrame | None = None  # The tick that `run` works on.
         self._has_ended = False
         self._has_failed = False
         self._delivery = threading.Lock()

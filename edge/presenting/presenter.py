@@ -33,17 +33,17 @@ class ArrivedResult:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the vehicle can act on at a tick."""
+    """The result that the vehicle can act on at a tick."""
 
     origin: OutputOrigin
     result: Any = None
-    reason: str = ""  # Why there is no result.
+    reason: str = ""  # The reason for a missing result.
     flow: str = ""  # The size of the optical flow that was used; empty without one.
 
 
 @dataclass(frozen=True, slots=True)
 class PresenterParts:
-    """What a presenter is built from."""
+    """The parts that a presenter is built from."""
 
     card: ModelCard
     local: Callable[[Tick], Any] | None = None  # Returns the local model's result for a tick; None if it failed.

@@ -16,8 +16,8 @@ class PresenterEntry(NamedTuple):
 
     path: str  # "module:attribute" of a Presenter.
     extra: str  # The pip extra that installs its libraries.
-    holds: Callable[[Task], bool] = _has_places  # Whether it can present the results of a task.
-    needs_local: bool = False  # Whether it runs the vehicle's own model.
+    holds: Callable[[Task], bool] = _has_places  # True for tasks whose results it can present.
+    needs_local: bool = False  # True if it runs the vehicle's own model.
 
 
 PRESENTERS = {

@@ -7,7 +7,7 @@ from shared.runlog.presented_log import OutputOrigin
 
 
 class WarpPresenter:
-    """Presents the newest result, moved along the optical flow. Where the flow is not known, the result is held."""
+    """Presents the newest result, moved along the optical flow. Without a known flow, the result is held."""
 
     def __init__(self, parts: PresenterParts) -> None:
         self._track = FlowTrack(parts.clock_ns)

@@ -13,19 +13,19 @@ from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.results import Detections, Result
 
-_CENTRE = 0.5  # Of a pixel, in the coordinates of boxes.
-_POINTS_PER_SIDE = 8  # Of a box, at least, that its motion is taken from.
+_CENTRE = 0.5  # The centre of a pixel in the coordinates of boxes.
+_POINTS_PER_SIDE = 8  # Least number of points along a side of a box from which its motion is taken.
 _FEWEST_FOR_GROWTH = 16  # Points.
-_MOST_GROWTH = 0.5  # Of the size of a box.
+_MOST_GROWTH = 0.5  # Largest growth of a box, relative to its size.
 _BLUR_PX = 5  # Side of the square over which differences in brightness are averaged, in pixels of the grid.
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Where a moved result is likely to be wrong; both arrays have the grid of the motion, over the picture."""
+    """The places at which a moved result is likely to be wrong; both arrays have the grid of the motion, over the picture."""
 
     residual: npt.NDArray[np.uint8]  # Difference in brightness between the moved picture and the present one, blurred.
-    is_outside: npt.NDArray[np.bool_]  # Whether the point was outside the image.
+    is_outside: npt.NDArray[np.bool_]  # True if the point was outside the image.
 
 
 def moved_result(result: Result, motion: Motion, geometry: Geometry) -> Result | None:

@@ -35,14 +35,14 @@ T = TypeVar("T")
 class ScoredTick(Generic[T]):
     """One tick: what is right and wrong in its output, and where the output came from."""
 
-    tallies: T  # Of a mask: the pixels by class, 3×classes.
+    tallies: T  # For a mask: the pixels by class, 3×classes.
     origin: str
     age_ns: int | None  # How much older than the tick the output's frame is; None without an output.
     drive: str  # The drive or the run to which the tick belongs.
 
     @property
     def is_missing(self) -> bool:
-        """Whether the tick has no output."""
+        """True if the tick has no output."""
         return self.age_ns is None
 
 

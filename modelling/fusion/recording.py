@@ -28,7 +28,7 @@ from shared.models.model import Model
 from shared.tasks.detection import objects
 
 _NS_PER_MS = 1e6
-_TOLERANCE = 0.1  # Of an age: how far a frame's may be from it.
+_TOLERANCE = 0.1  # Largest difference of a frame's age, relative to the age that it counts for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class AgedResult:
     age: int  # Index of the age.
     source: RecordedFrame
     now: RecordedFrame
-    motion: Motion  # Since the frame of the result.
+    motion: Motion  # Motion since the frame of the result.
 
 
 def recorded_frames(bag: Path, reference: Model, local: Model, settings: RecordingSettings) -> Iterator[RecordedFrame]:

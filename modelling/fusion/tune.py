@@ -25,7 +25,7 @@ _SLOWER = 3  # A drive is also seen as a camera of a third of its rate sees it.
 
 @dataclass(frozen=True, slots=True)
 class TuneFusionSettings:
-    """What to measure."""
+    """The settings of a measurement."""
 
     ages_ms: tuple[float, ...] = AGES_MS
     every: int = 3  # Ticks between two that are counted.
@@ -33,9 +33,9 @@ class TuneFusionSettings:
 
 
 class FusionCounts(Protocol):
-    """What is counted over the drives that a table is made from."""
+    """The counts over the drives that a table is made from."""
 
-    ticks: npt.NDArray[Any]  # By age.
+    ticks: npt.NDArray[Any]  # Number of ticks by age.
 
     def add(self, drive: int, each: AgedResult) -> None:
         """Adds a result at a tick of a drive, numbered from 0."""

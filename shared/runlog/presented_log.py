@@ -21,7 +21,7 @@ ABORTED = "aborted"  # The reason of a tick that had no row yet when the vehicle
 
 
 class OutputOrigin(StrEnum):
-    """What an output was made of."""
+    """The kind of results that an output was made of."""
 
     REMOTE = "remote"  # A result as it came back.
     WARPED = "warped"  # A result, moved to now.
@@ -41,7 +41,7 @@ class PresentedRow:
     session: str
     tick: int  # The sequence number of the frame, as in the latency log.
     origin: OutputOrigin
-    reason: str = ""  # Why there is no output; empty if there is one.
+    reason: str = ""  # The reason for a missing output; empty otherwise.
     frame_index: int | None = None
     frame_stamp_ns: int | None = None
     due_ns: int | None = None
