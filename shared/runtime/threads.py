@@ -212,8 +212,10 @@ def lower_priority(native_id: int | None = None, niceness: int = 19) -> None:
 
     Measured work runs first then. `niceness`: 1 to 19; a busy core gives a thread of 5 a third of the time of one of 0.
     """
+    thread = native_id or threading.get_native_id()
     with suppress(ProcessLookupError):  # The thread has just ended.
-        os.setpriority(os.PRIO_PROCESS, native_id or threading.get_native_id(), niceness)
+        if os.getpriority(os.PRIO_PROCESS, thread) < niceness:  # Only root may raise the priority of a nice process.
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 @contextmanager

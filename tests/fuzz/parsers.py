@@ -29,6 +29,7 @@ PARSERS = {
     "cloud/gateway/open_inference/json_messages.py": "gateway",
     "cloud/gateway/tf_serving/json_messages.py": "gateway",
     "cloud/isolation/channel.py": f"({_OWN}: messages and memory of a parent and its child process)",
+    "edge/presenting/fusion_table.py": "(a file of the operator: tests/edge/presenting/test_fusion_table.py gives damaged ones)",
     "edge/sinks/npz.py": f"({_OWN}: it only writes)",
     "edge/sources/folder.py": "(passes images to shared/imaging/image_files.py)",
     "edge/transports/frame_metadata.py": "servers",

@@ -120,6 +120,21 @@ def test_lower_priority_affects_only_the_calling_thread() -> None:
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
+def test_lower_priority_leaves_a_thread_that_has_a_lower_one() -> None:
+    """Without the rights of root, raising it would be an error."""
+    found: list[int] = []
+
+    def lower_twice() -> None:
+        lower_priority()
+        lower_priority(niceness=5)
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    group = ThreadGroup(lambda: None)
+    group.start("presenter", lower_twice)
+    group.join(WAIT_S)
+    assert found == [19]
+
+
 def _fail() -> None:
     raise ValueError("bug")
 
