@@ -53,7 +53,7 @@ class PresentedTick:
     source_sequence: int | None = None  # The frame that the output's remote result is right for.
     age_ns: int | None = None  # Due time of the tick after that of this frame; 0 for a local result; None without one.
     processing_ns: int | None = None  # Time from taking the tick until the output was ready; None if it was not taken.
-    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None if there is none.
+    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None for a tick that was not taken.
     geometry: Geometry | None = None
 
     @property
@@ -63,7 +63,7 @@ class PresentedTick:
 
     @property
     def result(self) -> Any:
-        """The result to act on, of the type that the task of the model decodes; None if there is none."""
+        """The result to act on, of the type that the task of the model decodes; None if the tick has no output."""
         return self.output.result
 
     @property
@@ -83,7 +83,7 @@ class _DueFrame:
     due_ns: int
     scene: int
     frame: Frame | UnreadableFrame
-    record: FrameRecord  # The pipeline adds to it meanwhile.
+    record: FrameRecord  # The pipeline adds times and the image while the tick waits.
     newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEVICE, MODELS, frame_progress
+from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.models.repository import Repository
 
 _BAG = click.Path(exists=True, path_type=Path)
@@ -33,13 +32,7 @@ _BAG = click.Path(exists=True, path_type=Path)
 @click.option(
     "--frames", type=click.IntRange(min=2), default=100, show_default=True, help="Maximum number of frames of each bag."
 )
-@click.option(
-    "--demosaic",
-    type=click.Choice(sorted(DEMOSAIC_METHODS)),
-    default="binning",
-    show_default=True,
-    help="Demosaicing method for raw images.",
-)
+@DEMOSAIC
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEVICE, JSON, MODELS, frame_progress
-from shared.imaging.bayer import DEMOSAIC_METHODS
+from modelling.cli_options import DEMOSAIC, DEVICE, JSON, MODELS, frame_progress
 from shared.models.repository import Repository
 
 _METHODS = ("mse", "pixels", "none")
@@ -26,13 +25,7 @@ _METHODS = ("mse", "pixels", "none")
     "--gate", type=click.Choice(_METHODS), default="mse", show_default=True, help="Method of comparing frames."
 )
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
-@click.option(
-    "--demosaic",
-    type=click.Choice(sorted(DEMOSAIC_METHODS)),
-    default="binning",
-    show_default=True,
-    help="Demosaicing method for raw images.",
-)
+@DEMOSAIC
 @JSON
 @MODELS
 @DEVICE

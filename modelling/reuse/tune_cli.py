@@ -6,9 +6,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEVICE, MODELS, frame_progress
+from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.models.repository import Repository
 
 _BOTH = "both"
@@ -43,13 +42,7 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
     "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=1000.0, show_default=True, help="Longest reuse."
 )
 @click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
-@click.option(
-    "--demosaic",
-    type=click.Choice(sorted(DEMOSAIC_METHODS)),
-    default="binning",
-    show_default=True,
-    help="Demosaicing method for raw images.",
-)
+@DEMOSAIC
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -1,4 +1,4 @@
-"""What a vehicle presented at its ticks, compared with its frames: a panning scene whose labels follow from the pixels."""
+"""The outputs of a vehicle at its ticks, compared with its frames: a panning scene whose labels follow from the pixels."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _LEFT_OUT = ("skipped", "failed", "stopped", "aborted")  # Reasons of ticks for 
 _EXACT = (OutputOrigin.REMOTE, OutputOrigin.LOCAL)  # Masks as a model computed them, pixel for pixel.
 _COARSE, _FINE = (6.0, 45.0), (1.5, 12.0)  # Width of the filter in pixels, and contrast in grey levels.
 _SEED = 30
-_AGES_MS = (100.0, 300.0, 1000.0)  # Of the fusion file; above the last one, the local model decides alone.
+_AGES_MS = (100.0, 300.0, 1000.0)  # Ages of the fusion file; above the last one, the local model decides alone.
 _LAST_FIT = 1  # The last of the ranges of differences in brightness in which a moved picture fits.
 
 
@@ -142,7 +142,7 @@ def taken(rows: Sequence[PresentedRow]) -> list[PresentedRow]:
 
 
 def stages(rows: Sequence[PresentedRow]) -> list[str]:
-    """Returns the origins of outputs, or the reasons why there are none, once for each period with the same one."""
+    """Returns the origins of outputs, or the reasons for missing ones, once for each period with the same one."""
     return [stage for stage, _ in groupby(row.reason.partition(":")[0] or row.origin.value for row in taken(rows))]
 
 

@@ -12,7 +12,7 @@ from edge.presenting.presenter import Tick
 from shared.imaging.geometry import Resize, plan
 from tests.support.moving_camera import HEIGHT, PERIOD_NS, WIDTH, MovingCamera
 
-_BUDGET_NS = 50_000_000  # At most, for the flow of one tick.
+_BUDGET_NS = 50_000_000  # Time limit of the flow of one tick.
 
 
 def _track(places: list[tuple[int, int]]) -> FlowTrack:

@@ -29,7 +29,7 @@ from shared.stages import Stage
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record, mark_sent
 
 WAIT_S = 60.0
-PERIOD_NS = 100_000_000  # Of the cameras here.
+PERIOD_NS = 100_000_000  # Time between two frames of the cameras here.
 
 
 class Noting:
