@@ -1,4 +1,4 @@
-"""The structure of the code: import directions, cycles, folder sizes, unique names, and what `--help` may load."""
+"""The structure of the code: import directions, cycles, unique names, and what `--help` may load."""
 
 import ast
 import graphlib
@@ -37,19 +37,6 @@ HEAVY = (
     "msgpack",
     "msgspec",
     "yaml",
-)
-# The contract of each kind of plug-in, which a newcomer reads before adding one.
-CONTRACTS = (
-    "cloud/frontends/frontend.py",
-    "edge/dispatch/dispatcher.py",
-    "edge/presenting/presenter.py",
-    "edge/sinks/sink.py",
-    "edge/sources/source.py",
-    "edge/transports/transport.py",
-    "ops/batch/executors/executor.py",
-    "shared/imaging/codecs/codec.py",
-    "shared/inference/engine.py",
-    "shared/tasks/task.py",
 )
 MODULES = sorted(path for package in ALLOWED_IMPORTS for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
@@ -105,12 +92,6 @@ def test_packages_import_only_permitted_packages(path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
-def test_a_folder_has_at_most_twelve_modules(folder: Path) -> None:
-    """A longer list of files is hard to read; the names of sub-packages describe their contents."""
-    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 12
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_every_package_has_a_docstring(folder: Path) -> None:
     """The docstring of `__init__.py` is the first text that a reader of a package sees."""
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
@@ -125,12 +106,6 @@ def test_there_are_no_import_cycles() -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
-
-
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_a_contract_is_short(contract: str) -> None:
-    """A stranger who adds a plug-in reads one page: the Protocol, and what it exchanges with its callers."""
-    assert len((ROOT / contract).read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:
@@ -164,20 +139,6 @@ def test_tests_reach_no_private_names() -> None:
             if isinstance(node, ast.Attribute) and node.attr in private and not is_own:
                 reached.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     assert reached == []
-
-
-def test_no_constructor_has_more_than_eight_parameters() -> None:
-    """More parameters belong in a settings record, which names and validates them."""
-    long = [
-        f"{name}.{owner.name}: {parameters}"
-        for name, path in NAMES.items()
-        for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(owner, ast.ClassDef)
-        for node in owner.body
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
-        if (parameters := len(node.args.args) + len(node.args.kwonlyargs) - 1) > 8
-    ]
-    assert long == []
 
 
 @pytest.mark.parametrize("package", ALLOWED_IMPORTS)
