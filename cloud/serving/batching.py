@@ -13,7 +13,7 @@ from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, Request
+from cloud.serving.request import CLIENT_GONE, TOO_LATE, Request
 from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.errors import ModelUnavailableError
@@ -24,6 +24,7 @@ from shared.stages import Stage
 
 _SAFETY_FACTOR = 1.1  # Applied to the estimated latency before one more frame joins a batch.
 _WAKE_UP_NS = 2_000_000
+_PROBE_AFTER = 3  # Frames that are refused in a row before one is inferred to measure anew.
 
 
 class UnexpectedError(SkylaneError):
@@ -94,24 +95,32 @@ class Batcher:
         self._closed = False
         self._abandoned = False
         self._last_had_company = True  # True if the last batch had several frames.
+        self._refused_in_row = 0  # Frames refused by the estimate since the last inference.
         self._instances = model.instances
         self._running: dict[int, _RunningBatch] = {}  # Batches in the engine by thread.
         self._decoding = LatencyEstimator()
         self.inference_latency = BatchLatencyEstimator(self._max_size)
         self._circuit_breaker = circuit_breaker or CircuitBreaker()
 
-    @property
-    def expected_latency_ns(self) -> int:
-        """The estimated time until a frame that arrives now has its reply."""
+    def can_meet(self, deadline: Deadline) -> bool:
+        """Estimates if a frame that is decoded now gets its reply before the deadline.
+
+        While other frames wait, the estimate is rarely too short, because an inference in vain costs them time. If none
+        waits, it costs nothing to try: the estimate is the shortest recent time. It can still be wrong, if the worker
+        was slow until now; so after a few refusals in a row the next frame is inferred whatever the estimate.
+        """
         batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
-        busy_ns = [max(0, each_ns) for each_ns in self._remaining_ns(self.inference_latency.ns)]
+        others_wait = bool(batches or ahead or self._admission.depth > 1)  # The frame itself is still in the queue.
+        latency_ns = self.inference_latency.ns if others_wait else self._typical_ns
+        busy_ns = [max(0, each_ns) for each_ns in self._remaining_ns(latency_ns)]
         wait_ns = self._free_after_ns(batches, busy_ns, self.inference_latency.ns(self._max_size))
-        return max(self._decoding.ns, wait_ns) + self._reply_after_ns(ahead + 1)
+        decoding_ns = self._decoding.ns if others_wait else self._decoding.fastest_ns
+        return self._ends_in_time(deadline, max(decoding_ns, wait_ns), ahead + 1, others_wait=others_wait)
 
     def forecast(self, waiting: int) -> Forecast:
         """Estimates the times of a frame of this model that arrives behind `waiting` frames in the admission queue.
 
-        In contrast to `expected_latency_ns`, which must rarely be too short, the estimates are typical values.
+        In contrast to those of `can_meet`, the estimates are typical values.
         """
         size = self._fitting_size  # Of the batches while frames wait.
         # Batches follow one another as fast as the slowest of decoding, inference and postprocessing allows.
@@ -253,7 +262,8 @@ class Batcher:
         return earliest.at_ns - self._safe_reply_after_ns(len(self._decoded) + 1)
 
     def _infer(self, batch: Sequence[Request]) -> None:
-        live = [request for request in batch if self._is_worth_inferring(request)]
+        others_wait = len(batch) > 1 or bool(self._decoded or self._reserved or self._admission.depth)
+        live = [request for request in batch if self._is_worth_inferring(request, others_wait=others_wait)]
         error = self._try(live) if live else None
         if error is None:
             return
@@ -262,12 +272,12 @@ class Batcher:
                 self._replier.refuse(request, Status.FAILED, str(error))
             return
         for request in live:
-            if self._is_worth_inferring(request) and (error := self._try([request])):
+            if self._is_worth_inferring(request, others_wait=others_wait) and (error := self._try([request])):
                 if isinstance(error, ProcessLostError):
                     self._circuit_breaker.strike(request.vehicle)
                 self._replier.refuse(request, Status.FAILED, f"poison: {error}")
 
-    def _is_worth_inferring(self, request: Request) -> bool:
+    def _is_worth_inferring(self, request: Request, *, others_wait: bool) -> bool:
         """Checks if a frame can still be used by its client, and refuses it if not."""
         if reason := self._circuit_breaker.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, reason)
@@ -275,14 +285,26 @@ class Batcher:
             self._replier.refuse(request, *CLIENT_GONE)
         elif request.deadline.is_expired():
             self._replier.refuse(request, Status.EXPIRED, "the deadline passed before inference")
-        elif request.deadline.is_expired(clock.now_ns() + self._reply_after_ns(1)):
-            self._replier.refuse(request, Status.EXPIRED, "inference would end after the deadline")
+        elif not self._ends_in_time(request.deadline, 0, 1, others_wait=others_wait):
+            self._replier.refuse(request, *TOO_LATE)
         else:
             return True
         return False
 
+    def _ends_in_time(self, deadline: Deadline, start_ns: int, size: int, *, others_wait: bool) -> bool:
+        """Estimates if a batch of `size` frames that starts in `start_ns` has its replies before the deadline."""
+        end_ns = clock.now_ns() + start_ns
+        if others_wait:
+            return not deadline.is_expired(end_ns + self._reply_after_ns(size))
+        end_ns += self.inference_latency.fastest_ns(1) + self._postprocessor.latency.fastest_ns
+        if not deadline.is_expired(end_ns) or self._refused_in_row >= _PROBE_AFTER:
+            return True
+        self._refused_in_row += 1
+        return False
+
     def _try(self, batch: Sequence[Request]) -> SkylaneError | None:
         """Infers a batch and passes its frames to the postprocessor; returns the error if the model failed."""
+        self._refused_in_row = 0
         for request in batch:
             request.batch_size = len(batch)
             request.stamp(Stage.BATCHED)

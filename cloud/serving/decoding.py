@@ -4,9 +4,8 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, Refusal, Request
+from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, TOO_LATE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -71,8 +70,8 @@ class Decoder:
             served = self._served_models.find(request.model, request.header.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if request.deadline.is_expired(clock.now_ns() + served.batcher.expected_latency_ns):
-            return Refusal(Status.EXPIRED, "inference would end after the deadline")
+        if not served.batcher.can_meet(request.deadline):
+            return TOO_LATE
         return served if served.batcher.reserve() else None
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:

@@ -12,6 +12,7 @@ from cloud.models.loader import ModelLoader
 from shared import clock
 from shared.inference.engine import Outputs
 from shared.inference.placement import Placement, Precision
+from shared.messages.deadline import Deadline
 from shared.models.model import InstancesError
 from shared.models.repository import Repository
 from tests.support import tiny_models
@@ -49,14 +50,16 @@ def test_the_expected_latency_counts_idle_instances(monkeypatch: pytest.MonkeyPa
     rig.engine.gate.set()
     assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
     rig.engine.gate.clear()
-    needed_ns = []
+    meets = []
     for number in (1, 2):
         rig.engine.entered.clear()
         rig.put(rig.request(number))
         assert rig.engine.entered.wait(WAIT_S)
-        needed_ns.append(rig.batcher.expected_latency_ns)
+        meets.append(
+            [rig.batcher.can_meet(Deadline(now_ns + ends * _SECOND_NS - early)) for ends in (1, 2) for early in (1, 0)]
+        )
     rig.finish()
-    assert needed_ns == [_SECOND_NS, 2 * _SECOND_NS]
+    assert meets == [[False, True, True, True], [False, False, False, True]]
 
 
 def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:

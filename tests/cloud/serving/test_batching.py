@@ -1,5 +1,6 @@
 from shared import clock
 from shared.inference.errors import InferenceError, ModelUnavailableError
+from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.stages import Stage
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
@@ -145,12 +146,41 @@ def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
     """The time of the engine goes to frames that can meet their deadline."""
     rig = BatcherRig(GatedEngine(), max_size=2)
     rig.batcher.inference_latency.add(1, 3_600 * 10**9)
-    assert rig.batcher.expected_latency_ns >= 3_600 * 10**9
+    assert not rig.batcher.can_meet(Deadline.after_ms(60_000))
+    assert rig.batcher.can_meet(Deadline.after_ms(3_700_000))
+    assert rig.batcher.can_meet(Deadline.NEVER)
     rig.put(rig.request(0, 60_000), rig.request(1))
     rig.start()
     rig.finish()
     assert rig.numbers() == [1]
     assert rig.answers() == [(0, Status.EXPIRED, "inference would end after the deadline")]
+
+
+def test_an_idle_worker_tries_what_its_fastest_inference_can_meet() -> None:
+    """Of frames with a deadline at the 75 % quantile, three quarters would be in time; refusing them wins nothing."""
+    rig = BatcherRig(GatedEngine())
+    for seconds in (1_000, *[100_000] * 19):
+        rig.batcher.inference_latency.add(1, seconds * 10**9)
+    assert rig.batcher.can_meet(Deadline.after_ms(2_000_000))
+    rig.put(rig.request(0, 2_000_000))
+    rig.start()
+    rig.finish()
+    assert rig.numbers() == [0]
+
+
+def test_one_slow_inference_blocks_an_idle_worker_for_a_few_frames_only() -> None:
+    """Refused frames bring no new measurement, so after three of them one is inferred."""
+    rig = BatcherRig(GatedEngine())
+    rig.batcher.inference_latency.add(1, 3_600 * 10**9)
+    deadline = Deadline.after_ms(60_000)
+    assert [rig.batcher.can_meet(deadline) for _ in range(4)] == [False, False, False, True]
+    rig.engine.gate.set()
+    rig.put(rig.request(0, 60_000))
+    rig.start()
+    assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
+    assert rig.batcher.can_meet(deadline)  # By the new measurement.
+    rig.finish()
+    assert rig.numbers() == [0]
 
 
 def test_a_batch_is_cut_to_meet_a_deadline() -> None:

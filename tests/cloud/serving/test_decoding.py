@@ -60,8 +60,12 @@ class Slots:
 
     def __init__(self, out: "queue.SimpleQueue[Request | ResultMessage]") -> None:
         self.put = out.put
-        self.expected_latency_ns = 0
+        self.latency_ns = 0
         self.free = 1
+
+    def can_meet(self, deadline: Deadline) -> bool:
+        """See Batcher."""
+        return not deadline.is_expired(clock.now_ns() + self.latency_ns)
 
     def reserve(self) -> bool:
         """See Batcher."""
@@ -227,7 +231,7 @@ def test_the_deadline_counts_from_the_arrival() -> None:
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     """The time of the decoder goes to frames that can meet their deadline."""
     with _rig() as rig:
-        rig.slots.expected_latency_ns = 600 * 10**9
+        rig.slots.latency_ns = 600 * 10**9
         late = rig.decode(pack_frame(replace(_frame(), deadline=Deadline.after_ms(500_000))))
         assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "inference would end after the deadline")

@@ -25,6 +25,16 @@ def test_the_median_is_typical() -> None:
     assert [by_size.median_ns(size) for size in (1, 2, 4)] == [100, 100, 200]
 
 
+def test_the_fastest_is_that_of_a_longer_window() -> None:
+    """It must be below a deadline that a tenth of the frames meet, whatever the last twenty were."""
+    estimate = BatchLatencyEstimator(1)
+    for took_ns in (50, *[200] * 99):
+        estimate.add(1, took_ns)
+    assert (estimate.fastest_ns(1), estimate.median_ns(1)) == (50, 200)
+    estimate.add(1, 300)
+    assert estimate.fastest_ns(1) == 200
+
+
 def test_old_measurements_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """An estimate that refuses all frames gets no new measurements."""
     estimate = LatencyEstimator()
