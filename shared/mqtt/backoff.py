@@ -16,10 +16,11 @@ class ExponentialBackoff:
 
     def __init__(self) -> None:
         self._failures = 0
+        self._random = random.Random()  # Not the generator of the process, whose seed may be somebody else's.
 
     def wait_s(self, held_s: float = 0.0) -> float:
         """Returns the next wait in seconds after a connection that lasted `held_s`; 0 if the attempt failed."""
         self._failures = 0 if held_s >= _STABLE_S else self._failures
         upper_s = min(_LONGEST_S, _INITIAL_S * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
-        return random.uniform(0.0, upper_s)
+        return self._random.uniform(0.0, upper_s)

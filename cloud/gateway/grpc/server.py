@@ -113,7 +113,8 @@ class GrpcServer(Frontend):
             active.hold(len(response))
             active.wait_for_caller(self._worker.settings.send_timeout_s)
         except Exception as error:  # noqa: BLE001  Only this call fails.
-            self._abort(context, error)
+            self._fail(context, error)
+            return b""  # gRPC sends no response of a call that has ended.
         self._worker.call_counts.add("grpc OK")
         return response
 
@@ -141,7 +142,8 @@ class GrpcServer(Frontend):
         try:
             yield from responses
         except Exception as error:  # noqa: BLE001  Only this call fails.
-            self._abort(context, error)
+            self._fail(context, error)
+            return
         self._worker.call_counts.add("grpc OK")
 
     def _receive(
@@ -163,11 +165,14 @@ class GrpcServer(Frontend):
         active.hold(len(data))
         return GrpcCall(self._worker, self._stopping, context, data, received_ns)
 
-    def _abort(self, context: grpc.ServicerContext, error: Exception) -> None:
-        """Ends a call with the code of an error; always raises."""
+    def _fail(self, context: grpc.ServicerContext, error: Exception) -> None:
+        """Ends a call with the code of an error by raising; returns if the call has ended already.
+
+        grpcio logs a traceback of every exception that leaves the handler of such a call, at the pace of its caller.
+        """
         if not context.is_active():
             self._worker.call_counts.add("grpc CANCELLED")
-            raise grpc.RpcError from error
+            return
         if not isinstance(error, ApiError):
             self._worker.request_errors.record("grpc", error)
             error = ApiError(ErrorCode.FAILED, "internal error: the worker's log has the traceback")

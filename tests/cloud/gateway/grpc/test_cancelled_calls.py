@@ -54,3 +54,32 @@ def test_the_frame_of_a_cancelled_call_is_cancelled(
             assert future.cancelled()
         finally:
             gate.open()
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "past its deadline", "too large"])
+def test_a_call_that_ends_early_logs_no_traceback(
+    ending: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller without a token could fill the worker's log: a hundred bytes made a traceback of three kilobytes."""
+    gate = Gate()
+    gate.close()
+    submitted = watch_submissions(monkeypatch)
+    with (
+        open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0", max_message_bytes=1 << 20)) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
+    ):
+        call: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        try:
+            if ending == "too large":
+                pending = call.future(bytes(4 << 20), timeout=WAIT_S)
+            else:
+                pending = call.future(
+                    _INFER.SerializeToString(), timeout=0.5 if ending == "past its deadline" else WAIT_S
+                )
+                submitted.get(timeout=WAIT_S)
+                if ending == "cancelled":
+                    pending.cancel()
+            assert pending.cancelled() or pending.exception(timeout=WAIT_S) is not None
+        finally:
+            gate.open()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("grpc")] == []
