@@ -8,6 +8,10 @@ trip and the frames that it has sent since that report.
 - Otherwise, the vehicle draws two workers at random and takes the better one. If every vehicle took the best of all, those
   that know the same reports would all choose the same worker (Mitzenmacher, "The Power of Two Choices in Randomized Load
   Balancing", 2001). A vehicle that shares the workers with no other one compares all of them.
+
+A worker is on trial until it has answered this vehicle, and again when it keeps a frame: it gets one frame at a time, after
+ever longer waits, and no frame that another worker has kept. While one is on trial, no frame goes to the shared group, in
+which the broker could give it to that worker.
 """
 
 import random
@@ -62,30 +66,53 @@ class LoadDispatcher:
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """See Dispatcher. Without a choice or a known load, the frame goes to the shared group."""
-        loads, online = self._workers.loads, self._workers.online()
-        if loads is None or len(online) < _FEWEST:
+        online = self._workers.online()
+        if self._workers.loads is None or len(online) < _FEWEST:
             return GROUP
-        known, own = loads.known(), _by_worker(in_flight)
-        reported, unreported = [], 0
-        for name, session in online:
-            if name in excluded:
-                continue
-            found = known.get(name)
-            if found is None or found.session != session:
-                unreported += 1
-            elif now_ns - found.at_ns < _STALE_NS:
-                echo_ns, round_trip_ns = self._clocks.last_echo(f"cloud/{name}/{session}")
-                if not is_unresponsive(echo_ns, len(online), now_ns):
-                    reported.append(_Candidate(name, round_trip_ns, found, own.get(name, ())))
-                    self._note_others(reported[-1], now_ns)
-        candidates = [each for each in reported if _accepts(each, now_ns)] or reported
+        others = [worker for worker in online if worker[0] not in excluded]
+        reported, unreported, untried = self._survey(
+            others, len(online), self._workers.loads.known(), in_flight, now_ns
+        )
+        proven = [each for each in reported if not each.known.is_on_trial]
+        trusted = proven if proven and excluded else [each for each in reported if _may_try(each, now_ns)] or reported
+        candidates = [each for each in trusted if _accepts(each, now_ns)] or trusted
         if not candidates:
             return GROUP
-        if len(candidates) == len(online) and _are_equally_fast(candidates):
+        if len(candidates) == len(proven) == len(online) and _are_equally_fast(candidates):
             evaluated = [_evaluate(each, now_ns) for each in candidates]
             if _are_equally_busy(candidates, evaluated):
                 return Assignment("group", None, max(each.answer_ns for each in evaluated))
-        return self._best(candidates, unreported, now_ns)
+        best = self._best(candidates, unreported, now_ns)
+        if untried and proven and not excluded and self._rng.random() * len(online) < 1:
+            return Assignment("load", self._rng.choice(untried), best.expected_ns or 1)
+        return best
+
+    def _survey(
+        self,
+        workers: Sequence[tuple[str, str]],
+        count: int,
+        known: Mapping[str, KnownLoad],
+        in_flight: Sequence[FrameRecord],
+        now_ns: int,
+    ) -> tuple[list[_Candidate], int, list[str]]:
+        """Returns the workers whose load is known, the number of those that report none, and those to try without one.
+
+        `count`: number of workers that serve the model.
+        """
+        own = _by_worker(in_flight)
+        reported, unreported, untried = [], 0, []
+        for name, session in workers:
+            found = known.get(name, KnownLoad())
+            if found.session != session:
+                unreported += not found.is_on_trial
+                if found.is_on_trial and name not in own and found.is_tried_again(now_ns):
+                    untried.append(name)
+            elif now_ns - found.at_ns < _STALE_NS:
+                echo_ns, round_trip_ns = self._clocks.last_echo(f"cloud/{name}/{session}")
+                if not is_unresponsive(echo_ns, count, now_ns):
+                    reported.append(_Candidate(name, round_trip_ns, found, own.get(name, ())))
+                    self._note_others(reported[-1], now_ns)
+        return reported, unreported, untried
 
     def _best(self, candidates: Sequence[_Candidate], unreported: int, now_ns: int) -> Assignment:
         """Returns the best of the workers that are drawn. `unreported`: number of workers whose load is unknown."""
@@ -111,6 +138,12 @@ def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameR
     for record in in_flight:
         own[record.worker].append(record)
     return own
+
+
+def _may_try(candidate: _Candidate, now_ns: int) -> bool:
+    """Returns whether a worker may get a frame, of which one on trial has at most one."""
+    known = candidate.known
+    return not known.is_on_trial or (not candidate.own and known.is_tried_again(now_ns))
 
 
 def _accepts(candidate: _Candidate, now_ns: int) -> bool:

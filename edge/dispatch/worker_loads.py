@@ -16,6 +16,8 @@ _MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a seco
 _LATE_FACTOR = 2  # An answer is late if it takes this many times as long as expected and so much more:
 _LATE_NS = 10_000_000  # less may be due to frames of other vehicles, or to a busy machine.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
+_TRIAL_WAIT_NS = 2_000_000_000  # Wait before a worker that kept a frame gets another one; doubled each time,
+_MAX_TRIAL_DOUBLINGS = 5  # up to so often.
 _HALF_LIFE_NS = 2_000_000_000  # Half-life of the lateness of a worker that gets no frames; it is then tried again.
 
 
@@ -33,6 +35,19 @@ class KnownLoad(NamedTuple):
     late_ns: float = 0.0  # Smoothed time by which its answers exceeded what was expected, at `late_at_ns`.
     late_at_ns: int = 0
     refused_ns: int = 0  # Time of its last refusal of a frame of this vehicle, or at which it could not be reached.
+    answered_ns: int = 0  # Time of its last answer to this vehicle; 0: none yet.
+    silent_ns: int = 0  # Time at which a frame that it had was last given up; 0: never.
+    silences: int = 0  # Number of times in a row that it was silent when it was tried.
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether it has not answered yet, or not since it was silent; it then gets one frame at a time."""
+        return self.silent_ns >= self.answered_ns
+
+    def is_tried_again(self, now_ns: int) -> bool:
+        """Returns whether a worker on trial has been left alone for long enough to get a frame."""
+        doublings = min(self.silences - 1, _MAX_TRIAL_DOUBLINGS)
+        return not self.silences or now_ns - self.silent_ns >= _TRIAL_WAIT_NS << doublings
 
     def lateness_ns(self, now_ns: int) -> float:
         """Returns the lateness to expect now: without newer answers, it decays."""
@@ -80,7 +95,9 @@ class WorkerLoads:
         with self._lock:
             if message.load is not None and session:
                 self._add(message.worker, session, message.load, returned_ns)
-            if message.status not in (Status.ANSWERED, Status.EXPIRED):
+            if message.status is Status.ANSWERED:
+                self._update(message.worker, answered_ns=returned_ns, silences=0)
+            elif message.status is not Status.EXPIRED:
                 self._update(message.worker, refused_ns=returned_ns)
             if record.expected_ns and record.worker in ("", message.worker):
                 late_ns = overdue_ns(record, returned_ns)
@@ -94,8 +111,21 @@ class WorkerLoads:
             return
         with self._lock:
             late_ns = overdue_ns(record, now_ns)
-            before_ns = self._of(record.worker).lateness_ns(now_ns)
-            self._update(record.worker, late_ns=max(before_ns, late_ns), late_at_ns=now_ns)
+            before = self._of(record.worker)
+            # Several frames that it had at the same time are one silence.
+            silences = before.silences + (record.sent_ns >= before.silent_ns)
+            self._update(
+                record.worker,
+                late_ns=max(before.lateness_ns(now_ns), late_ns),
+                late_at_ns=now_ns,
+                silent_ns=now_ns,
+                silences=silences,
+            )
+
+    def answered(self, worker: str, now_ns: int) -> None:
+        """Reports an answer of a worker, also one that came after that of another worker: it is not silent."""
+        with self._lock:
+            self._update(worker, answered_ns=now_ns, silences=0)
 
     def unreachable(self, worker: str, now_ns: int) -> None:
         """Reports that the broker could not deliver a frame to a worker."""
@@ -124,8 +154,9 @@ class WorkerLoads:
     def _add(self, worker: str, session: str, load: WorkerLoad, at_ns: int) -> None:
         """Replaces the report of a worker by a newer one; a new process has no history."""
         before = self._of(worker)
-        if before.session and session != before.session:
-            self._known[worker] = KnownLoad(session, load, at_ns)
+        if before.session and session != before.session:  # Its silences count: any client can invent a session.
+            silent = {"silent_ns": before.silent_ns, "silences": before.silences}
+            self._known[worker] = KnownLoad(session, load, at_ns, **silent)
         elif at_ns >= before.at_ns:
             self._update(worker, session=session, load=load, at_ns=at_ns)
 

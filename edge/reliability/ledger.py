@@ -189,7 +189,10 @@ class Ledger:
                 or not (stamps := record.stamps_of(message.attempt))
                 or not matches_attempt(message, stamps)
             ):
-                self._ignored[self._why_ignored(message, record)] += 1
+                reason = self._why_ignored(message, record)
+                self._ignored[reason] += 1
+                if reason == "duplicate" and self._loads is not None:
+                    self._loads.answered(message.worker, clock.now_ns())
                 return None
             if record.resent_ns and message.status is not Status.ANSWERED and not _is_second_refusal(message, record):
                 record.refusal = record.refusal or message

@@ -63,6 +63,9 @@ class Retrier:
             for name in unresponsive:
                 self.frame_log.unresponsive(name)
             workers, failures = responsive, replace(failures, unresponsive=unresponsive)
+        if self.transport.workers.loads is not None:
+            loads = self.transport.workers.loads.known()
+            failures = replace(failures, on_trial=frozenset(name for name in loads if loads[name].is_on_trial))
         retries = self.policy.plan(records, len(workers), failures, now_ns)
         for retry in retries:
             if retry.due_ns <= now_ns:

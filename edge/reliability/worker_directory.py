@@ -66,6 +66,9 @@ class Failures:
     connection_ns: int = 0  # Last loss of the connection.
     ended: Mapping[str, WorkerEnd] = field(default_factory=dict)  # The latest end of each worker.
     unresponsive: frozenset[str] = frozenset()  # Workers that hang.
+    on_trial: frozenset[str] = (
+        frozenset()
+    )  # Workers that have not answered this vehicle, or not since they were silent.
 
 
 class WorkerDirectory:

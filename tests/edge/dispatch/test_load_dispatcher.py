@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -46,8 +47,9 @@ class Dispatch:
         self.workers.load_announced(Delivery(LOADS.of(worker=name), packed, at_ns))
 
     def add(self, name: str, *, wait_ms: float = 0.0, answer_ms: float = 100.0, queue: int = 0) -> None:
-        """Adds a worker and its load."""
+        """Adds a worker that has answered, and its load."""
         self.announce(name)
+        self.loads.answered(name, NOW_NS)
         self.report(name, WorkerLoad(queue, 10, wait_ms, answer_ms, answer_ms))
 
     def send(self, name: str, ago_ms: float, expected_ms: float = 100.0) -> FrameRecord:
@@ -172,6 +174,7 @@ def test_without_a_known_load_the_group_gets_the_frame(dispatch: Dispatch) -> No
 def test_a_worker_of_an_earlier_release_gets_its_share_from_the_group(dispatch: Dispatch) -> None:
     """A frame goes to the group whenever that worker is drawn."""
     dispatch.announce("old")
+    dispatch.loads.answered("old", NOW_NS)
     dispatch.add("a", answer_ms=100.0)
     dispatch.add("b", answer_ms=500.0)
     chosen = dispatch.chosen(3000)
@@ -222,7 +225,7 @@ def test_a_worker_that_takes_no_frames_is_left_out(dispatch: Dispatch, reason: s
 def test_own_frames_use_up_the_free_places(dispatch: Dispatch) -> None:
     """The report does not count them yet."""
     dispatch.add("b", answer_ms=900.0)
-    dispatch.announce("a")
+    dispatch.add("a")
     dispatch.report("a", WorkerLoad(8, 2, 0.0, 100.0, 100.0))
     dispatch.send("a", ago_ms=0)
     assert dispatch.choose().worker == "a"
@@ -263,3 +266,61 @@ def test_excluded_workers_get_no_frame(dispatch: Dispatch) -> None:
     dispatch.add("b")
     assert dispatch.choose(excluded=("a",)) == ("load", "b", 100 * MS)
     assert dispatch.choose(excluded=("a", "b")) == GROUP
+
+
+def test_a_worker_without_an_answer_yet_gets_one_frame_at_a_time(dispatch: Dispatch) -> None:
+    """It claims to be idle, but a stuck engine or an attacker does so too; and no frame goes to a group with it."""
+    dispatch.add("honest", answer_ms=100.0)
+    dispatch.announce("ghost")
+    dispatch.report("ghost", WorkerLoad(0, 64, 0.0, 0.1, 0.1))
+    assert dispatch.choose().worker == "ghost"
+    frame = dispatch.send("ghost", ago_ms=0, expected_ms=0.1)
+    assert dispatch.chosen() == {"honest": 200}
+    dispatch.in_flight.remove(frame)
+    dispatch.loads.answered("ghost", NOW_NS)
+    dispatch.send("ghost", ago_ms=0, expected_ms=0.1)
+    assert dispatch.chosen() == {"ghost": 200}
+
+
+def test_a_silent_worker_is_tried_again_after_ever_longer_waits(dispatch: Dispatch) -> None:
+    """Each try may cost a frame; a new session, which any client can invent, does not shorten the wait."""
+    waits_s = []
+    now_ms = 0.0
+    for silence in range(8):
+        session = f"s{10 + silence}"
+        while True:
+            dispatch.announce("ghost", session=session)
+            dispatch.announce("honest")
+            at_ns = NOW_NS + round(now_ms * MS)
+            dispatch.report("ghost", WorkerLoad(0, 64, 0.0, 0.1, 0.1), at_ns, session)
+            dispatch.report("honest", WorkerLoad(0, 64, 0.0, 400.0, 400.0), at_ns)
+            dispatch.loads.answered("honest", at_ns)
+            if dispatch.choose(now_ms).worker == "ghost":
+                break
+            now_ms += 500.0
+        waits_s.append(now_ms / 1000)
+        record = dispatch.send("ghost", ago_ms=-now_ms, expected_ms=0.1)
+        dispatch.in_flight.clear()
+        dispatch.loads.unanswered(record, NOW_NS + round(now_ms * MS) + 10)
+    tries_after_s = [later - earlier for earlier, later in pairwise(waits_s)]
+    assert tries_after_s == pytest.approx([2, 4, 8, 16, 32, 64, 64], abs=1.0)
+
+
+def test_a_frame_that_a_worker_kept_goes_to_one_that_answers(dispatch: Dispatch) -> None:
+    """A frame is sent only twice, so the second attempt must not be another worker's trial."""
+    dispatch.add("honest", answer_ms=500.0)
+    for name in ("ghost", "other"):
+        dispatch.announce(name)
+        dispatch.report(name, WorkerLoad(0, 64, 0.0, 0.1, 0.1))
+    assert {dispatch.choose(excluded=("ghost",)).worker for _ in range(100)} == {"honest"}
+
+
+def test_a_worker_that_reports_no_load_is_tried_by_name(dispatch: Dispatch) -> None:
+    """It gets a share of the frames of the group only when it has answered."""
+    dispatch.add("a")
+    dispatch.announce("old")
+    chosen = dispatch.chosen(1000)
+    assert chosen["old"] == pytest.approx(500, abs=100)
+    assert chosen["a"] == 1000 - chosen["old"]
+    dispatch.send("old", ago_ms=0)
+    assert dispatch.chosen() == {"a": 200}

@@ -49,7 +49,7 @@ def test_a_reply_without_a_session_reports_no_load() -> None:
     loads = WorkerLoads(CARD.name)
     record = mark_sent(make_record(due_ns=NOW_NS))
     loads.replied(record, make_answer(record, load=LOAD), "", NOW_NS)
-    assert not loads.known()
+    assert not loads.known()["w"].session
 
 
 def test_a_new_process_has_no_history() -> None:
