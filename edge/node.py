@@ -121,7 +121,7 @@ class EdgeNode:
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, on_result, waits_for_room)
             keep.append(reusing.keep)
         self._health = HealthFile(config.health_file)
-        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task, keep)
+        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card, keep)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:

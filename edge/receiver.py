@@ -8,14 +8,18 @@ from typing import Any
 
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
+from edge.reliability.worker_directory import WorkerDirectory
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
+from shared.imaging.labels import MAX_LABELS
 from shared.messages.frame import ResultMessage, Status
-from shared.messages.results import ModelResult
+from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult, ResultError
 from shared.runlog.latency_log import Outcome
+from shared.sanitize import printable
 from shared.stages import Stage
 from shared.tasks.task import task_named
 
@@ -30,7 +34,7 @@ class Receiver:
     ledger: Ledger
     on_result: OnResult  # Called with every answered frame.
     stop: threading.Event
-    task: str  # Task of the model; results of other tasks are failures.
+    card: ModelCard  # The model of the run; results of another model are failures.
     keep: Sequence[OnResult] = ()  # Called with every result in time, before its frame ends and makes room for others.
 
     def run(self) -> None:
@@ -57,7 +61,7 @@ class Receiver:
         if record is None:
             return
         record.times[Stage.RETURNED] = reply.returned_ns
-        result, fault = decode_result(message, record, self.task)
+        result, fault = decode_result(message, record, self.card, self.transport.workers)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
         answer = None if result is None else ModelResult(result, message.model_version, message.engine)
         if answer is not None and not record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
@@ -68,17 +72,52 @@ class Receiver:
             self.on_result(record, answer)
 
 
-def decode_result(message: ResultMessage, record: FrameRecord, task: str) -> tuple[Any, str]:
-    """Returns the result in a reply, or None and the problem with it. `task`: the task of the requested model.
+def decode_result(
+    message: ResultMessage, record: FrameRecord, card: ModelCard, workers: WorkerDirectory
+) -> tuple[Any, str]:
+    """Returns the result in a reply, or None and the problem with it.
 
     A reply without a result, because the worker refused the frame, is no problem: both are empty then.
+
+    Args:
+        message: The reply.
+        record: The frame.
+        card: The model of the run.
+        workers: The workers and the models that they have announced.
     """
     if message.status is not Status.ANSWERED:
         return None, ""
-    plug_in = task_named(task)
-    if message.task != task:
-        return None, f"{plug_in.result_name} cannot be used: its model answers a {message.task}"
+    plug_in = task_named(card.task)
     try:
-        return plug_in.decode(message.data, message.codec, message.shape, record.geometry), ""
+        _check_model(message, card, workers)
+        labels = len(card.labels.names) or MAX_LABELS  # A model of raw tensors may have none.
+        return plug_in.decode(message.data, message.codec, message.shape, record.geometry, labels), ""
     except SkylaneError as error:
         return None, f"{plug_in.result_name} cannot be used: {error}"
+
+
+def _check_model(message: ResultMessage, card: ModelCard, workers: WorkerDirectory) -> None:
+    """Checks that a result is of the model of the run, or of another version of it that takes its place.
+
+    Raises:
+        ResultError: it is of another task or model, or of a version that no worker announced or whose labels differ.
+    """
+    if message.task != card.task:
+        raise ResultError(f"its model answers a {message.task}")
+    if message.model != card.name:
+        raise ResultError(f"it is of model {printable(message.model[:80])}, not of {card.name}")
+    if (message.model_version, message.model_sha256) == (card.version, card.sha256):
+        return
+    other = workers.announced_card(message.model_version, message.model_sha256)
+    given = f"it is of version {printable(message.model_version[:80])} with hash {printable(message.model_sha256[:12])}"
+    if other is None:
+        raise ResultError(f"{given}, which no worker announced")
+    if (other.task, other.height, other.width, other.labels.names) != (
+        card.task,
+        card.height,
+        card.width,
+        card.labels.names,
+    ):
+        raise ResultError(
+            f"{given}, whose input or labels differ from version {card.version}, with which the run began"
+        )

@@ -9,6 +9,7 @@ from bench.faults.hostile.messages import answers_to, for_vehicle, for_worker
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, freeze, resume
 from bench.faults.rig.site import Site
 from bench.link.link import LinkSpec
+from bench.load.null_worker import NullWorkerSettings, null_model
 from shared.messages.topics import FrameId
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -101,7 +102,9 @@ def _junk(site: Site, vehicle: str, _: float) -> None:
     chance = site.rig.chance
     worker = chance.choice(site.worker_names)
     size = {"height": HEIGHT, "width": WIDTH}
-    answers = answers_to(FrameId(vehicle, "left", "s1", 7), (), **size)
+    answers = answers_to(
+        FrameId(vehicle, "left", "s1", 7), (), null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH)).card
+    )
     streams = (
         for_worker(chance.getrandbits(32), worker=worker, model=MODEL, vehicle="stranger", **size),
         for_vehicle(chance.getrandbits(32), vehicle=vehicle, worker=worker, answers=answers),

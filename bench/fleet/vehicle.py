@@ -164,7 +164,7 @@ class FleetVehicle:
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(self.transport, self.ledger, policy, stats, shared.clocks, self.dispatcher)
-        self.receiver = Receiver(self.transport, self.ledger, lambda *_: None, shared.finished, self.card.task)
+        self.receiver = Receiver(self.transport, self.ledger, lambda *_: None, shared.finished, self.card)
         own = {"session": self.session, "vehicle": self.name, "configuration": config.model_dump(mode="json")}
         self._manifest = {**manifest, **own}
         write_manifest(self._folder, self._manifest)

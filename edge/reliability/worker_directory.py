@@ -19,6 +19,7 @@ from shared.mqtt.bus import Delivery
 
 _LOG = get_logger("edge")
 _MAX_WORKERS = 256
+_MAX_CARDS = 256  # Announced cards of the model that are remembered; each change of the model adds one.
 _DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.
 
 
@@ -81,6 +82,9 @@ class WorkerDirectory:
         self._version = version
         self._condition = threading.Condition()
         self._workers: dict[str, KnownWorker] = {}
+        self._announced: dict[
+            tuple[str, str], ModelCard
+        ] = {}  # Cards of the model by version and hash, also former ones.
         self._online: list[tuple[str, str]] | None = None  # None: outdated by a change of `_workers`.
         self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
         self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process of each name.
@@ -113,6 +117,7 @@ class WorkerDirectory:
                 before = self._workers.get(name)
                 if before is not None and worker.is_outdated_by(before):
                     return
+                self._remember_cards(worker)
                 if before is not None and worker.ends(before):
                     self._add_end(before)
                     if before.cards:
@@ -176,6 +181,11 @@ class WorkerDirectory:
         with self._condition:
             return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))
 
+    def announced_card(self, version: str, sha256: str) -> ModelCard | None:
+        """Returns the card of the model with a version and a hash, if a worker has announced it in this run."""
+        with self._condition:
+            return self._announced.get((version, sha256))
+
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """Returns the card of the model, as soon as a worker serves it.
 
@@ -197,6 +207,14 @@ class WorkerDirectory:
     def _last_failure_ns(self) -> int:
         failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
         return max(self._reconnected_ns, *failures_ns, 0)
+
+    def _remember_cards(self, worker: KnownWorker) -> None:
+        for card in worker.cards:
+            if card.name == self.model and self._version in (None, card.version):
+                self._announced.pop((card.version, card.sha256), None)
+                if len(self._announced) >= _MAX_CARDS:
+                    del self._announced[next(iter(self._announced))]  # The oldest one.
+                self._announced[card.version, card.sha256] = card
 
     def _add_end(self, worker: KnownWorker) -> None:
         self._ended.pop(worker.name, None)

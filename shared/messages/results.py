@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError
 from shared.imaging.boxes import Boxes
-from shared.imaging.labels import MAX_LABELS
 from shared.imaging.mask_codecs import Mask
 
 MAX_DETECTIONS = 1000
@@ -67,13 +66,18 @@ def array_of(
     return array
 
 
-def check_scored(class_ids: npt.NDArray[Any], scores: npt.NDArray[Any], max_count: int) -> None:
-    """Checks that each class has a score, the highest first; raises a ResultError."""
+def check_class(highest: int, labels: int) -> None:
+    """Checks the highest class id of a result against the number of labels of its model; raises a ResultError."""
+    if highest >= labels:
+        raise ResultError(f"class id {highest} is over {labels - 1}: the model has {labels} labels")
+
+
+def check_scored(class_ids: npt.NDArray[Any], scores: npt.NDArray[Any], max_count: int, labels: int) -> None:
+    """Checks that each class has a score, the highest first, and is one of the labels; raises a ResultError."""
     if len(class_ids) != len(scores) or len(scores) > max_count:
         raise ResultError(
             f"{len(class_ids)} classes with {len(scores)} scores: send one score each, at most {max_count}"
         )
-    if (class_ids >= MAX_LABELS).any():
-        raise ResultError(f"class id {class_ids.max()} is over {MAX_LABELS - 1}: no model has so many labels")
+    check_class(int(class_ids.max(initial=0)), labels)
     if not (np.isfinite(scores).all() and (np.diff(scores) <= 0).all()):
         raise ResultError("a score is not finite, or larger than the one before: send the highest first")

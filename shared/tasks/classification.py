@@ -41,11 +41,13 @@ class ClassificationTask:
         scores = np.array(result.scores, np.float32)
         return tensors.encode({"class_ids": np.array(result.class_ids, np.uint16), "scores": scores}, codec)
 
-    def decode(self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None) -> Classification:
+    def decode(
+        self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None, labels: int = MAX_LABELS
+    ) -> Classification:
         """See Task."""
         arrays = tensors.decode(data, codec)
         class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
-        check_scored(class_ids, scores, MAX_LABELS)
+        check_scored(class_ids, scores, MAX_LABELS, labels)
         if len(np.unique(class_ids)) != len(class_ids) or not len(class_ids):
             raise ResultError("a classification must have at least one class, and each class once")
         return Classification(tuple(class_ids.tolist()), tuple(scores.tolist()))

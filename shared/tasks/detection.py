@@ -52,12 +52,14 @@ class DetectionTask:
         arrays: dict[str, Any] = {"boxes": result.boxes, "class_ids": result.class_ids, "scores": result.scores}
         return tensors.encode(arrays, codec)
 
-    def decode(self, data: Buffer, codec: str, _shape: Any, geometry: Geometry | None = None) -> Detections:
+    def decode(
+        self, data: Buffer, codec: str, _shape: Any, geometry: Geometry | None = None, labels: int = MAX_LABELS
+    ) -> Detections:
         """See Task."""
         arrays = tensors.decode(data, codec)
         class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
         corners = array_of(arrays, "boxes", "float32", (_BOX_VALUES,))
-        check_scored(class_ids, scores, MAX_DETECTIONS)
+        check_scored(class_ids, scores, MAX_DETECTIONS, labels)
         if len(corners) != len(class_ids):
             raise ResultError(f"{len(corners)} boxes for {len(class_ids)} classes: send one box per class")
         if not (np.isfinite(corners).all() and (corners[:, :2] <= corners[:, 2:]).all()):

@@ -13,7 +13,7 @@ from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
 from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
-from shared.messages.results import ResultError
+from shared.messages.results import ResultError, check_class
 from shared.tasks.model_outputs import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
 
 SURE_PIXEL = 0.8  # Probability of a pixel's class from which the pixel counts as certain.
@@ -41,7 +41,14 @@ class SegmentationTask:
         """See Task."""
         return mask_codecs.encode(result, codec)
 
-    def decode(self, data: Buffer, codec: str, shape: tuple[int, int] | None, geometry: Geometry | None = None) -> Mask:
+    def decode(
+        self,
+        data: Buffer,
+        codec: str,
+        shape: tuple[int, int] | None,
+        geometry: Geometry | None = None,
+        labels: int = MAX_MASK_LABELS,
+    ) -> Mask:
         """See Task. Checks the size before it allocates memory."""
         if shape is None:
             raise ResultError("the mask has no height and width: send its shape")
@@ -50,7 +57,12 @@ class SegmentationTask:
             (geometry.source_height, geometry.source_width),
         ):
             raise ResultError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
-        return mask_codecs.decode(data, codec, shape)
+        mask = mask_codecs.decode(data, codec, shape)
+        highest = int(mask.max())
+        if highest == UNSEEN and geometry is not None and shape == (geometry.source_height, geometry.source_width):
+            highest = int(mask.max(where=mask != UNSEEN, initial=0))
+        check_class(highest, labels)
+        return mask
 
     def draw(self, rgb: ImageArray, result: Mask, labels: Labels, _geometry: Any, opacity: float) -> ImageArray:
         """Blends a mask of the image's size with the image, and adds a legend of its classes."""

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Protocol, cast
 
+from shared.imaging.labels import MAX_LABELS
 from shared.registry import Entry, load
 from shared.tasks.model_outputs import Confidence, Head
 
@@ -34,8 +35,13 @@ class Task(Protocol):
     def encode(self, result: Any, codec: str) -> Any:
         """Encodes a result as bytes; raises a SkylaneError if it cannot be encoded."""
 
-    def decode(self, data: Any, codec: str, shape: tuple[int, int] | None, geometry: Any = None) -> Any:
-        """Decodes a result and checks it, also against the Geometry of its frame; raises a SkylaneError if invalid."""
+    def decode(
+        self, data: Any, codec: str, shape: tuple[int, int] | None, geometry: Any = None, labels: int = MAX_LABELS
+    ) -> Any:
+        """Decodes a result and checks it, also against the Geometry of its frame and the number of its model's labels.
+
+        Raises a SkylaneError if it is invalid.
+        """
 
     def draw(self, rgb: Any, result: Any, labels: Any, geometry: Any, opacity: float) -> Any:
         """Returns a copy of an image, the target of `geometry` at any scale, with the result drawn on it."""

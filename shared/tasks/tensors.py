@@ -38,7 +38,9 @@ class TensorsTask:
         """See Task."""
         return tensors.encode(result.values, codec)
 
-    def decode(self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None) -> Tensors:
+    def decode(
+        self, data: Buffer, codec: str, _shape: Any, _geometry: Any = None, _labels: int = MAX_LABELS
+    ) -> Tensors:
         """See Task."""
         return Tensors(tensors.decode(data, codec))
 

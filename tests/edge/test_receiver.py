@@ -1,5 +1,6 @@
 """The receiver of replies."""
 
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,10 +15,14 @@ from msgspec.structs import replace
 
 from edge.receiver import Receiver, decode_result
 from edge.reliability.frame_record import FrameRecord
+from edge.reliability.worker_directory import WorkerDirectory
 from edge.transports.messages import RawReply
 from shared import clock
 from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status, pack_result, unpack_result
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.mqtt.bus import MemoryBus
 from shared.tasks.task import TASKS, task_named
@@ -38,9 +43,9 @@ class Station(Vehicle):
         self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
         self.receiver = self.serve(lambda record, answer: self.masks.append((record, answer.result)))
 
-    def serve(self, on_result: Callable[..., None], task: str = "segmentation") -> Receiver:
+    def serve(self, on_result: Callable[..., None], card: ModelCard = CARD) -> Receiver:
         """Returns a receiver that passes its results to `on_result`."""
-        return Receiver(self.transport, self.ledger, on_result, self.stop, task)
+        return Receiver(self.transport, self.ledger, on_result, self.stop, card)
 
     def receive(self, *payloads: bytes) -> list[dict[str, str]]:
         """Lets the receiver process these replies, and returns the rows."""
@@ -140,6 +145,12 @@ RESULTS: dict[str, Result] = {
 }
 
 
+def _decode(message: ResultMessage, record: FrameRecord, task: str) -> tuple[Result | None, str]:
+    """Decodes a reply for a model of a task, with three labels."""
+    labels = Labels(("dark", "grey", "light"), ((0, 0, 0), (99, 99, 99), (255, 255, 255)))
+    return decode_result(message, record, dataclasses.replace(CARD, task=task, labels=labels), WorkerDirectory("tiny"))
+
+
 def _reply(record: FrameRecord, task: str, result: Result) -> ResultMessage:
     shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
     return make_answer(record, task=task, shape=shape, data=task_named(task).encode(result, "zstd"))
@@ -149,7 +160,7 @@ def _reply(record: FrameRecord, task: str, result: Result) -> ResultMessage:
 def test_the_result_of_every_task_is_decoded(record: FrameRecord, task: str) -> None:
     """The result is exactly the one that the worker encoded."""
     expected = RESULTS[task]
-    result, fault = decode_result(_reply(record, task, expected), record, task)
+    result, fault = _decode(_reply(record, task, expected), record, task)
     assert fault == ""
     assert result is not None
     assert task_named(task).encode(result, "raw") == task_named(task).encode(expected, "raw")
@@ -159,7 +170,7 @@ def test_the_result_of_every_task_is_decoded(record: FrameRecord, task: str) -> 
 def test_a_result_of_another_task_is_a_failure(record: FrameRecord, task: str) -> None:
     """The sinks were chosen for the task of the model card."""
     other = "detection" if task == "segmentation" else "segmentation"
-    result, fault = decode_result(_reply(record, other, RESULTS[other]), record, task)
+    result, fault = _decode(_reply(record, other, RESULTS[other]), record, task)
     assert result is None
     assert fault == f"{task_named(task).result_name} cannot be used: its model answers a {other}"
 
@@ -167,7 +178,7 @@ def test_a_result_of_another_task_is_a_failure(record: FrameRecord, task: str) -
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 31, 5), (0, 0, 5, 17), (0, -3, 5, 5)])
 def test_a_box_outside_the_frame_is_a_failure(record: FrameRecord, box: tuple[int, ...]) -> None:
     """A program that crops the frame by the box would read outside of it."""
-    result, fault = decode_result(_reply(record, "detection", _detections(box)), record, "detection")
+    result, fault = _decode(_reply(record, "detection", _detections(box)), record, "detection")
     assert result is None
     assert "reaches over the frame's edge" in fault
 
@@ -177,7 +188,7 @@ def test_a_box_outside_the_frame_is_a_failure(record: FrameRecord, box: tuple[in
 def test_malformed_data_is_a_failure(record: FrameRecord, task: str, changes: dict[str, Any]) -> None:
     """The fault names the kind of result that was expected."""
     message = replace(_reply(record, task, RESULTS[task]), **changes)
-    result, fault = decode_result(message, record, task)
+    result, fault = _decode(message, record, task)
     assert result is None
     assert fault.startswith(f"{task_named(task).result_name} cannot be used: ")
 
@@ -185,4 +196,47 @@ def test_malformed_data_is_a_failure(record: FrameRecord, task: str, changes: di
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ANSWERED])
 def test_a_refusal_has_no_result_and_no_fault(record: FrameRecord, status: Status) -> None:
     """The worker's reason is part of the message."""
-    assert decode_result(make_answer(record, status), record, "detection") == (None, "")
+    assert _decode(make_answer(record, status), record, "detection") == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model": "other"}, "mask cannot be used: it is of model other, not of tiny"),
+        ({"model_sha256": "1" * 64}, "it is of version 1 with hash 111111111111, which no worker announced"),
+        ({"model_version": "2"}, "it is of version 2 with hash 000000000000, which no worker announced"),
+    ],
+)
+def test_a_result_of_another_model_is_a_failure(record: FrameRecord, changes: dict[str, Any], problem: str) -> None:
+    """Its classes may mean something else, and it would be fused with those of the model of the run."""
+    result, fault = _decode(
+        replace(_reply(record, "segmentation", RESULTS["segmentation"]), **changes), record, "segmentation"
+    )
+    assert result is None
+    assert problem in fault
+
+
+def test_a_version_that_a_worker_announces_takes_the_place_of_the_first(record: FrameRecord) -> None:
+    """Models are exchanged while vehicles drive; a version with other labels is another model."""
+    workers = WorkerDirectory("tiny")
+    second = dataclasses.replace(CARD, version="2", sha256="2" * 64)
+    third = dataclasses.replace(CARD, version="3", sha256="3" * 64, labels=Labels(("a", "b"), ((0, 0, 0), (9, 9, 9))))
+    workers.update("w", pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (second,))))
+    workers.update("w", pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (third,))))
+    answers = [make_answer(record, model_version=card.version, model_sha256=card.sha256) for card in (second, third)]
+    faults = [decode_result(answer, record, CARD, workers)[1] for answer in answers]
+    assert faults[0] == ""
+    assert "whose input or labels differ from version 1, with which the run began" in faults[1]
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification", "detection"])
+def test_a_class_that_the_model_does_not_have_is_a_failure(record: FrameRecord, task: str) -> None:
+    """It has no name and no colour, and a program that looks them up would fail."""
+    impossible: dict[str, Result] = {
+        "segmentation": np.full((8, 12), 200, np.uint8),
+        "classification": Classification((200,), (0.5,)),
+        "detection": dataclasses.replace(_detections((0, 0, 5, 5)), class_ids=np.array([200], np.uint16)),
+    }
+    result, fault = _decode(_reply(record, task, impossible[task]), record, task)
+    assert result is None
+    assert "class id 200 is over 2: the model has 3 labels" in fault

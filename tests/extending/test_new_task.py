@@ -57,7 +57,7 @@ class DepthTask:
         """See Task."""
         return tensors.encode({"metres": result.metres}, codec)
 
-    def decode(self, data: Any, codec: str, _shape: Any, geometry: Any = None) -> Depth:
+    def decode(self, data: Any, codec: str, _shape: Any, geometry: Any = None, _labels: int = 0) -> Depth:
         """See Task."""
         metres = tensors.decode(data, codec)["metres"]
         if geometry is not None and metres.shape != (geometry.target_height, geometry.target_width):

@@ -32,7 +32,6 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
-from shared.tasks.task import DEFAULT_TASK
 
 HEIGHT, WIDTH = 16, 24
 _MAX_IN_PROGRESS = 24  # Maximum messages in progress, unless the node is flooded.
@@ -155,7 +154,8 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
     with LogWriter(folder) as log:
         clocks = WorkerClocks()
         ledger = Ledger(log, config, "s1", clocks=clocks)
-        receiver = Receiver(transport, ledger, lambda *_: None, stop, DEFAULT_TASK)
+        card = null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH)).card
+        receiver = Receiver(transport, ledger, lambda *_: None, stop, card)
 
         def accounted() -> dict[str, int]:
             counts = ledger.counts()
@@ -166,7 +166,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
             """Yields messages for a frame in flight; when it has ended, for the next one."""
             while True:
                 record = _sent(ledger)
-                answers = answers_to(record.id, record.stamps, HEIGHT, WIDTH)
+                answers = answers_to(record.id, record.stamps, card)
                 yield from islice(
                     for_vehicle(seed + record.id.sequence, vehicle="car", worker="worker", answers=answers), 50
                 )

@@ -25,6 +25,7 @@ from shared.messages.frame import (
     pack_frame,
     pack_result,
 )
+from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Properties
 from shared.stages import Stamp
@@ -93,10 +94,21 @@ def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes
     return _damaged(seed, (answered, answered, answered, echoes))
 
 
-def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], height: int, width: int) -> list[bytes]:
-    """Returns valid replies to a frame in every codec, and with every outcome."""
-    mask = np.zeros((height, width), np.uint8)
-    answered = ResultMessage(frame_id, 1, Status.ANSWERED, "worker", shape=(height, width), stamps=stamps)
+def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], card: ModelCard) -> list[bytes]:
+    """Returns valid replies of a model to a frame in every codec, and with every outcome."""
+    shape = (card.height, card.width)
+    mask = np.zeros(shape, np.uint8)
+    answered = ResultMessage(
+        frame_id,
+        1,
+        Status.ANSWERED,
+        "worker",
+        model=card.name,
+        model_version=card.version,
+        model_sha256=card.sha256,
+        shape=shape,
+        stamps=stamps,
+    )
     given = [replace(answered, codec=codec, data=mask_codecs.encode(mask, codec)) for codec in MASK_CODECS]
     refused = [
         ResultMessage(frame_id, 1, status, "worker", reason="so it is", stamps=stamps)
