@@ -10,8 +10,8 @@ a frame has been unanswered with recent reply times:
   probes while other workers still echo them; or the connection broke. Frames sent before that are retried once they are
   unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long
   as the deadline permits.
-- The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried as soon; before
-  any worker has answered, after 3 × the expected time and 250 ms.
+- The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried after 3 × the
+  time that the worker leads to expect and 250 ms, or earlier if a deadline demands it.
 - No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
   longer than 3 × the 95th percentile of reply times and 250 ms, and either frames sent later were answered, or no frame
   was answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
@@ -68,18 +68,19 @@ class RetryPolicy:
             sent_ns = record.times[Stage.SENT]
             due_ns = None
             last_failure_ns = _last_failure_ns(record, failures, now_ns)
-            is_on_trial = record.worker in failures.on_trial and workers >= _MIN_WORKERS
-            if is_on_trial and now_ns - sent_ns >= _trial_ns(record, times):
-                last_failure_ns = now_ns
             end = failures.ended.get(record.worker)
             has_ended = end is not None and end.at_ns > sent_ns
-            is_explained = has_ended or last_failure_ns > sent_ns
+            is_on_trial = record.worker in failures.on_trial and workers >= _MIN_WORKERS
+            is_explained = has_ended or is_on_trial or last_failure_ns > sent_ns
             if end is not None and has_ended:
                 due_ns = end.lost_ns
-            elif is_explained:
+            elif last_failure_ns > sent_ns:
                 usual_ns = times.p99_ns if silence_ns is None else min(times.p99_ns, silence_ns)
                 latest_ns = _end_ns(record) - times.p95_ns  # Leaves just enough time for a reply.
                 due_ns = max(last_failure_ns, min(sent_ns + usual_ns, latest_ns))
+            elif is_on_trial:
+                trial_ns = max(_MIN_SILENCE_NS, _SILENCE_FACTOR * record.expected_ns)
+                due_ns = min(sent_ns + trial_ns, _end_ns(record) - times.p95_ns)
             elif silence_ns is not None and workers >= _MIN_WORKERS and free > 0:
                 silent_until_ns = sent_ns + silence_ns
                 if now_ns < silent_until_ns or self._is_overdue(sent_ns, silence_ns, now_ns):
@@ -102,11 +103,6 @@ class RetryPolicy:
         if self._after_ns is not None or self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES:
             return True
         return now_ns - self._stats.latest_reply_ns() > silence_ns
-
-
-def _trial_ns(record: FrameRecord, times: ReplyTimes) -> int:
-    """Returns the silence after which a worker on trial is taken to have failed."""
-    return 0 if times.count >= _MIN_REPLIES else max(_MIN_SILENCE_NS, _SILENCE_FACTOR * record.expected_ns)
 
 
 def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> int:

@@ -164,20 +164,22 @@ def test_a_lost_connection_explains_the_silence_of_every_frame() -> None:
     assert [_due_of(worker, failures) for worker in ("a", "")] == [[1400], [1400]]
 
 
-def test_the_frame_of_a_worker_on_trial_is_retried_as_if_it_had_failed() -> None:
-    """It may never answer; those of other workers wait for longer."""
-    failures = Failures(on_trial=frozenset(("new",)))
-    assert [_due_of(worker, failures) for worker in ("new", "b", "")] == [[1400], [2200], [2200]]
-
-
 @pytest.mark.parametrize(("expected_ms", "silence_ms"), [(1, 250), (1000, 3000)])
-def test_before_any_answer_a_worker_on_trial_has_three_times_its_own_estimate(
-    expected_ms: int, silence_ms: int
-) -> None:
+def test_a_worker_on_trial_has_three_times_its_own_estimate(expected_ms: int, silence_ms: int) -> None:
     """Of the workers at the start, some may be stuck; an honest one of a slow model reports that it is slow."""
     policy, failures = RetryPolicy(WorkerStats(), window=4), Failures(on_trial=frozenset(("new",)))
     record = sent(1000)
     record.worker, record.expected_ns = "new", expected_ms * MS
-    assert policy.plan([record], 2, failures, (999 + silence_ms) * MS) == []
-    assert len(policy.plan([record], 2, failures, (1000 + silence_ms) * MS)) == 1
-    assert policy.plan([record], 1, failures, (1000 + silence_ms) * MS) == []  # No other worker could answer.
+    (retry,) = policy.plan([record], 2, failures, 1001 * MS)
+    assert retry.due_ns == (1000 + silence_ms) * MS
+    assert policy.plan([record], 1, failures, 1001 * MS) == []  # No other worker could answer.
+
+
+def test_a_deadline_ends_a_trial_earlier() -> None:
+    """Another worker needs the rest of the time."""
+    record = sent(1000, deadline_ms=1200)
+    record.worker, record.expected_ns = "new", 500 * MS
+    plan = RetryPolicy(_stats(reply_ms=60), window=4).plan
+    assert [retry.due_ns for retry in plan([record], 2, Failures(on_trial=frozenset(("new",))), 1001 * MS)] == [
+        1140 * MS
+    ]
