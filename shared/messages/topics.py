@@ -13,6 +13,8 @@ GROUP = "skylane"  # Shared-subscription group of all workers of a deployment.
 
 _CACHED_TOPICS = 1024
 
+ROLES = ("worker", "operator")  # Common names of their certificates; at the broker, no vehicle can have such a name.
+
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FRAME_ID = re.compile(rf"({NAME.pattern})/({NAME.pattern})/({NAME.pattern})/([0-9]{{1,18}})")
 
@@ -95,8 +97,11 @@ def validate_name(kind: str, name: str) -> str:
     """Returns `name` if it is a valid topic level; `kind` names it in the error message.
 
     Raises:
-        TopicNameError: The name is empty, too long, or has a character with a meaning in topics or ACLs.
+        TopicNameError: The name is empty, too long, or has a character with a meaning in topics or ACLs, or is that of a
+            vehicle and the broker's name of a role.
     """
+    if kind == "vehicle" and name in ROLES:
+        raise TopicNameError(f"vehicle {name!r} has the name of a role at the broker: choose another name")
     if not NAME.fullmatch(name):
         raise TopicNameError(f"{kind} {name[:100]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")
     return name

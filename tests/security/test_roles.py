@@ -150,6 +150,25 @@ def test_a_vehicle_in_the_workers_group_receives_no_frame(secured: Broker, certs
         assert thief.messages.empty()
 
 
+@pytest.mark.parametrize(("client", "role"), [("worker-1", "worker"), ("anna", "operator")])
+def test_no_other_role_is_a_vehicle_of_its_name(secured: Broker, certs: Path, client: str, role: str) -> None:
+    """Patterns with the common name apply to every client, so the role's own lines must deny them."""
+    as_vehicle = [
+        f"frames/road-small/{role}/left",
+        f"retries/worker-1/road-small/{role}/left",
+        f"probes/worker-1/{role}",
+        f"status/vehicle/{role}",
+    ]
+    with Client(secured, certs, client) as pretender, Client(secured, certs, "worker-1") as worker:
+        assert [topic for topic in as_vehicle if pretender.may_publish(topic)] == []
+        pretender.subscribe("#")
+        for topic in (f"masks/{role}/left", f"echoes/{role}/worker-1"):
+            worker.may_publish(topic)
+        assert worker.may_publish("load/worker-1")
+        while not pretender.messages.empty():
+            assert not pretender.messages.get()[0].startswith(("masks", "echoes"))
+
+
 def test_a_second_client_with_the_same_id_has_its_own_rights(secured: Broker, certs: Path) -> None:
     """The broker disconnects the first one and may reuse its session, but not its right to read."""
     with Client(secured, certs, "car-1", client_id="same") as first:
@@ -168,7 +187,7 @@ def test_the_acl_has_exactly_the_topics_of_the_protocol() -> None:
     kinds = [kind for kind in vars(topics).values() if isinstance(kind, TopicKind)]
     known = {f"{topics.PREFIX}/{re.sub('{.*?}', '+', kind.pattern)}" for kind in kinds}
     lines = (shipped("mosquitto") / "acl").read_text(encoding="utf-8").splitlines()
-    roles = [line for line in lines if line and not line.startswith("#")]
+    roles = [line for line in lines if line and not line.startswith(("#", "topic deny"))]
     patterns = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
     exact = {re.sub("%u", "+", topic) for topic in patterns} - {f"{topics.PREFIX}/status/+/+"}
     assert exact == known
