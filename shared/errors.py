@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from importlib.machinery import PathFinder
 
 from shared.package_data import IS_CHECKOUT
+from shared.sanitize import printable
 
 
 class SkylaneError(Exception):
@@ -54,7 +55,7 @@ def unwritable_message(path: object, error: OSError, flag: str) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown name: similar names, or all names if none is similar."""
-    names = sorted(known)
+    names = sorted(map(printable, known))
     near = get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return f": did you mean {' or '.join(near)}?"

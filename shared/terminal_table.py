@@ -10,6 +10,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from shared.sanitize import printable_lines
+
 
 class _Style(NamedTuple):
     """A drawing style; the frame adds `rim` characters to a table's width, and `gap` per column."""
@@ -79,14 +81,19 @@ class Table:
 
     def add_column(self, heading: str = "", *, justify: JustifyMethod = "left", no_wrap: bool = False) -> None:
         """Adds a column; its cells wrap between words unless `no_wrap`."""
-        self._columns.append(_Column(Text(heading), justify, no_wrap))
+        self._columns.append(_Column(Text(printable_lines(heading)), justify, no_wrap))
 
     def add_row(self, *cells: str | Text) -> None:
-        """Adds a row; a `str` may contain Rich markup. A table without columns gets one per cell of the first row."""
+        """Adds a row; a `str` may contain Rich markup. A table without columns gets one per cell of the first row.
+
+        Characters that control a terminal become blanks.
+        """
         if not self._columns:
             self._columns = [_Column(Text(), "left", no_wrap=False) for _ in cells]
         for column, cell in zip(self._columns, cells, strict=True):
-            column.cells.append(Text.from_markup(cell) if isinstance(cell, str) else cell)
+            text = Text.from_markup(cell) if isinstance(cell, str) else cell
+            text.plain = printable_lines(text.plain)
+            column.cells.append(text)
 
     def add_section(self) -> None:
         """Adds a line before the next row."""
@@ -96,11 +103,11 @@ class Table:
         """Renders the table in one or several parts."""
         style = _FRAMED if _width(self._columns, _FRAMED) <= options.max_width else _DENSE
         if self._title:
-            yield Text(self._title, style="table.title")
+            yield Text(printable_lines(self._title), style="table.title")
         for group in self._groups(style, options.max_width):
             yield self._part(group, style, options.max_width)
         if self._caption:
-            yield Text(self._caption, style="table.caption")
+            yield Text(printable_lines(self._caption), style="table.caption")
 
     def _groups(self, style: _Style, width: int) -> Iterator[list[_Column]]:
         """Yields the columns of each part; the first column is in all of them."""

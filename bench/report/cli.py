@@ -21,6 +21,7 @@ from bench.report.output.table_files import write_tables
 from bench.report.output.terminal import terminal_tables
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
+from shared.sanitize import printable_lines
 
 _MAX_PROBLEMS = 10
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -101,9 +102,9 @@ def _show(source: ReportInput, content: ReportContent, console: Console) -> None
         console.print(table, markup=False, highlight=False)
     for accuracy in source.streaming:
         for caution in accuracy.cautions:
-            console.print(f"{accuracy.run}: {caution}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable_lines(f"{accuracy.run}: {caution}"), markup=False, highlight=False, soft_wrap=True)
     for problem in source.problems[:_MAX_PROBLEMS]:
-        console.print(f"Problem: {problem}", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable_lines(f"Problem: {problem}"), markup=False, highlight=False, soft_wrap=True)
     if len(source.problems) > _MAX_PROBLEMS:
         console.print(f"{len(source.problems) - _MAX_PROBLEMS} more problems: use --check to list all of them")
 

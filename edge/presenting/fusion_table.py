@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -135,31 +135,43 @@ def read_fusion(path: Path) -> FusionTable:
         FusionError: the file is missing, too large or invalid.
     """
     try:
-        with ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > _MAX_BYTES:
-            raise FusionError(f"{path} holds {size} bytes, the limit is {_MAX_BYTES}: give a file of `tune-fusion`")
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
+        arrays = _read_arrays(path)
         header = FusionHeader.model_validate_json(arrays.pop(_HEADER).tobytes())
         problem = _problem(header, arrays)
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc'])) or 'header'}: {first['msg']}"
+    except FusionError:
+        raise
     except OSError as error:
         problem = error.strerror or str(error)
-    except (
-        BadZipFile,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # NumPy's, zipfile's.
+    except Exception as error:  # noqa: BLE001  zipfile, zlib and NumPy raise exceptions of any type for invalid bytes.
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise FusionError(f"{path} is no fusion file ({problem}): give one of `skylane model tune-fusion`")
     return FusionTable(header, arrays)
+
+
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    with ZipFile(path) as archive:
+        entries = archive.infolist()
+        size = sum(entry.file_size for entry in entries)
+        if size > _MAX_BYTES:
+            raise FusionError(f"{path} holds {size} bytes, the limit is {_MAX_BYTES}: give a file of `tune-fusion`")
+        return {entry.filename.removesuffix(".npy"): _read_array(archive, entry) for entry in entries}
+
+
+def _read_array(archive: ZipFile, entry: ZipInfo) -> npt.NDArray[Any]:
+    """Reads an array after checking that its header announces no more bytes than the file has."""
+    with archive.open(entry) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{entry.filename} is no array of NumPy's format 1.0")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise ValueError(f"{entry.filename} announces more data than it has")
+    with archive.open(entry) as file:
+        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def write_fusion(path: Path, table: FusionTable) -> None:

@@ -17,7 +17,7 @@ from typing import Self
 from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
 from shared.runlog.lost_rows import LostRows
-from shared.sanitize import printable
+from shared.sanitize import csv_text, printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage, durations_ns
 
 CSV_NAME = "latency.csv"
@@ -102,7 +102,6 @@ TEXT_COLUMNS = (
 _NUMBER_COLUMNS = tuple(name for name in _VALUE_COLUMNS if name not in TEXT_COLUMNS)
 _MAX_TEXT = 200
 _WORKER_TEXTS = ("reason", "model_version", "engine", "worker_session")  # Set by a worker, so not trusted.
-_FORMULA_STARTS = tuple("=+-@＝＋－＠")  # A spreadsheet would evaluate such a text.
 _STAGES = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in OPTIONAL_STAGES)
 _TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*_STAGES, *OPTIONAL_STAGES)}
 _DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*_STAGES, *OPTIONAL_STAGES)}
@@ -170,9 +169,7 @@ def text_cell(text: str, *, is_trusted: bool) -> str:
     """Returns a text as a cell: printable, short, and no formula for a spreadsheet unless `is_trusted`."""
     # Without line breaks: a row that a kill cut short is recognised by its missing line end.
     text = " ".join(printable(text).split())
-    if not is_trusted and text.startswith(_FORMULA_STARTS):
-        text = f"'{text}"
-    return text[:_MAX_TEXT]
+    return (text if is_trusted else csv_text(text))[:_MAX_TEXT]
 
 
 def milliseconds(value_ns: int) -> str:

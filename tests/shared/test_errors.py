@@ -3,7 +3,7 @@ from types import ModuleType
 
 import pytest
 
-from shared.errors import MissingExtraError, install_command
+from shared.errors import MissingExtraError, install_command, suggestion
 
 
 def test_a_missing_library_is_reported_with_the_install_command() -> None:
@@ -23,3 +23,8 @@ def test_the_install_command_does_not_warn_when_distutils_is_loaded(monkeypatch:
     """The import hook of setuptools warns then, and some libraries load distutils. In tests a warning is an error."""
     monkeypatch.setitem(sys.modules, "distutils", ModuleType("distutils"))
     assert "skylane[video]" in install_command("video")
+
+
+def test_suggested_names_cannot_control_the_terminal() -> None:
+    """They are names of topics of a foreign bag, for example."""
+    assert suggestion("camera", ["camera\x1b[2J"]) == ": did you mean camera [2J?"

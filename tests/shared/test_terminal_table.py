@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from rich.text import Text
 
 from bench.faults.cli import faults
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
@@ -98,3 +99,14 @@ def test_no_word_in_the_tables_of_a_command_is_broken(
     words = {word for line in tables for word in re.split(r"[\s│┃]+", line) if word}
     assert len(words) > 10
     assert words <= set(re.split(r"[\s│┃]+", outputs[width]))
+
+
+def test_a_cell_cannot_control_the_terminal() -> None:
+    """The reason of a row may come from a worker, or a whole run from somebody else."""
+    table = Table("reason\x1b[2J", title="run\x07")
+    table.add_row("lost\x1b]0;owned\x07\nsecond line")
+    table.add_row(Text("no\x9banswer"))
+    out = StringIO()
+    Console(file=out, width=80).print(table)
+    assert "second line" in out.getvalue()
+    assert not {"\x1b", "\x07", "\x9b"} & set(out.getvalue())

@@ -11,6 +11,7 @@ from bench.report.content import CellValue, ReportTable
 from bench.report.output.number_format import text
 from bench.statistics.description import IntervalEstimate
 from shared.errors import SkylaneError
+from shared.sanitize import csv_text
 
 _LATEX: Final = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -52,7 +53,7 @@ def to_csv(table: ReportTable) -> str:
     for index, heading in enumerate(table.headings):
         cells = [row[index] for row in table.rows]
         columns.append(
-            [heading, *(_plain(cell.value if isinstance(cell, IntervalEstimate) else cell) for cell in cells)]
+            [csv_text(heading), *(_plain(cell.value if isinstance(cell, IntervalEstimate) else cell) for cell in cells)]
         )
         if any(isinstance(cell, IntervalEstimate) for cell in cells):
             columns += ([f"{heading} {end}", *(_plain(getattr(cell, end, None)) for cell in cells)] for end in _ENDS)
@@ -62,7 +63,9 @@ def to_csv(table: ReportTable) -> str:
 
 
 def _plain(cell: str | float | None) -> str:
-    if cell is None or isinstance(cell, str | int):
+    if isinstance(cell, str):
+        return csv_text(cell)
+    if cell is None or isinstance(cell, int):
         return "" if cell is None else str(cell)
     return f"{cell:.{_DECIMALS}f}" if math.isfinite(cell) else ""
 

@@ -14,6 +14,7 @@ from bench.study.results.folder import StudyFolder
 from bench.study.results.measurement import USAGE_COLUMNS, VERSIONS, measure
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
+from shared.sanitize import csv_text
 
 _TEXT, _INTEGER, _REAL = "string", "Int64", "float64"
 _KINDS = dict.fromkeys(("batch", "vehicles", "workers", "frames"), _INTEGER)
@@ -115,10 +116,16 @@ def _write(root: Path, name: str, table: pd.DataFrame, suffixes: Sequence[str] =
         path = root / f"{name}.{suffix}"
         draft = path.with_suffix(f".{suffix}.new")
         try:
-            table.to_csv(draft, index=False) if suffix == "csv" else table.to_parquet(draft, index=False)
+            _guarded(table).to_csv(draft, index=False) if suffix == "csv" else table.to_parquet(draft, index=False)
             draft.replace(path)
         except OSError as error:
             raise TableError(path, error) from error
+
+
+def _guarded(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table whose texts are no formulas; the logs of a study may come from somebody else."""
+    texts = [name for name in table if pd.api.types.is_string_dtype(table[name])]
+    return table.assign(**{name: table[name].map(csv_text, na_action="ignore") for name in texts})
 
 
 class TableError(SkylaneError):

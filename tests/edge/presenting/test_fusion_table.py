@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -65,6 +66,42 @@ def test_a_file_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fusion.npz"
     np.savez_compressed(path, classes=np.zeros(80 << 20, np.uint8))
     with pytest.raises(FusionError, match="the limit is 67108864"):
+        read_fusion(path)
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """The start of a .npy file that announces bytes of a shape."""
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [(b"hello", "ValueError"), (npy_header((2**45,)), "announces more data than it has"), (b"", "ValueError")],
+    ids=["no array", "32 TiB", "empty"],
+)
+def test_a_file_with_a_hostile_array_is_refused(tmp_path: Path, member: bytes, problem: str) -> None:
+    """The libraries under the reader raise errors of many types; none may end the run with a traceback."""
+    path = written(tmp_path / "fusion.npz")
+    with ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with ZipFile(path, "w") as archive:
+        for name, content in (members | {"classes.npy": member}).items():
+            archive.writestr(name, content)
+    with pytest.raises(FusionError, match=rf"no fusion file \(.*{problem}"):
+        read_fusion(path)
+
+
+def test_damaged_compressed_data_is_refused(tmp_path: Path) -> None:
+    """zlib has an error type of its own."""
+    path = tmp_path / "fusion.npz"
+    write_fusion(path, mask_table())
+    data = bytearray(path.read_bytes())
+    start = data.find(b"classes.npy") + 11
+    for place in range(start + 20, start + 60):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(FusionError, match="no fusion file"):
         read_fusion(path)
 
 

@@ -62,3 +62,9 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TablesError, match="choose another --tables"):
         write_tables([TABLE], tmp_path / "file")
+
+
+def test_no_cell_of_a_table_is_a_formula() -> None:
+    """A spreadsheet would evaluate the text of a hostile worker."""
+    table = ReportTable("outcomes", "Outcomes", ("reason", "frames"), (('=HYPERLINK("http://e")', 3), ("a\x1bb", -1)))
+    assert to_csv(table).splitlines()[1:] == ['"\'=HYPERLINK(""http://e"")",3', "a b,-1"]
