@@ -157,7 +157,7 @@ class EdgeConfig(NodeSection):
         None, "The local model is sure of a score from this on.", "--c-high", shown="as tuned", ge=0, le=1
     )
     local_timeout_ms: float = setting(
-        1000.0, "Time limit of the local model, in ms; it is switched off when it exceeds it.", gt=0, le=DAY_S * 1e3
+        1000.0, "Time limit of the local model, in ms; it is paused when it exceeds it.", gt=0, le=DAY_S * 1e3
     )
     local_threads: int = setting(1, "Threads of the local model's engine.", ge=1, le=256)
     tuning: FilePath | None = setting(

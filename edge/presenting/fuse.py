@@ -48,6 +48,7 @@ class FusePresenter:
         assert parts.local is not None
         assert parts.local_card is not None
         self._local = parts.local
+        self._local_problem = parts.local_problem
         self._table = fusion_for(parts.fusion, parts.card, parts.local_card)
         self._track = FlowTrack(parts.clock_ns)
 
@@ -57,6 +58,8 @@ class FusePresenter:
         if newest is not None and newest.due_ns >= tick.due_ns:
             return Output(newest.origin, newest.result)
         local: LocalOutput | None = self._local(tick)
+        if local is None and newest is None:
+            return Output(OutputOrigin.NONE, reason=self._local_problem())
         if local is None:
             return moved_output(self._track, tick, newest)
         age = None if newest is None else self._table.age_index((tick.due_ns - newest.due_ns) / _NS_PER_MS)

@@ -34,7 +34,7 @@ class LocalOutput:
 
 @dataclass(frozen=True, slots=True)
 class LocalResults:
-    """Returns the local model's output for a tick; None if the model failed or is switched off."""
+    """Returns the local model's output for a tick; None if the model failed or is paused."""
 
     model: LocalModel
 
@@ -45,6 +45,10 @@ class LocalResults:
         model = self.model.model
         outputs = self.model.infer(local_input(tick.image, model.card))
         return None if outputs is None else local_output(outputs, tick.geometry, model)
+
+    def problem(self) -> str:
+        """Returns why the model gave no output; empty if it never failed."""
+        return f"local model: {self.model.pause_reason}" if self.model.pause_reason else ""
 
 
 def local_input(image: ImageArray, card: ModelCard) -> ImageArray:

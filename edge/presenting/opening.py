@@ -50,7 +50,8 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
         fusion = config.fusion
         if fusion is None and local_card is not None:
             fusion = shipped_fusion(card.name, local_card.name)
-        parts = PresenterParts(card, local, fusion, local_card, clock.now_ns)
+        problem = str if local is None else local.problem
+        parts = PresenterParts(card, local, fusion, local_card, problem, clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
         presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
         if local is not None:
@@ -83,9 +84,7 @@ def _parts_record(local: LocalModel, fusion: Mapping[str, str] | None) -> dict[s
             "name": card.name,
             "version": card.version,
             "sha256": card.sha256,
-            "median_ms": local.median_ms,
-            "failures": dict(local.failures),
-            "switched_off": local.off_reason,
+            **local.counts(),
         },
         "fusion": fusion,
     }

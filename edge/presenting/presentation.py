@@ -247,7 +247,7 @@ class Presentation:
         if not isinstance(output, Output):
             raise TypeError(f"{type(output).__name__} is no Output")
         if output.origin is OutputOrigin.NONE:
-            return replace(output, reason=output.reason or missing or NO_OUTPUT), None
+            return replace(output, reason="; ".join(filter(None, (missing, output.reason))) or NO_OUTPUT), None
         if newest is None and output.origin is not OutputOrigin.LOCAL:
             raise ValueError(f"it presents a {output.origin} result without having one")
         is_newest = newest is not None and output.result is newest.result

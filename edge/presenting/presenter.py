@@ -49,6 +49,7 @@ class PresenterParts:
     local: Callable[[Tick], Any] | None = None  # Returns the local model's result for a tick; None if it failed.
     fusion: Path | None = None  # The measured reliability of both models; None: the file that ships for them.
     local_card: ModelCard | None = None
+    local_problem: Callable[[], str] = str  # Returns why the local model last gave no result.
     clock_ns: Callable[[], int] | None = None  # Limits the time of a tick; without it, outputs are reproducible.
 
 

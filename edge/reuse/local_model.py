@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from shared.runtime.threads import ThreadGroup
 
 RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.
 _MAX_RAISES_IN_A_ROW = 3
+_PAUSE_S = 1.0  # Time without the model after it failed; doubled each time that it fails again,
+_LONGEST_PAUSE_S = 60.0  # up to this.
 _JOIN_TIMEOUT_S = 10.0
 _OPENING_TIMEOUT_S = 60.0
 
@@ -30,11 +33,16 @@ class LocalModelError(SkylaneError):
 class LocalModel:
     """Infers one image at a time. One thread calls it; the model itself runs in the thread `local model`.
 
-    A model that exceeds the time limit once, or raises three times in a row, is switched off for the rest of the run.
+    A model that exceeds the time limit, or raises three times in a row, is paused, and then tried again; one that hangs is
+    not tried before it returns. The pauses become longer until it answers.
     """
 
     def __init__(
-        self, open_model: Callable[[], Model], timeout_s: float, opening_timeout_s: float = _OPENING_TIMEOUT_S
+        self,
+        open_model: Callable[[], Model],
+        timeout_s: float,
+        opening_timeout_s: float = _OPENING_TIMEOUT_S,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         """Opens the model in the thread that will run it, so that a file that hangs does not hang the command.
 
@@ -42,13 +50,18 @@ class LocalModel:
             open_model: Opens the model and warms it up; `close` closes it.
             timeout_s: Time limit of an inference.
             opening_timeout_s: Time limit of `open_model`.
+            pause_s: Length of the first pause.
 
         Raises:
             LocalModelError: the model was not open in time; other errors of `open_model` are raised as they are.
         """
         self.failures: Counter[str] = Counter()
-        self.off_reason = ""  # Why the model was switched off; empty while it is in use.
+        self.pauses = 0
+        self.pause_reason = ""  # Why the model was last paused; empty if it never was.
         self._timeout_s = timeout_s
+        self._first_pause_s = self._pause_s = pause_s
+        self._paused_until_ns = 0
+        self._is_overdue = False  # Whether the answer to an image is still missing after the time limit.
         self._images: queue.SimpleQueue[Images | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Outputs | Exception] = queue.SimpleQueue()
         self._took_ms: deque[float] = deque(maxlen=1000)
@@ -73,38 +86,55 @@ class LocalModel:
 
     @property
     def is_on(self) -> bool:
-        """True until the model is switched off."""
-        return not self.off_reason
+        """Whether the model may be called: it is not paused, and has returned from its last image."""
+        if self._is_overdue and not self._answers.empty():
+            self._answers.get()  # Too late to be used.
+            self._is_overdue = False
+        return not self._is_overdue and clock.now_ns() >= self._paused_until_ns
 
     @property
     def median_ms(self) -> float | None:
         """The median time of recent inferences; None before the first one."""
         return median(self._took_ms) if self._took_ms else None
 
+    def counts(self) -> dict[str, Any]:
+        """Returns what the manifest of a run says about the model's answers."""
+        return {
+            "median_ms": self.median_ms,
+            "failures": dict(self.failures),
+            "pauses": self.pauses,
+            "switched_off": self.pause_reason,
+        }
+
     def infer(self, image: Images) -> Outputs | None:
-        """Returns the model's outputs for an image of its input's size, without the batch; None if it fails."""
+        """Returns the model's outputs for an image of its input's size, without the batch; None if it fails.
+
+        Must only be called while `is_on`.
+        """
         start_ns = clock.now_ns()
         self._images.put(image)
         try:
             answer = self._answers.get(timeout=self._timeout_s)
         except queue.Empty:
             self.failures[TIMED_OUT] += 1
-            self._switch_off(f"it did not answer within {self._timeout_s * 1e3:g} ms")
-            self._abandon()
+            self._is_overdue = True
+            self._pause(f"it did not answer within {self._timeout_s * 1e3:g} ms")
             return None
         if isinstance(answer, Exception):
             self.failures[RAISED] += 1
             self._raises_in_a_row += 1
-            if self._raises_in_a_row == _MAX_RAISES_IN_A_ROW:
-                self._switch_off(f"it failed {_MAX_RAISES_IN_A_ROW} times in a row: {answer}")
+            if self._raises_in_a_row >= _MAX_RAISES_IN_A_ROW:
+                self._pause(f"it failed {self._raises_in_a_row} times in a row: {answer}")
             return None
         self._raises_in_a_row = 0
+        self._pause_s = self._first_pause_s
         self._took_ms.append((clock.now_ns() - start_ns) / 1e6)
         return answer
 
     def close(self) -> None:
         """Ends the thread and closes the model. A model that hangs is left to the end of the process."""
-        if self.failures[TIMED_OUT]:
+        if self._is_overdue and self._answers.empty():
+            self._abandon()
             return
         self._images.put(None)
         self._threads.join(_JOIN_TIMEOUT_S)
@@ -115,9 +145,12 @@ class LocalModel:
         self._images.put(None)
         self._threads.abandon()
 
-    def _switch_off(self, reason: str) -> None:
-        self.off_reason = reason
-        _LOG.warning("local model switched off", model=self.model.card.name, reason=reason)
+    def _pause(self, reason: str) -> None:
+        self.pauses += 1
+        self.pause_reason = reason
+        _LOG.warning("local model paused", model=self.model.card.name, seconds=self._pause_s, reason=reason)
+        self._paused_until_ns = clock.now_ns() + round(self._pause_s * 1e9)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _run(self, open_model: Callable[[], Model], opened: "queue.SimpleQueue[Model | Exception]") -> None:
         try:

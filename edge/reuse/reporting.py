@@ -20,8 +20,7 @@ def reuse_record(reuse: Reuse | None) -> dict[str, Any] | None:
         record["gate"] = {**record["gate"], "resets": reuse.gate.resets}
     if reuse.local is not None:
         model = reuse.local.model
-        counted = {"median_ms": model.median_ms, "failures": dict(model.failures), "switched_off": model.off_reason}
-        record["local"] = {**record["local"], **counted}
+        record["local"] = {**record["local"], **model.counts()}
     return record
 
 
@@ -54,8 +53,8 @@ def _local_lines(local: LocalAnswers, counts: RunCounts, *, is_open_loop: bool) 
     if model.failures:
         failures = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(model.failures.items()))
         yield f"WARNING: local model {card.name} failed ({failures}): those frames went to the workers"
-    if not model.is_on:
-        yield f"WARNING: local model {card.name} was switched off: {model.off_reason}"
+    if model.pauses:
+        yield f"WARNING: local model {card.name} was paused {model.pauses} times, the last time because {model.pause_reason}"
     period_ms = local.pace.period_ms
     if is_open_loop and model.median_ms is not None and period_ms is not None and model.median_ms > period_ms:
         yield (

@@ -44,7 +44,7 @@ _GATED_THINK_MS = 100.0  # Time in which the worker can be killed while a frame 
     22,
     "local-model-fails",
     "the model on the vehicle raises or answers NaN, on single frames or on every frame",
-    "a worker answers those frames; after three failures in a row the model is switched off",
+    "a worker answers those frames; after three failures in a row the model is paused",
 )
 def local_model_fails(rig: Rig) -> Finding:
     """Plays images that break the local model to two vehicles with a cascade."""
@@ -61,14 +61,14 @@ def local_model_fails(rig: Rig) -> Finding:
     local = {name: _local(vehicle) for name, vehicle in vehicles.items()}
     expected = {"sometimes": len(_FAILING["sometimes"]), "always": _RAISES_UNTIL_OFF}
     broken = [
-        f"vehicle-{name} counted {local[name]['failures']} instead of {count} raised"
+        f"vehicle-{name} counted {local[name]['failures']} instead of {count} raised or more"
         for name, count in expected.items()
-        if local[name]["failures"] != {"raised": count}
+        if set(local[name]["failures"]) != {"raised"} or local[name]["failures"]["raised"] < count
     ]
     if local["sometimes"]["switched_off"]:
-        broken.append("the model that failed on single frames was switched off")
-    if not local["always"]["switched_off"] or "was switched off" not in vehicles["always"].output:
-        broken.append("the model that failed on every frame was not switched off, or the vehicle did not report it")
+        broken.append("the model that failed on single frames was paused")
+    if not local["always"]["switched_off"] or "was paused" not in vehicles["always"].output:
+        broken.append("the model that failed on every frame was not paused, or the vehicle did not report it")
     unanswered = sum(_not_answered_by_worker(vehicles[name], marks) for name, marks in _FAILING.items())
     return Finding(
         accounts,
@@ -99,7 +99,7 @@ def local_model_hangs(rig: Rig) -> Finding:
     before = [row for row in vehicle.rows(Outcome.ANSWERED_LOCALLY) if int(row["frame_index"]) < min(_HANGING)]
     after = [row for row in vehicle.rows(Outcome.ANSWERED_LOCALLY) if int(row["frame_index"]) > min(_HANGING)]
     broken = []
-    if local["failures"] != {"timed_out": 1} or "was switched off" not in vehicle.output:
+    if local["failures"] != {"timed_out": 1} or "was paused" not in vehicle.output:
         broken.append(f"the vehicle counted {local['failures']} instead of 1 timed_out, or did not report it")
     if not before:
         broken.append("the local model answered nothing before it hung: the fault did not happen")

@@ -35,7 +35,7 @@ class ReuseSettings:
     c_low: float = np.nan  # 0 if a low score is never certain.
     c_high: float = np.nan
     temperature: float = np.nan
-    switched_off: str = ""  # The reason why the local model was switched off; empty if it stayed on.
+    switched_off: str = ""  # The reason why the local model was last paused; empty if it never was.
     failures: Mapping[str, int] = field(default_factory=dict)  # Failures of the local model, by reason.
     tuning: str = ""  # The tuning file.
     unit: str = "answers"  # The unit of the counts of a reliability bin.

@@ -11,7 +11,7 @@ from edge.presenting.flow import Motion
 from edge.presenting.fuse import FusePresenter, MaskPair, fused_detections, fused_mask
 from edge.presenting.fusion_table import SCORES, FusionHeader, FusionTable, table_shape, write_fusion
 from edge.presenting.local import LocalOutput
-from edge.presenting.presenter import ArrivedResult, PresenterParts
+from edge.presenting.presenter import ArrivedResult, Output, PresenterParts
 from edge.presenting.warping import moved_mask
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
@@ -81,9 +81,9 @@ def test_both_results_are_combined_by_age_until_the_remote_one_is_too_old(parts:
 
 
 def test_without_the_local_model_the_result_is_moved(parts: PresenterParts) -> None:
-    """A model that failed or is switched off returns nothing."""
-    presenter = FusePresenter(replace(parts, local=lambda _: None))
-    assert presenter.present(CAMERA.tick(0, 0), None).origin is OutputOrigin.NONE
+    """A model that failed or is paused returns nothing."""
+    presenter = FusePresenter(replace(parts, local=lambda _: None, local_problem=lambda: "local model: too slow"))
+    assert presenter.present(CAMERA.tick(0, 0), None) == Output(OutputOrigin.NONE, reason="local model: too slow")
     output = presenter.present(CAMERA.tick(1, 8), ArrivedResult(0, 0, CAMERA.mask(0)))
     assert output.origin is OutputOrigin.WARPED
 

@@ -20,7 +20,7 @@ _YES_OR_NO = 0.5  # The lowest confidence in an answer yes or no.
 def parts(frames: pd.DataFrame, settings: ReuseSettings) -> Iterator[ChapterPart]:
     """Yields confidences, failures and the reliability diagram, if there are any."""
     if settings.switched_off:
-        yield Caution(f"The local model was switched off during the run: {settings.switched_off}.")
+        yield Caution(f"The local model was paused during the run: {settings.switched_off}.")
     if settings.failures:
         listed = join_words([f"{reason} {count:,}" for reason, count in settings.failures.items()])
         yield Caution(f"The local model failed: {listed}.")

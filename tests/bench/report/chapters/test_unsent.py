@@ -192,7 +192,7 @@ def test_failures_of_the_local_model_are_named(gated: Path, tmp_path: Path) -> N
     folder = changed_manifest(gated, tmp_path / "run", local=local)
     cautions = [part.text for part in chapter_on(folder).parts if isinstance(part, Caution)]
     assert cautions == [
-        "The local model was switched off during the run: timeout.",
+        "The local model was paused during the run: timeout.",
         "The local model failed: raised 2 and timeout 1.",
     ]
 
