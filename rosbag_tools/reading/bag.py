@@ -1,27 +1,53 @@
-"""Opens bags of any format: ROS 1 files, ROS 2 folders with or without metadata, and single .db3 or .mcap files."""
+"""Opens bags of any format: single files, ROS 2 folders with or without metadata, and folders of split ROS 1 bags."""
 
 import hashlib
 import heapq
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
 from rosbag_tools.reading.data_file import DataFile, ForeignBagError, unfold_file
+from rosbag_tools.reading.metadata import (
+    METADATA_NAME,
+    FalseClaim,
+    Metadata,
+    base_name,
+    false_claims,
+    named,
+    read_metadata,
+)
 from rosbag_tools.reading.records import Damage, Message, TopicChannel
-from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
 
 _SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
+_BACKUP = ".orig.bag"  # `rosbag reindex` keeps the file under this name.
+
+# Names of the parts of one recording, by `rosbag record --split`, with the date if it adds one, and by rosbag2.
+_PART = re.compile(
+    r"(?P<name>.*?)(_?\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)?_(?P<number>\d+)(?P<suffix>\.bag|\.db3|\.mcap)(\.zstd)?",
+    re.ASCII | re.DOTALL,
+)
+_OVERLAP_NS = 10**9  # Recorders end a part up to so much later than the next one begins.
 
 
 class MissingBagError(SkylaneError):
     """There is no bag at a path."""
+
+
+class SeveralBagsError(SkylaneError):
+    """The data files of a folder are not one recording."""
+
+    def __init__(self, folder: Path, files: Sequence[Path], reason: str) -> None:
+        names = named([file.name for file in files])
+        super().__init__(f"the files of folder {folder} are not one recording, because {reason}: give one of {names}")
 
 
 class DamagedBagError(SkylaneError):
@@ -59,9 +85,13 @@ class Bag:
         topics: The topics, sorted by name.
         start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
         index_damage: Why the index of a file could not be used; empty if all could.
+        file_claims: What metadata.yaml and the names of the files state about the files that is not true.
+        content_claims: What metadata.yaml states about the messages that is not true.
+        notes: Both, and other remarks on which files are read, one line each.
 
     Raises:
         MissingBagError: nothing is at `path`, or a folder without data files.
+        SeveralBagsError: the files of a folder are different recordings.
         ForeignBagError: the file is not a bag.
         DecompressionError: a file that is compressed as a whole is damaged.
     """
@@ -70,9 +100,12 @@ class Bag:
         self.path = path
         self._stack = ExitStack()
         try:
-            self.files = _data_files(path)
+            found = _find(path)
+            self.files = found.files
             folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="skylane-bag-")))
             self._parts = [self._open(file, folder) for file in self.files]
+            if found.metadata is None:
+                self._check_order()
         except OSError as error:
             self._stack.close()
             raise MissingBagError(f"bag {path} cannot be read: {error.strerror}") from error
@@ -88,6 +121,14 @@ class Bag:
         self.start_ns = min((part.start_ns for part in filled), default=0)
         self.end_ns = max((part.end_ns for part in filled), default=0)
         self.index_damage = next((part.index_damage for part in self._parts if part.index_damage), "")
+        self.file_claims = tuple(found.false_claims)
+        self.content_claims: tuple[FalseClaim, ...] = ()
+        if found.metadata is not None:
+            parts = {str(file.relative_to(path)): part for file, part in zip(self.files, self._parts, strict=True)}
+            self.content_claims = false_claims(
+                found.metadata, parts, counts, is_complete=not found.missing, has_twins=found.has_twins
+            )
+        self.notes = (*map(str, self.file_claims), *map(str, self.content_claims), *found.remarks)
 
     def __enter__(self) -> Self:
         return self
@@ -140,13 +181,25 @@ class Bag:
         )
 
     def scan(self) -> Iterator[Message | Damage]:
-        """Yields every message in the order of the files, with its position, and all damage."""
+        """Yields every message in the order of the files, with its position, all damage and wrong statements."""
         for part in self._parts:
-            yield from part.scan()
+            yield from part.checked_scan()
 
     def close(self) -> None:
         """Closes the files."""
         self._stack.close()
+
+    def _check_order(self) -> None:
+        """Raises a SeveralBagsError if files overlap in time; parts of one recording follow one another."""
+        times = (
+            (part.start_ns, part.end_ns, file.name)
+            for part, file in zip(self._parts, self.files, strict=True)
+            if part.counts.total()
+        )
+        for (_, end_ns, earlier), (start_ns, _, later) in pairwise(sorted(times)):
+            if start_ns < end_ns - _OVERLAP_NS:
+                reason = f"{named([earlier, later])} were recorded at the same time"
+                raise SeveralBagsError(self.path, self.files, reason)
 
     def _open(self, file: Path, folder: Path) -> DataFile:
         part = DataFile(unfold_file(file, folder))
@@ -154,33 +207,136 @@ class Bag:
         return part
 
 
-def _data_files(path: Path) -> tuple[Path, ...]:
+@dataclass(slots=True)
+class _Found:
+    """The data files of a bag, and what is to be reported about them."""
+
+    files: tuple[Path, ...]
+    remarks: list[str] = field(default_factory=list)
+    false_claims: list[FalseClaim] = field(default_factory=list)
+    metadata: Metadata | None = None  # It lists at least one of the files.
+    has_twins: bool = False  # Compressed copies lie beside the files.
+    missing: list[str] = field(default_factory=list)  # Listed names without a file.
+
+
+def is_compressed_twin(file: Path | os.DirEntry[str], names: Collection[str]) -> bool:
+    """Returns True for the compressed copy of a data file whose decompressed form is among `names`, in one folder."""
+    return file.name.endswith(_SUFFIXES) and file.name.endswith(".zstd") and file.name.removesuffix(".zstd") in names
+
+
+def _is_backup(file: Path, names: Collection[str]) -> bool:
+    return file.name.endswith(_BACKUP) and file.name.removesuffix(_BACKUP) + ".bag" in names
+
+
+def _find(path: Path) -> _Found:
     if not path.exists():
         beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
         near = [each.name for each in beside if _looks_like_bag(each)]
         raise MissingBagError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
+    if path.is_file():
+        return _Found((path,), _rest_of_recording(path))
     if not path.is_dir():
-        return (path,)
-    files = [file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
-    if not files:
-        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file: give the folder of a ROS 2 bag")
-    listed = _listed(path / "metadata.yaml")
-    return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
-        tuple(sorted(files, key=_natural_order))
-    )
+        raise MissingBagError(f"{path} is neither a file nor a folder: give a bag")
+    found = _Found(())
+    entries = sorted(path.iterdir(), key=_natural_order)
+    names = {entry.name for entry in entries}
+    bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
+    _leave_out(found, bags, lambda file: not file.is_file(), "not a file that can be read")
+    found.has_twins = any(is_compressed_twin(file, names) for file in bags)
+    _leave_out(found, bags, lambda file: is_compressed_twin(file, names), "the decompressed file is read")
+    _leave_out(found, bags, lambda file: _is_backup(file, names), "the original of a bag that rosbag has repaired")
+    _leave_out(found, bags, lambda file: file.suffix == ".active", "an interrupted recording: give it by itself")
+    if any(file.name.endswith(_SUFFIXES) for file in bags):
+        _leave_out(found, bags, lambda file: file.suffix == ".bag", "ROS 1 bags beside a ROS 2 bag: give one of them")
+    metadata = read_metadata(path)
+    if isinstance(metadata, FalseClaim):
+        found.false_claims.append(metadata)
+    elif metadata is not None:
+        _take_listed(found, path, bags, metadata)
+    if not found.files:
+        if not bags:
+            problems = "; ".join([*map(str, found.false_claims), *found.remarks])
+            raise MissingBagError(
+                f"folder {path} contains no .db3 and no .mcap file, and no .bag: give a bag or its folder"
+                f"{f' ({problems})' if problems else ''}"
+            )
+        _take_all(found, path, bags)
+    return found
+
+
+def _leave_out(found: _Found, files: list[Path], is_out: Callable[[Path], bool], reason: str) -> None:
+    """Removes files from the list, and remarks on it."""
+    if out := [file for file in files if is_out(file)]:
+        files[:] = [file for file in files if not is_out(file)]
+        found.remarks.append(f"not read: {named([file.name for file in out])} ({reason})")
+
+
+def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: Metadata) -> None:
+    """Takes the files that the metadata lists, in its order; others are only named, as `ros2 bag play` leaves them."""
+    by_name = {file.name: file for file in files}
+    taken = []
+    for listed in dict.fromkeys(metadata.relative_file_paths):
+        name = base_name(listed)
+        inside = folder / listed
+        candidates = (name, f"{name}.zstd", name.removesuffix(".zstd"))
+        if listed.endswith(_SUFFIXES) and inside.is_file() and inside.resolve().is_relative_to(folder.resolve()):
+            by_name.setdefault(listed, inside)
+        file = next((by_name[each] for each in (listed, *candidates) if each in by_name), None)
+        taken.append(file) if file is not None else found.missing.append(listed)
+    found.files = tuple(dict.fromkeys(taken))
+    if found.missing:
+        found.false_claims.append(FalseClaim(METADATA_NAME, f"lists {named(found.missing)}: not in the folder"))
+    if taken:
+        found.metadata = metadata
+    if unlisted := [file.name for file in files if file not in set(taken)]:
+        treatment = "not read: give it by itself" if taken else "read, as no listed file is there"
+        found.false_claims.append(FalseClaim(METADATA_NAME, f"does not list {named(unlisted)} ({treatment})"))
+
+
+def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
+    """Takes all files, in the order of the numbers in their names."""
+    found.files = tuple(files)
+    parts = [_PART.fullmatch(file.name) for file in files]
+    numbers = {int(part["number"]) for part in parts if part}
+    if len(numbers) < len(files) or len({part["name"] for part in parts if part}) > 1:
+        if len(files) > 1 and files[0].suffix == ".bag":
+            raise SeveralBagsError(folder, files, "their names are not those of one split recording")
+        if len(files) > 1:
+            found.remarks.append(
+                f"read as one recording, without metadata.yaml: {named([each.name for each in files])}"
+            )
+    elif absent := max(numbers) - min(numbers) + 1 - len(numbers):
+        first = next(number for number in count(min(numbers)) if number not in numbers)
+        more = f" and {absent - 1} more" if absent > 1 else ""
+        found.false_claims.append(
+            FalseClaim(
+                "folder", f"has parts {min(numbers)} to {max(numbers)} of a recording without part {first}{more}"
+            )
+        )
+
+
+def _rest_of_recording(file: Path) -> list[str]:
+    """Remarks on the other files of the recording of which one file was given."""
+    metadata = read_metadata(file.parent)
+    if isinstance(metadata, Metadata):
+        names = [base_name(listed) for listed in metadata.relative_file_paths]
+        is_part = file.name in names or file.name.removesuffix(".zstd") in names
+    else:
+        part = _PART.fullmatch(file.name)
+        parts = [_PART.fullmatch(each.name) for each in file.parent.iterdir()] if part else []
+        names = [
+            each.string
+            for each in parts
+            if each and part and each.group("name", "suffix") == part.group("name", "suffix")
+        ]
+        is_part = True
+    if is_part and len(names) > 1:
+        return [f"{named([file.name])} is one of {len(names)} files of a recording: give their folder to read all"]
+    return []
 
 
 def _looks_like_bag(path: Path) -> bool:
-    return path.name.endswith((".bag", *_SUFFIXES)) or (path / "metadata.yaml").is_file()
-
-
-def _listed(metadata: Path) -> list[str]:
-    """Returns the names of the data files in the bag's metadata; empty if it is missing or damaged."""
-    try:
-        paths = load_mapping(metadata)["rosbag2_bagfile_information"]["relative_file_paths"]
-        return [Path(str(each)).name for each in paths]
-    except (ConfigError, KeyError, TypeError):
-        return []
+    return path.name.endswith((".bag", *_SUFFIXES)) or (path / METADATA_NAME).is_file()
 
 
 def _natural_order(file: Path) -> list[tuple[int, str]]:
@@ -188,4 +344,4 @@ def _natural_order(file: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
 
 
-__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "Topic"]
+__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "SeveralBagsError", "Topic"]
