@@ -33,6 +33,10 @@ _SECONDS = FiniteRange(min=0)
 _LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
+class IncompleteExtractionError(SkylaneError):
+    """A camera of a bag, or all, gave no frame to `extract`."""
+
+
 class FaultyBagError(SkylaneError):
     """A bag did not pass `verify`."""
 
@@ -177,7 +181,10 @@ def convert(path: Path, out: Path, **target: Any) -> None:
 @click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames.")
 @click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
 def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
-    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera."""
+    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera.
+
+    Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
+    """
     source = BagSource(path, topics=topics)
     total = source.frame_count
     source.close()
@@ -188,6 +195,11 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
     for reason in extracted.unreadable:
         click.echo(f"left out: {reason}", err=True)
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
+    reasons = "; ".join(f"{camera}: {reason}" for camera, reason in extracted.without_frames.items())
+    if reasons or not extracted.frames:
+        raise IncompleteExtractionError(
+            f"{path}: no frame was written {f'of {reasons}' if reasons else 'because its image topics have no messages'}"
+        )
 
 
 @bag.command()

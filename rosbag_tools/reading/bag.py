@@ -2,7 +2,6 @@
 
 import hashlib
 import heapq
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -219,13 +218,11 @@ class _Found:
     missing: list[str] = field(default_factory=list)  # Listed names without a file.
 
 
-def is_compressed_twin(file: Path | os.DirEntry[str], names: Collection[str]) -> bool:
-    """Returns True for the compressed copy of a data file whose decompressed form is among `names`, in one folder."""
-    return file.name.endswith(_SUFFIXES) and file.name.endswith(".zstd") and file.name.removesuffix(".zstd") in names
-
-
-def _is_backup(file: Path, names: Collection[str]) -> bool:
-    return file.name.endswith(_BACKUP) and file.name.removesuffix(_BACKUP) + ".bag" in names
+def is_copy(name: str, names: Collection[str]) -> bool:
+    """Returns True for a file that repeats another one of its folder: compressed, or kept by `rosbag reindex`."""
+    if name.endswith(_BACKUP):
+        return name.removesuffix(_BACKUP) + ".bag" in names
+    return name.endswith(_SUFFIXES) and name.endswith(".zstd") and name.removesuffix(".zstd") in names
 
 
 def _find(path: Path) -> _Found:
@@ -239,12 +236,11 @@ def _find(path: Path) -> _Found:
         raise MissingBagError(f"{path} is neither a file nor a folder: give a bag")
     found = _Found(())
     entries = sorted(path.iterdir(), key=_natural_order)
-    names = {entry.name for entry in entries}
     bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
     _leave_out(found, bags, lambda file: not file.is_file(), "not a file that can be read")
-    found.has_twins = any(is_compressed_twin(file, names) for file in bags)
-    _leave_out(found, bags, lambda file: is_compressed_twin(file, names), "the decompressed file is read")
-    _leave_out(found, bags, lambda file: _is_backup(file, names), "the original of a bag that rosbag has repaired")
+    names = {file.name for file in bags}
+    found.has_twins = any(is_copy(file.name, names) for file in bags)
+    _leave_out(found, bags, lambda file: is_copy(file.name, names), "copies of files that are read")
     _leave_out(found, bags, lambda file: file.suffix == ".active", "an interrupted recording: give it by itself")
     if any(file.name.endswith(_SUFFIXES) for file in bags):
         _leave_out(found, bags, lambda file: file.suffix == ".bag", "ROS 1 bags beside a ROS 2 bag: give one of them")
@@ -285,12 +281,14 @@ def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: M
         taken.append(file) if file is not None else found.missing.append(listed)
     found.files = tuple(dict.fromkeys(taken))
     if found.missing:
-        found.false_claims.append(FalseClaim(METADATA_NAME, f"lists {named(found.missing)}: not in the folder"))
+        found.false_claims.append(FalseClaim(METADATA_NAME, f"lists files that are not there: {named(found.missing)}"))
     if taken:
         found.metadata = metadata
     if unlisted := [file.name for file in files if file not in set(taken)]:
-        treatment = "not read: give it by itself" if taken else "read, as no listed file is there"
-        found.false_claims.append(FalseClaim(METADATA_NAME, f"does not list {named(unlisted)} ({treatment})"))
+        treatment = "not read: give one by itself" if taken else "read, because no listed file is there"
+        found.false_claims.append(
+            FalseClaim(METADATA_NAME, f"does not list files of its folder: {named(unlisted)} ({treatment})")
+        )
 
 
 def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
@@ -323,12 +321,9 @@ def _rest_of_recording(file: Path) -> list[str]:
         is_part = file.name in names or file.name.removesuffix(".zstd") in names
     else:
         part = _PART.fullmatch(file.name)
+        series = part.group("name", "suffix") if part else None
         parts = [_PART.fullmatch(each.name) for each in file.parent.iterdir()] if part else []
-        names = [
-            each.string
-            for each in parts
-            if each and part and each.group("name", "suffix") == part.group("name", "suffix")
-        ]
+        names = list({each["number"] for each in parts if each and each.group("name", "suffix") == series})
         is_part = True
     if is_part and len(names) > 1:
         return [f"{named([file.name])} is one of {len(names)} files of a recording: give their folder to read all"]

@@ -81,6 +81,11 @@ class BagSource:
         return sum(topic.count for topic in self._topics)
 
     @property
+    def false_claims(self) -> tuple[str, ...]:
+        """What the bag states about itself that is not true."""
+        return tuple(map(str, (*self._bag.file_claims, *self._bag.content_claims)))
+
+    @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
         """Identifies the bag. `notes` can grow while frames are read. The first access computes the hash."""
         self._sha256 = self._sha256 or self._bag.sha256
