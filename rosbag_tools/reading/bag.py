@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -124,9 +124,7 @@ class Bag:
         self.content_claims: tuple[FalseClaim, ...] = ()
         if found.metadata is not None:
             parts = {str(file.relative_to(path)): part for file, part in zip(self.files, self._parts, strict=True)}
-            self.content_claims = false_claims(
-                found.metadata, parts, counts, is_complete=not found.missing, has_twins=found.has_twins
-            )
+            self.content_claims = false_claims(found.metadata, parts, counts, is_complete=found.is_complete)
         self.notes = (*map(str, self.file_claims), *map(str, self.content_claims), *found.remarks)
 
     def __enter__(self) -> Self:
@@ -214,8 +212,10 @@ class _Found:
     remarks: list[str] = field(default_factory=list)
     false_claims: list[FalseClaim] = field(default_factory=list)
     metadata: Metadata | None = None  # It lists at least one of the files.
-    has_twins: bool = False  # Compressed copies lie beside the files.
-    missing: list[str] = field(default_factory=list)  # Listed names without a file.
+    is_complete: bool = True  # All listed files are there.
+
+    def claim(self, place: str, reason: str) -> None:
+        self.false_claims.append(FalseClaim(place, reason))
 
 
 def is_copy(name: str, names: Collection[str]) -> bool:
@@ -239,7 +239,6 @@ def _find(path: Path) -> _Found:
     bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
     _leave_out(found, bags, lambda file: not file.is_file(), "not a file that can be read")
     names = {file.name for file in bags}
-    found.has_twins = any(is_copy(file.name, names) for file in bags)
     _leave_out(found, bags, lambda file: is_copy(file.name, names), "copies of files that are read")
     _leave_out(found, bags, lambda file: file.suffix == ".active", "an interrupted recording: give it by itself")
     if any(file.name.endswith(_SUFFIXES) for file in bags):
@@ -249,13 +248,10 @@ def _find(path: Path) -> _Found:
         found.false_claims.append(metadata)
     elif metadata is not None:
         _take_listed(found, path, bags, metadata)
+    if not found.files and not bags:
+        reasons = "; ".join([*map(str, found.false_claims), *found.remarks, "give a bag or its folder"])
+        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file, and no .bag: {reasons}")
     if not found.files:
-        if not bags:
-            problems = "; ".join([*map(str, found.false_claims), *found.remarks])
-            raise MissingBagError(
-                f"folder {path} contains no .db3 and no .mcap file, and no .bag: give a bag or its folder"
-                f"{f' ({problems})' if problems else ''}"
-            )
         _take_all(found, path, bags)
     return found
 
@@ -270,63 +266,63 @@ def _leave_out(found: _Found, files: list[Path], is_out: Callable[[Path], bool],
 def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: Metadata) -> None:
     """Takes the files that the metadata lists, in its order; others are only named, as `ros2 bag play` leaves them."""
     by_name = {file.name: file for file in files}
-    taken = []
-    for listed in dict.fromkeys(metadata.relative_file_paths):
-        name = base_name(listed)
-        inside = folder / listed
-        candidates = (name, f"{name}.zstd", name.removesuffix(".zstd"))
-        if listed.endswith(_SUFFIXES) and inside.is_file() and inside.resolve().is_relative_to(folder.resolve()):
+    taken, missing = [], []
+    for listed in metadata.relative_file_paths:
+        name, inside = base_name(listed), folder / listed
+        is_below = name != listed and listed.endswith(_SUFFIXES) and inside.is_file()
+        if is_below and inside.resolve().is_relative_to(folder.resolve()):
             by_name.setdefault(listed, inside)
-        file = next((by_name[each] for each in (listed, *candidates) if each in by_name), None)
-        taken.append(file) if file is not None else found.missing.append(listed)
-    found.files = tuple(dict.fromkeys(taken))
-    if found.missing:
-        found.false_claims.append(FalseClaim(METADATA_NAME, f"lists files that are not there: {named(found.missing)}"))
-    if taken:
-        found.metadata = metadata
-    if unlisted := [file.name for file in files if file not in set(taken)]:
-        treatment = "not read: give one by itself" if taken else "read, because no listed file is there"
-        found.false_claims.append(
-            FalseClaim(METADATA_NAME, f"does not list files of its folder: {named(unlisted)} ({treatment})")
-        )
+        candidates = (listed, name, f"{name}.zstd", name.removesuffix(".zstd"))
+        file = next((by_name[each] for each in candidates if each in by_name), None)
+        taken.append(file) if file is not None else missing.append(listed)
+    found.files, found.is_complete = tuple(dict.fromkeys(taken)), not missing
+    found.metadata = metadata if taken else None
+    unlisted = sorted({file.name for file in files} - {file.name for file in taken})
+    treatment = "not read: give one by itself" if taken else "read, because no listed file is there"
+    if missing:
+        found.claim(METADATA_NAME, f"lists files that are not there: {named(missing)}")
+    if unlisted:
+        found.claim(METADATA_NAME, f"does not list files of its folder: {named(unlisted)} ({treatment})")
 
 
 def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
     """Takes all files, in the order of the numbers in their names."""
     found.files = tuple(files)
-    parts = [_PART.fullmatch(file.name) for file in files]
+    numbers = _part_numbers([file.name for file in files])
+    if len(numbers) == len(files):
+        if gaps := numbers[-1] - numbers[0] + 1 - len(numbers):
+            first = next(number for number, next_number in pairwise(numbers) if next_number > number + 1) + 1
+            found.claim(
+                "folder",
+                f"has parts of a recording numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}",
+            )
+    elif len(files) > 1 and files[0].suffix == ".bag":
+        raise SeveralBagsError(folder, files, "their names are not those of one split recording")
+    elif len(files) > 1:
+        found.remarks.append(f"read as one recording, without metadata.yaml: {named([each.name for each in files])}")
+
+
+def _part_numbers(names: Sequence[str]) -> list[int]:
+    """Returns the sorted numbers in the names of parts of one recording; empty if they are not."""
+    parts = [_PART.fullmatch(name) for name in names]
     numbers = {int(part["number"]) for part in parts if part}
-    if len(numbers) < len(files) or len({part["name"] for part in parts if part}) > 1:
-        if len(files) > 1 and files[0].suffix == ".bag":
-            raise SeveralBagsError(folder, files, "their names are not those of one split recording")
-        if len(files) > 1:
-            found.remarks.append(
-                f"read as one recording, without metadata.yaml: {named([each.name for each in files])}"
-            )
-    elif absent := max(numbers) - min(numbers) + 1 - len(numbers):
-        first = next(number for number in count(min(numbers)) if number not in numbers)
-        more = f" and {absent - 1} more" if absent > 1 else ""
-        found.false_claims.append(
-            FalseClaim(
-                "folder", f"has parts {min(numbers)} to {max(numbers)} of a recording without part {first}{more}"
-            )
-        )
+    is_one = None not in parts and len({part["name"] for part in parts if part}) == 1
+    return sorted(numbers) if is_one else []
 
 
 def _rest_of_recording(file: Path) -> list[str]:
     """Remarks on the other files of the recording of which one file was given."""
     metadata = read_metadata(file.parent)
     if isinstance(metadata, Metadata):
-        names = [base_name(listed) for listed in metadata.relative_file_paths]
-        is_part = file.name in names or file.name.removesuffix(".zstd") in names
+        listed = {base_name(path).removesuffix(".zstd") for path in metadata.relative_file_paths}
+        parts = len(listed) if file.name.removesuffix(".zstd") in listed else 0
     else:
-        part = _PART.fullmatch(file.name)
-        series = part.group("name", "suffix") if part else None
-        parts = [_PART.fullmatch(each.name) for each in file.parent.iterdir()] if part else []
-        names = list({each["number"] for each in parts if each and each.group("name", "suffix") == series})
-        is_part = True
-    if is_part and len(names) > 1:
-        return [f"{named([file.name])} is one of {len(names)} files of a recording: give their folder to read all"]
+        near = (each.name for each in file.parent.iterdir()) if _PART.fullmatch(file.name) else ()
+        parts = len(
+            {number for name in near if name.endswith(file.suffix) for number in _part_numbers([file.name, name])}
+        )
+    if parts > 1:
+        return [f"{named([file.name])} is one of {parts} files of a recording: give their folder to read all"]
     return []
 
 

@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,76 +82,54 @@ def named(names: Sequence[str]) -> str:
 
 
 def false_claims(
-    metadata: Metadata,
-    parts: Mapping[str, DataFile],
-    counts: Mapping[TopicChannel, int],
-    *,
-    is_complete: bool,
-    has_twins: bool,
+    metadata: Metadata, parts: Mapping[str, DataFile], counts: Mapping[TopicChannel, int], *, is_complete: bool
 ) -> tuple[FalseClaim, ...]:
-    """Returns the statements that are not true of the data files.
+    """Returns the statements about the messages that are not true.
 
     Args:
         metadata: The statements.
-        parts: The data files by their names in the folder.
+        parts: The data files by their paths in the folder.
         counts: The number of messages by channel, of all files.
         is_complete: Whether all listed files are there; otherwise statements about the whole differ anyway.
-        has_twins: Whether compressed copies of the files lie beside them.
     """
+    formats, total = {part.format for part in parts.values()}, sum(counts.values())
     reasons = []
-    formats = {part.format for part in parts.values()}
     if metadata.storage_identifier in ("sqlite3", "mcap") and formats != {metadata.storage_identifier}:
         reasons.append(f"states the storage {metadata.storage_identifier}: the files are {', '.join(sorted(formats))}")
-    is_compressed = any(name.endswith(".zstd") for name in parts)
-    if is_compressed and metadata.compression_mode in ("", "NONE", "none"):
-        reasons.append("states that the files are not compressed, and they are")
-    if not is_compressed and metadata.compression_mode in ("FILE", "file") and not has_twins:
-        reasons.append("states that the files are compressed, and they are not")
-    total = sum(counts.values())
+    mode, compressed = (metadata.compression_mode or "").upper(), [name for name in parts if name.endswith(".zstd")]
+    has_copies = any(Path(f"{part.path}.zstd").exists() for part in parts.values())
+    if (mode == "NONE" and compressed) or (mode == "FILE" and not compressed and not has_copies):
+        reasons.append(
+            f"states the compression mode {mode}: {'some' if compressed else 'none'} of the files are compressed"
+        )
     if metadata.message_count not in (None, total):
         reasons.append(f"counts {metadata.message_count} messages, and the data files have {total}")
-    reasons += _first(_wrong_files(metadata, parts), "files")
-    filled = [part for part in parts.values() if part.counts.total()]
-    if is_complete:
-        reasons += _first(_wrong_topics(metadata, counts), "topics")
-    if is_complete and filled:
-        start_ns = min(part.start_ns for part in filled)
-        duration_ns = max(part.end_ns for part in filled) - start_ns
-        if metadata.start_ns is not None and abs(metadata.start_ns - start_ns) > _TOLERANCE_NS:
-            reasons.append(f"states a start at {metadata.start_ns} ns: the first message was recorded at {start_ns} ns")
-        if metadata.duration_ns is not None and abs(metadata.duration_ns - duration_ns) > _TOLERANCE_NS:
-            reasons.append(f"states a duration of {metadata.duration_ns} ns: the messages span {duration_ns} ns")
+    reasons += _wrong_counts(metadata, parts, counts if is_complete else {})
+    if is_complete and total:
+        start_ns = min(part.start_ns for part in parts.values() if part.counts.total())
+        span_ns = max(part.end_ns for part in parts.values()) - start_ns
+        for what, value, real in (("start", metadata.start_ns, start_ns), ("duration", metadata.duration_ns, span_ns)):
+            if value is not None and abs(value - real) > _TOLERANCE_NS:
+                reasons.append(f"states a {what} of {value} ns, and the messages have {real} ns")
     return tuple(FalseClaim(METADATA_NAME, reason) for reason in reasons)
 
 
-def _wrong_files(metadata: Metadata, parts: Mapping[str, DataFile]) -> Iterator[str]:
-    for file in metadata.files:
-        name = base_name(file.path)
-        candidates = (file.path, name, f"{name}.zstd", name.removesuffix(".zstd"))
-        part = next((parts[each] for each in candidates if each in parts), None)
-        if part is not None and part.counts.total() != file.message_count:
-            yield f"counts {file.message_count} messages in {named([name])}, which has {part.counts.total()}"
-
-
-def _wrong_topics(metadata: Metadata, counts: Mapping[TopicChannel, int]) -> Iterator[str]:
-    has: Counter[str] = Counter()
-    types: dict[str, str] = {}
-    for channel, count in counts.items():
-        has[channel.topic.lstrip("/")] += count
-        types[channel.topic.lstrip("/")] = channel.type.replace("/msg/", "/")
+def _wrong_counts(metadata: Metadata, parts: Mapping[str, DataFile], counts: Mapping[TopicChannel, int]) -> list[str]:
+    """Compares the numbers of messages of each file, and of each topic and type unless `counts` is empty."""
     stated: Counter[str] = Counter()
-    for topic in metadata.topics_with_message_count:
-        name = topic.name.lstrip("/")
-        stated[name] += topic.message_count
-        if has[name] and types[name] != topic.type.replace("/msg/", "/"):
-            yield f"states the type {named([topic.type])} for {named([name])}: it is {named([types[name]])}"
-    for name in stated | has if stated else ():
-        if stated[name] != has[name]:
-            yield f"counts {stated[name]} messages on {named([name])}, and the data files have {has[name]}"
-
-
-def _first(reasons: Iterator[str], things: str) -> Iterator[str]:
-    """Yields the first reasons, and how many follow."""
-    yield from islice(reasons, _SHOWN)
-    if more := sum(1 for _ in reasons):
-        yield f"is wrong about {more} more {things}"
+    found: Counter[str] = Counter()
+    known = {key.removesuffix(".zstd"): part for path, part in parts.items() for key in (base_name(path), path)}
+    for file in metadata.files:
+        name = file.path.removesuffix(".zstd")
+        if part := known.get(name, known.get(base_name(name))):
+            stated[file.path], found[file.path] = file.message_count, part.counts.total()
+    if counts and metadata.topics_with_message_count:
+        for topic in metadata.topics_with_message_count:
+            stated[f"{topic.name.lstrip('/')} ({topic.type.replace('/msg/', '/')})"] += topic.message_count
+        for channel, count in counts.items():
+            found[f"{channel.topic.lstrip('/')} ({channel.type.replace('/msg/', '/')})"] += count
+    wrong = [name for name in {**stated, **found} if stated[name] != found[name]]
+    reasons = [
+        f"counts {stated[name]} messages of {named([name])}, and the data files have {found[name]}" for name in wrong
+    ]
+    return [*reasons[:_SHOWN], *[f"is wrong about {len(wrong) - _SHOWN} more of them"] * (len(wrong) > _SHOWN)]
