@@ -33,12 +33,8 @@ _SECONDS = FiniteRange(min=0)
 _LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
-class IncompleteExtractionError(SkylaneError):
-    """A camera of a bag, or all, gave no frame to `extract`."""
-
-
 class FaultyBagError(SkylaneError):
-    """A bag did not pass `verify`."""
+    """A bag did not pass `verify`, or gave `extract` no frame of a camera."""
 
 
 def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
@@ -197,7 +193,7 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
     reasons = "; ".join(f"{camera}: {reason}" for camera, reason in extracted.without_frames.items())
     if reasons or not extracted.frames:
-        raise IncompleteExtractionError(
+        raise FaultyBagError(
             f"{path}: no frame was written {f'of {reasons}' if reasons else 'because its image topics have no messages'}"
         )
 

@@ -3,9 +3,10 @@
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from typing import Any
 
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
@@ -22,7 +23,8 @@ from shared.recorded_time import LONGEST_PAUSE_NS, format_span
 _LONGEST_WAIT_S = 3600.0  # A low rate may stretch pauses until they are too long for one wait.
 _SHORTENED_PAUSE_NS = 10**9  # Takes the place of a pause longer than LONGEST_PAUSE_NS.
 _LONG_WAIT_NS = 10 * 10**9  # A longer wait for a frame is logged before it begins.
-_LOGGED_PAUSES = 5  # Further shortened pauses are only counted.
+_NAMED_PAUSES = 5  # Further shortened pauses are only counted.
+_REMEDY = "--start-offset skips it, --closed-loop and --arrivals uniform ignore recorded times"
 _STOP_POLL_S = 0.2
 
 _LOG = get_logger("edge")
@@ -144,36 +146,33 @@ class Pacer:
         """Yields each frame and its due time by the recording times; a pause that no recorder makes is shortened."""
         rate = self.config.rate
         first_ns = latest_ns = None
-        longest_ns = float(_LONG_WAIT_NS)
+        longest_ns = 0.0  # Only waits twice as long as the last one are logged.
         for frame in self.frames:
             if first_ns is None or latest_ns is None:
                 first_ns = latest_ns = frame.source_ns
             pause_ns, latest_ns = frame.source_ns - latest_ns, frame.source_ns
-            if min(pause_ns, pause_ns / rate) > LONGEST_PAUSE_NS:
-                first_ns += pause_ns - _SHORTENED_PAUSE_NS
-                self._shorten(frame, pause_ns)
-            elif pause_ns / rate > longest_ns:
-                longest_ns = 2 * pause_ns / rate
-                _LOG.info(
-                    "waiting, because the recording pauses: --start-offset skips, --closed-loop and --arrivals ignore it",
-                    wait_s=round(pause_ns / rate / 1e9, 1),
-                    frame=frame.index,
-                    camera=frame.camera,
-                )
+            if pause_ns / rate > _LONG_WAIT_NS:
+                about = {
+                    "pause": format_span(pause_ns),
+                    "frame": frame.index,
+                    "camera": frame.camera,
+                    "remedy": _REMEDY,
+                }
+                if min(pause_ns, pause_ns / rate) > LONGEST_PAUSE_NS:
+                    first_ns += pause_ns - _SHORTENED_PAUSE_NS
+                    self._note_shortened(about)
+                elif pause_ns / rate > longest_ns:
+                    longest_ns = 2 * pause_ns / rate
+                    _LOG.info("waiting for a pause of the recording", wait_s=round(pause_ns / rate / 1e9, 1), **about)
             yield frame, round((frame.source_ns - first_ns) / rate)
 
-    def _shorten(self, frame: Frame | UnreadableFrame, pause_ns: int) -> None:
-        is_logged = len(self.shortened) < _LOGGED_PAUSES
-        text = f"the pause of {format_span(pause_ns)} before frame {frame.index} of {frame.camera} was played as 1 s"
-        self.shortened[text if is_logged else "further pauses were played as 1 s"] += 1
-        if is_logged:
-            _LOG.warning(
-                "pause shortened to 1 s: the recorder's clock was set, or it waited; "
-                "--start-offset skips such a pause, --closed-loop and --arrivals ignore it",
-                pause=format_span(pause_ns),
-                frame=frame.index,
-                camera=frame.camera,
-            )
+    def _note_shortened(self, about: Mapping[str, Any]) -> None:
+        if len(self.shortened) < _NAMED_PAUSES:
+            _LOG.warning("pause played as 1 s: the clock was set while recording, or it paused", **about)
+            note = "the pause of {pause} before frame {frame} of {camera} was played as 1 s".format_map(about)
+        else:
+            note = "further pauses were played as 1 s"
+        self.shortened[note] += 1
 
     def _run_closed_loop(self) -> None:
         for frame in self.frames:

@@ -44,10 +44,6 @@ class MissingBagError(SkylaneError):
 class SeveralBagsError(SkylaneError):
     """The data files of a folder are not one recording."""
 
-    def __init__(self, folder: Path, files: Sequence[Path], reason: str) -> None:
-        names = named([file.name for file in files])
-        super().__init__(f"the files of folder {folder} are not one recording, because {reason}: give one of {names}")
-
 
 class DamagedBagError(SkylaneError):
     """Part of a bag could not be read."""
@@ -195,8 +191,8 @@ class Bag:
         )
         for (_, end_ns, earlier), (start_ns, _, later) in pairwise(sorted(times)):
             if start_ns < end_ns - _OVERLAP_NS:
-                reason = f"{named([earlier, later])} were recorded at the same time"
-                raise SeveralBagsError(self.path, self.files, reason)
+                both = named([earlier, later])
+                raise SeveralBagsError(f"{both} of folder {self.path} were recorded at the same time: give one of them")
 
     def _open(self, file: Path, folder: Path) -> DataFile:
         part = DataFile(unfold_file(file, folder))
@@ -297,7 +293,8 @@ def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
                 f"has parts of a recording numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}",
             )
     elif len(files) > 1 and files[0].suffix == ".bag":
-        raise SeveralBagsError(folder, files, "their names are not those of one split recording")
+        names = named([file.name for file in files])
+        raise SeveralBagsError(f"the files of folder {folder} are not parts of one recording: give one of {names}")
     elif len(files) > 1:
         found.remarks.append(f"read as one recording, without metadata.yaml: {named([each.name for each in files])}")
 

@@ -308,7 +308,7 @@ def test_ros1_bags_with_unrelated_names_are_refused_together(tmp_path: Path, nam
     """A folder of single recordings is a library, not a drive."""
     for number, name in enumerate(names):
         write_part(tmp_path / name, number)
-    with pytest.raises(SeveralBagsError, match=r"are not one recording.*give one of .*\.bag"):
+    with pytest.raises(SeveralBagsError, match=r"are not parts of one recording: give one of .*\.bag"):
         Bag(tmp_path)
 
 
