@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +26,8 @@ from rosbag_tools.reading.metadata import (
 from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
+
+_log = logging.getLogger(__name__)
 
 _SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
 _BACKUP = ".orig.bag"  # `rosbag reindex` keeps the file under this name.
@@ -122,6 +125,7 @@ class Bag:
             parts = {str(file.relative_to(path)): part for file, part in zip(self.files, self._parts, strict=True)}
             self.content_claims = false_claims(found.metadata, parts, counts, is_complete=found.is_complete)
         self.notes = (*map(str, self.file_claims), *map(str, self.content_claims), *found.remarks)
+        self._unlogged = [*self.notes]
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +181,11 @@ class Bag:
         """Yields every message in the order of the files, with its position, all damage and wrong statements."""
         for part in self._parts:
             yield from part.checked_scan()
+
+    def log_notes(self) -> None:
+        """Logs the notes, once, for commands that show them nowhere else."""
+        while self._unlogged:
+            _log.warning("%s: %s", self.path.name, self._unlogged.pop(0))
 
     def close(self) -> None:
         """Closes the files."""

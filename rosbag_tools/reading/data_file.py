@@ -143,6 +143,8 @@ class DataFile:
             times_ns = [min(*times_ns, item.time_ns), max(*times_ns, item.time_ns)] if times_ns else [item.time_ns] * 2
         if self._reader is None or not is_whole:
             return
+        if self.format == "mcap" and mcap_file.has_wrong_summary(self.path):
+            yield Damage("index", "the checksum of the summary does not match its content")
         stated: Counter[str] = Counter()
         for channel, count in self.counts.items():
             stated[channel.topic] += count

@@ -70,8 +70,6 @@ class BagSource:
         self._sha256 = ""
         self._zero_stamps = False
         self._clock_note = ""  # The first time at which the recorder's clock was set back.
-        for note in self._bag.notes:
-            _log.warning("%s: %s", self._bag.path.name, note)
 
     @property
     def frame_count(self) -> int | None:
@@ -111,6 +109,7 @@ class BagSource:
         Raises:
             DamagedBagError: after the last readable frame, if part of the bag is lost.
         """
+        self._bag.log_notes()
         names = {topic.name for topic in self._topics}
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
         index = 0

@@ -1,6 +1,7 @@
 """Indexes that state what is not true of their messages, and clocks that were set while recording."""
 
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,16 @@ def test_an_empty_bag_is_intact_and_has_nothing_to_extract(tmp_path: Path, bag_f
     assert inspect(path).messages == 0
     result = CliRunner().invoke(bag, ["extract", str(path), str(tmp_path / "out")])
     assert isinstance(result.exception, SkylaneError)
+
+
+@pytest.mark.parametrize("checksum", ["right", "wrong", "none"])
+def test_the_checksum_of_an_mcap_summary_is_compared(tmp_path: Path, checksum: str) -> None:
+    """Players find messages by the summary; 0 means that the writer computed no checksum."""
+    file = data_file(write(tmp_path / "b", [1, 2]))
+    data = bytearray(file.read_bytes())
+    start = struct.unpack_from("<Q", data, len(data) - 28)[0]
+    right = zlib.crc32(data[start:-12])
+    struct.pack_into("<I", data, len(data) - 12, {"right": right, "wrong": right ^ 1, "none": 0}[checksum])
+    file.write_bytes(data)
+    reasons = [fault.reason for fault in verify(file)]
+    assert reasons == ["the checksum of the summary does not match its content"] * (checksum == "wrong")

@@ -364,3 +364,15 @@ def test_what_is_not_a_file_is_named_and_does_not_block(tmp_path: Path) -> None:
         Bag(tmp_path / "rec_1.db3")
     with pytest.raises(SkylaneError, match="there is no bag"):
         Bag(tmp_path / "rec_3.db3")
+
+
+def test_commands_that_show_no_notes_log_them_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who crops or plays a bag learns that a file is missing; a run in a loop reads the bag again and again."""
+    bag = write_metadata(write_split(tmp_path / "b", (0,)), ["rec_0.db3", "rec_1.db3"], 4)
+    rewrite(bag, tmp_path / "copy")
+    assert caplog.text.count("lists files that are not there: rec_1.db3") == 1
+    source = BagSource(bag)
+    for _ in range(3):
+        assert len(list(source.frames())) == FRAMES
+    source.close()
+    assert caplog.text.count("lists files that are not there: rec_1.db3") == 2
