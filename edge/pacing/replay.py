@@ -168,7 +168,7 @@ class Pacer:
 
     def _note_shortened(self, about: Mapping[str, Any]) -> None:
         if len(self.shortened) < _NAMED_PAUSES:
-            _LOG.warning("pause played as 1 s: the clock was set while recording, or it paused", **about)
+            _LOG.warning("clock jump or long pause played as 1 s", **about)
             note = "the pause of {pause} before frame {frame} of {camera} was played as 1 s".format_map(about)
         else:
             note = "further pauses were played as 1 s"
