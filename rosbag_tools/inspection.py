@@ -62,9 +62,10 @@ def inspect(path: Path) -> BagReport:
         tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
         damage: list[str] = []
         jumps: list[str] = []
-        latest_ns = bag.start_ns
+        latest_ns = None
         for item in bag.messages():
             if item.channel is not None:
+                latest_ns = item.time_ns if latest_ns is None else latest_ns
                 if jump := clock_jump(latest_ns, item.time_ns):
                     jumps.append(f"a message of {item.channel.topic} was {jump}")
                 latest_ns = item.time_ns if jump else max(latest_ns, item.time_ns)

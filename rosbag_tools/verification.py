@@ -54,8 +54,9 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
             yield from findings
         for claim in () if is_damaged else bag.content_claims:  # Damage makes the numbers of messages differ.
             yield BagFault(claim.place, "", None, None, claim.reason)
-        if bag.index_damage and not found:
-            yield BagFault("index", "", None, None, f"{bag.index_damage}: the messages themselves are intact")
+        if bag.index_damage and not is_damaged:
+            rest = "" if found else ": the messages themselves are intact"
+            yield BagFault("index", "", None, None, bag.index_damage + rest)
 
 
 class _Check:

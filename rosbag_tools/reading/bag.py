@@ -328,7 +328,7 @@ def _rest_of_recording(file: Path) -> list[str]:
             {number for name in near if name.endswith(file.suffix) for number in _part_numbers([file.name, name])}
         )
     if parts > 1:
-        return [f"{named([file.name])} is one of {parts} files of a recording: give their folder to read all"]
+        return [f"{named([file.name])} is one of {parts} files of a recording: the others are not read"]
     return []
 
 

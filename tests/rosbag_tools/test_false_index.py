@@ -158,3 +158,19 @@ def test_the_checksum_of_an_mcap_summary_is_compared(tmp_path: Path, checksum: s
     file.write_bytes(data)
     reasons = [fault.reason for fault in verify(file)]
     assert reasons == ["the checksum of the summary does not match its content"] * (checksum == "wrong")
+
+
+def test_a_clock_that_was_set_back_is_named_in_a_recording_without_an_index(tmp_path: Path) -> None:
+    """A recording that was killed is read in the order of its file: later frames seem to be due at once."""
+    times_s = [YEARS_54_S, YEARS_54_S + 1, YEARS_54_S - 3600, YEARS_54_S - 3599]
+    file = data_file(write(tmp_path / "b", times_s))
+    file.write_bytes(file.read_bytes()[:-40])
+    assert ["before the latest" in note for note in inspect(file).notes] == [False, True]
+    source = BagSource(file)
+    frames = list(source.frames())
+    source.close()
+    assert [frame.source_ns for frame in frames] == sorted(frame.source_ns for frame in frames)
+    notes = source.provenance["notes"]
+    assert isinstance(notes, list)
+    assert any(note.startswith("frame 2 was recorded 1.0 hours before") for note in notes)
+    assert ["index" in fault.place for fault in verify(file)] == [False, True]
