@@ -24,6 +24,7 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.frames import Layout
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -189,7 +190,7 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
             path, folder, topics=topics, raw=raw, method=demosaic, progress=lambda: bar.advance(task)
         )
     for reason in extracted.unreadable:
-        click.echo(f"left out: {reason}", err=True)
+        click.echo(printable(f"left out: {reason}"), err=True)
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
     reasons = "; ".join(f"{camera}: {reason}" for camera, reason in extracted.without_frames.items())
     if reasons or not extracted.frames:
@@ -214,7 +215,7 @@ def verify(path: Path) -> None:
             where = f"{where}, {finding.topic} message {finding.sequence}"
         if finding.stamp_ns is not None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
-        click.echo(f"{where}: {finding.reason}")
+        click.echo(printable(f"{where}: {finding.reason}"))
     if findings:
         raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all intact")
@@ -255,15 +256,15 @@ def _show(report: BagReport) -> None:
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
         table.add_row(
-            f"{escape(topic.name)}\n[dim]{escape(topic.type)}[/]",
+            f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]",
             str(topic.count),
-            "\n".join([*topic.resolutions, *map(escape, topic.encodings)]),
+            "\n".join([*topic.resolutions, *(escape(printable(encoding)) for encoding in topic.encodings)]),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )
     console.print(table)
     for note in report.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        console.print(printable(f"note: {note}"), markup=False, highlight=False)
 
 
 def _gaps(topic: TopicReport) -> str:

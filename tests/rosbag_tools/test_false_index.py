@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,14 @@ START_NS = 1_700_000_000 * 10**9
 YEARS_54_S = 1_700_000_000
 
 
-def write(path: Path, times_s: list[float], bag_format: str = "mcap", encoding: str = "mono8") -> Path:
+def write(path: Path, times_s: Sequence[float], bag_format: str = "mcap") -> Path:
     """Writes a bag with a frame at each time."""
     with BagWriter(path, bag_format) as writer:
         for time_s in times_s:
             at_ns = round(time_s * 1e9)
             # Larger than a chunk of the writer, so that every frame has its own.
             pixels = np.random.default_rng(len(times_s)).integers(0, 255, (1024, 1100), np.uint8)
-            writer.write_image(TOPIC, pixels, encoding, START_NS, at_ns, "cam")
+            writer.write_image(TOPIC, pixels, "mono8", START_NS, at_ns, "cam")
     return path
 
 
@@ -174,3 +175,13 @@ def test_a_clock_that_was_set_back_is_named_in_a_recording_without_an_index(tmp_
     assert isinstance(notes, list)
     assert any(note.startswith("frame 2 was recorded 1.0 hours before") for note in notes)
     assert ["index" in fault.place for fault in verify(file)] == [False, True]
+
+
+def test_names_from_a_bag_are_printed_without_control_characters(tmp_path: Path) -> None:
+    """A topic named by a stranger must not clear or recolour the terminal."""
+    path = tmp_path / "b"
+    with BagWriter(path) as writer:
+        for at_ns in (1, YEARS_54_S * 10**9):
+            writer.write_image("/cam\x1b[2J", np.zeros((2, 4), np.uint8), "odd", 1, at_ns, "cam")
+    for arguments in (["verify", str(path)], ["info", str(path)], ["extract", str(path), str(tmp_path / "out")]):
+        assert "\x1b[2J" not in CliRunner().invoke(bag, arguments).output
