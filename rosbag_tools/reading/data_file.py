@@ -145,14 +145,11 @@ class DataFile:
             return
         if self.format == "mcap" and mcap_file.has_wrong_summary(self.path):
             yield Damage("index", "the checksum of the summary does not match its content")
-        stated: Counter[str] = Counter()
-        for channel, count in self.counts.items():
-            stated[channel.topic] += count
+        stated = sum((Counter({channel.topic: count}) for channel, count in self.counts.items()), Counter[str]())
         for topic in stated | counts:
             if stated[topic] != counts[topic]:
-                yield Damage(
-                    "index", f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
-                )
+                reason = f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
+                yield Damage("index", reason)
         if times_ns and stated.total() and times_ns != [self.start_ns, self.end_ns]:
             span = f"from {times_ns[0]} to {times_ns[1]} ns"
             yield Damage("index", f"it states times from {self.start_ns} to {self.end_ns} ns, and the file has {span}")

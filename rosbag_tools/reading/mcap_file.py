@@ -57,11 +57,13 @@ def has_wrong_summary(path: Path) -> bool:
         end = path.stat().st_size - 12  # The checksum and the magic bytes.
         file.seek(end - 16)
         start, stated = unpack("Q", file.read(8)), unpack("I", file.read(12)[8:])
+        if not start or not stated:
+            return False
         checksum = 0
         file.seek(start)
         for at in range(start, end, _BLOCK_BYTES):
             checksum = zlib.crc32(file.read(min(_BLOCK_BYTES, end - at)), checksum)
-    return bool(start and stated) and checksum != stated
+    return checksum != stated
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
