@@ -134,6 +134,11 @@ class EdgeNode:
         """Number of results that came too late for the sinks that need them in order."""
         return self._feed.too_late
 
+    @property
+    def pacing_notes(self) -> Sequence[str]:
+        """Where frames were not due at the times of their recording."""
+        return [note if times == 1 else f"{times} {note}" for note, times in self._pacer.shortened.items()]
+
     def counts(self) -> RunCounts:
         """Returns the totals so far."""
         counts = self._ledger.counts()

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console
 
@@ -161,13 +162,14 @@ def play(
         faults = _play_to_the_end(node, recorder, _expected_frames(config, source.frame_count), progress)
         counts = node.counts()
         _LOG.info("run ended", read=counts.read, **{outcome.value: n for outcome, n in counts.outcomes.items()})
-        manifest["source"] = source.provenance  # It may be more complete after reading.
+        manifest["source"] = _with_notes(source.provenance, node.pacing_notes)  # More complete after reading.
         manifest["sampling"] = sampler.account()
         try:
             write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost, reuse, recorder))
         except LogError as error:
             faults.append(error)
         remarks = [
+            *node.pacing_notes,
             *retry_lines(counts),
             *origin_lines(counts, card),
             *unused_lines(transport.unused()),
@@ -193,6 +195,11 @@ def _play_to_the_end(
         faults.append(error)
     faults += node.faults
     return faults if recorder is None else faults + recorder.faults
+
+
+def _with_notes(provenance: Mapping[str, Any], notes: Sequence[str]) -> Mapping[str, Any]:
+    before = provenance.get("notes", [])
+    return {**provenance, "notes": [*before, *notes]} if notes else provenance
 
 
 def _wait_for_card(transport: Transport, config: EdgeConfig, events: TransportEvents) -> ModelCard:

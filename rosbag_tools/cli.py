@@ -24,6 +24,7 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.frames import Layout
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ _LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
 class FaultyBagError(SkylaneError):
-    """A bag did not pass `verify`."""
+    """A bag did not pass `verify`, or gave `extract` no frame of a camera."""
 
 
 def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
@@ -177,7 +178,10 @@ def convert(path: Path, out: Path, **target: Any) -> None:
 @click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames.")
 @click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
 def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
-    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera."""
+    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera.
+
+    Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
+    """
     source = BagSource(path, topics=topics)
     total = source.frame_count
     source.close()
@@ -186,8 +190,13 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
             path, folder, topics=topics, raw=raw, method=demosaic, progress=lambda: bar.advance(task)
         )
     for reason in extracted.unreadable:
-        click.echo(f"left out: {reason}", err=True)
+        click.echo(printable(f"left out: {reason}"), err=True)
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
+    reasons = "; ".join(f"{camera}: {reason}" for camera, reason in extracted.without_frames.items())
+    if reasons or not extracted.frames:
+        raise FaultyBagError(
+            f"{path}: no frame was written {f'of {reasons}' if reasons else 'because its image topics have no messages'}"
+        )
 
 
 @bag.command()
@@ -206,7 +215,7 @@ def verify(path: Path) -> None:
             where = f"{where}, {finding.topic} message {finding.sequence}"
         if finding.stamp_ns is not None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
-        click.echo(f"{where}: {finding.reason}")
+        click.echo(printable(f"{where}: {finding.reason}"))
     if findings:
         raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all intact")
@@ -247,15 +256,15 @@ def _show(report: BagReport) -> None:
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
         table.add_row(
-            f"{escape(topic.name)}\n[dim]{escape(topic.type)}[/]",
+            f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]",
             str(topic.count),
-            "\n".join([*topic.resolutions, *map(escape, topic.encodings)]),
+            "\n".join([*topic.resolutions, *(escape(printable(encoding)) for encoding in topic.encodings)]),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )
     console.print(table)
     for note in report.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        console.print(printable(f"note: {note}"), markup=False, highlight=False)
 
 
 def _gaps(topic: TopicReport) -> str:

@@ -50,6 +50,7 @@ def rewrite(
         DamagedBagError: part of the source is lost; everything readable was written.
     """
     with Bag(source) as bag:
+        bag.log_notes()
         topics = {topic.name for topic in bag.find(part.topics)} if part.topics else None
         start_ns = bag.start_ns + round(part.start_s * 1e9) if part.start_s else None
         stop_ns = None

@@ -1,6 +1,7 @@
 """Writes the frames of a bag as PNG files."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ class Extracted:
 
     frames: int
     unreadable: tuple[str, ...]
+    without_frames: dict[str, str]  # Cameras of which no frame was written, with the reason of their first one.
 
 
 def extract(
@@ -37,8 +39,9 @@ def extract(
         SkylaneError: the bag or a topic is missing, or a file cannot be written; earlier files are kept.
     """
     source = BagSource(path, topics=topics)
-    written = 0
+    written: Counter[str] = Counter()
     unreadable = []
+    reasons: dict[str, str] = {}
     try:
         for frame in source.frames():
             if progress is not None:
@@ -47,15 +50,17 @@ def extract(
                 target = folder / _file_name(frame.camera) / f"{frame.index:06d}_{frame.stamp_ns}.png"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(_png(frame, method, raw=raw))
-                written += 1
+                written[frame.camera] += 1
             else:
+                reasons.setdefault(frame.camera, frame.reason)
                 unreadable.append(f"{frame.camera} frame {frame.index}: {frame.reason}")
     except OSError as error:
-        before = f"; {written} frames were written before" if written else ""
+        before = f"; {written.total()} frames were written before" if written else ""
         raise SkylaneError(unwritable_message(f"folder {folder}", error, "folder") + before) from error
     finally:
         source.close()
-    return Extracted(written, tuple(unreadable))
+    without_frames = {camera: reason for camera, reason in reasons.items() if camera not in written}
+    return Extracted(written.total(), tuple(unreadable), without_frames)
 
 
 def _png(frame: Frame, method: str, *, raw: bool) -> bytes | bytearray | memoryview:

@@ -11,7 +11,9 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
+from shared.recorded_time import clock_jump
 
+_SHOWN_JUMPS = 3
 GAP_FACTOR = 1.5  # A pause longer than this many median periods counts as a gap.
 
 
@@ -59,7 +61,14 @@ def inspect(path: Path) -> BagReport:
     with Bag(path) as bag:
         tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
         damage: list[str] = []
+        jumps: list[str] = []
+        latest_ns = None
         for item in bag.messages():
+            if item.channel is not None:
+                latest_ns = item.time_ns if latest_ns is None else latest_ns
+                if jump := clock_jump(latest_ns, item.time_ns):
+                    jumps.append(f"a message of {item.channel.topic} was {jump}")
+                latest_ns = item.time_ns if jump else max(latest_ns, item.time_ns)
             if isinstance(item, Message):
                 tallies.setdefault(item.channel, _Tally(item.channel)).add(item)
             elif item.channel is not None:
@@ -80,7 +89,7 @@ def inspect(path: Path) -> BagReport:
             sha256=bag.sha256,
             messages=sum(topic.count for topic in topics),
             topics=topics,
-            notes=(*damage, *notes),
+            notes=(*bag.notes, *damage, *jumps[:_SHOWN_JUMPS], *notes),
         )
 
 

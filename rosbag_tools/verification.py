@@ -12,6 +12,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
+from shared.recorded_time import clock_jump
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +37,26 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
     """
     with Bag(path) as bag:
         check = _Check(bag)
-        found = False
+        found = is_damaged = False
+        for claim in bag.file_claims:
+            yield BagFault(claim.place, "", None, None, claim.reason)
         for item in bag.scan():
             if isinstance(item, Message):
                 if progress is not None:
                     progress(item)
                 findings = check.message(item)
             else:
+                is_damaged = True
                 topic = item.channel.topic if item.channel is not None else ""
                 time_ns = item.time_ns if item.channel is not None else None
                 findings = [BagFault(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
             found = found or bool(findings)
             yield from findings
-        if bag.index_damage and not found:
-            yield BagFault("index", "", None, None, f"{bag.index_damage}: the messages themselves are intact")
+        for claim in () if is_damaged else bag.content_claims:  # Damage makes the numbers of messages differ.
+            yield BagFault(claim.place, "", None, None, claim.reason)
+        if bag.index_damage and not is_damaged:
+            rest = "" if found else ": the messages themselves are intact"
+            yield BagFault("index", "", None, None, bag.index_damage + rest)
 
 
 class _Check:
@@ -60,6 +67,8 @@ class _Check:
         self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Serialization}
         self._counts: Counter[str] = Counter()
         self._latest_ns: dict[TopicChannel, int] = {}
+        self._recorded_ns: dict[TopicChannel, int] = {}
+        self._newest_ns: int | None = None
 
     def next(self, topic: str) -> int:
         """Returns the index of the next message of a topic, from 0."""
@@ -70,7 +79,8 @@ class _Check:
         channel, types = message.channel, self._types[message.channel.wire]
         sequence = self.next(channel.topic)
         stamp_ns: int | None = None
-        reasons = []
+        jump = self._clock_jump(message)
+        reasons = [f"it was {jump}"] if jump else []
         try:
             if _has_header(channel, types):
                 stamp_ns = read_stamp(message)
@@ -83,6 +93,14 @@ class _Check:
             reasons.append(str(error))
         at_ns = stamp_ns or message.time_ns
         return [BagFault(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
+
+    def _clock_jump(self, message: Message) -> str:
+        """Compares backwards with the topic, because files can be in the order of topics, and forwards with all."""
+        time_ns = message.time_ns
+        before_ns = self._recorded_ns.get(message.channel, time_ns)
+        newest_ns = time_ns if self._newest_ns is None else self._newest_ns
+        self._recorded_ns[message.channel], self._newest_ns = time_ns, max(newest_ns, time_ns)
+        return clock_jump(before_ns if time_ns < before_ns else min(newest_ns, time_ns), time_ns)
 
     def _backwards(self, channel: TopicChannel, stamp_ns: int) -> list[str]:
         latest_ns = self._latest_ns.get(channel, 0)

@@ -2,9 +2,11 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from typing import Any
 
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
@@ -15,9 +17,17 @@ from edge.sources.source import FrameSource
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
+from shared.logs import get_logger
+from shared.recorded_time import LONGEST_PAUSE_NS, format_span
 
-_LONGEST_WAIT_S = 3600.0  # A damaged bag may have gaps that are too long for one wait.
+_LONGEST_WAIT_S = 3600.0  # A low rate may stretch pauses until they are too long for one wait.
+_SHORTENED_PAUSE_NS = 10**9  # Takes the place of a pause longer than LONGEST_PAUSE_NS.
+_LONG_WAIT_NS = 10 * 10**9  # A longer wait for a frame is logged before it begins.
+_NAMED_PAUSES = 5  # Further shortened pauses are only counted.
+_REMEDY = "--start-offset skips it, --closed-loop and --arrivals uniform ignore recorded times"
 _STOP_POLL_S = 0.2
+
+_LOG = get_logger("edge")
 
 
 class ReadAhead:
@@ -95,6 +105,7 @@ class Pacer:
     stop: threading.Event
     is_live: bool = False  # Whether the source is a camera.
     on_due: Callable[[FrameRecord, Frame | UnreadableFrame], None] | None = None  # Called with every frame.
+    shortened: Counter[str] = field(default_factory=Counter)  # Notes on pauses that were not waited for in full.
 
     def run(self) -> None:
         """Paces until the source ends or until stopped; the body of a thread."""
@@ -125,14 +136,43 @@ class Pacer:
         config = self.config
         match config.arrivals:
             case Arrivals.SOURCE:
-                first_ns = None
-                for frame in self.frames:
-                    first_ns = frame.source_ns if first_ns is None else first_ns
-                    yield frame, round((frame.source_ns - first_ns) / config.rate)
+                yield from self._recorded()
             case Arrivals.UNIFORM:
                 yield from zip(self.frames, uniform_ns(config.arrival_rate_hz or 1.0), strict=False)
             case Arrivals.POISSON:
                 yield from zip(self.frames, poisson_ns(config.arrival_rate_hz or 1.0, config.seed or 0), strict=False)
+
+    def _recorded(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
+        """Yields each frame and its due time by the recording times; a pause that no recorder makes is shortened."""
+        rate = self.config.rate
+        first_ns = latest_ns = None
+        longest_ns = 0.0  # Only waits twice as long as the last one are logged.
+        for frame in self.frames:
+            if first_ns is None or latest_ns is None:
+                first_ns = latest_ns = frame.source_ns
+            pause_ns, latest_ns = frame.source_ns - latest_ns, frame.source_ns
+            if pause_ns / rate > _LONG_WAIT_NS:
+                about = {
+                    "pause": format_span(pause_ns),
+                    "frame": frame.index,
+                    "camera": frame.camera,
+                    "remedy": _REMEDY,
+                }
+                if min(pause_ns, pause_ns / rate) > LONGEST_PAUSE_NS:
+                    first_ns += pause_ns - _SHORTENED_PAUSE_NS
+                    self._note_shortened(about)
+                elif pause_ns / rate > longest_ns:
+                    longest_ns = 2 * pause_ns / rate
+                    _LOG.info("waiting for a pause of the recording", wait_s=round(pause_ns / rate / 1e9, 1), **about)
+            yield frame, round((frame.source_ns - first_ns) / rate)
+
+    def _note_shortened(self, about: Mapping[str, Any]) -> None:
+        if len(self.shortened) < _NAMED_PAUSES:
+            _LOG.warning("clock jump or long pause played as 1 s", **about)
+            note = "the pause of {pause} before frame {frame} of {camera} was played as 1 s".format_map(about)
+        else:
+            note = "further pauses were played as 1 s"
+        self.shortened[note] += 1
 
     def _run_closed_loop(self) -> None:
         for frame in self.frames:

@@ -17,7 +17,7 @@ class SourceEntry(NamedTuple):
     is_live: bool = False  # Whether a frame is due when it is taken, not at a recorded time.
 
 
-_BAGS = (".bag", ".db3", ".mcap")
+_BAGS = (".bag", ".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".bag.active")
 _VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg", ".ts")
 SOURCES = {
     "bag": SourceEntry("rosbag_tools.reading.frames:BagSource", "edge", (), _BAGS, ("metadata.yaml", *_BAGS)),

@@ -152,7 +152,7 @@ def _show(result: BatchResult, out: Path) -> None:
     """Prints what is not as the user may expect, and the totals."""
     copies = {name: f"copy of {original}" for name, original in result.copies.items() if name not in result.failed}
     table = Table("bag", "result")
-    for entries in (result.failed, result.unreadable, copies):
+    for entries in (result.failed, result.unreadable, result.false_claims, copies):
         for name, text in sorted(entries.items()):
             table.add_row(Text(name), Text(text))
     console = Console()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
 from shared.sanitize import printable
 
@@ -127,13 +127,14 @@ class _Findings:
             self._bag_folder(folder, entries)
             return []
         folders = []
+        names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         for entry in entries:
             path = Path(entry.path)
             if entry.is_symlink():
                 self._link(path)
             elif entry.is_dir():
                 folders.append(path)
-            elif entry.name.endswith(_BAG_SUFFIXES) and entry.is_file():
+            elif entry.name.endswith(_BAG_SUFFIXES) and entry.is_file() and not is_copy(entry.name, names):
                 self._bag(path)
             else:
                 self.ignored.append(self._name(path))

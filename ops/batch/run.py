@@ -52,6 +52,7 @@ class BatchResult:
     unreadable: dict[str, str] = field(
         default_factory=dict
     )  # Notes on frames that were left out, by the name of their bag.
+    false_claims: dict[str, str] = field(default_factory=dict)  # What bags state about themselves that is not true.
     is_stopped: bool = False  # True if nothing more could be written; there is no table then.
 
 
@@ -141,6 +142,8 @@ def _write_table(settings: BatchSettings, result: BatchResult) -> None:
         folder = results_folder(settings.out, name)
         parts.append(TablePart(folder / TABLE_NAME, name, folder.relative_to(settings.out).as_posix()))
         manifest = read_manifest(folder)
+        if manifest is not None and manifest.false_claims:
+            result.false_claims[name] = "; ".join(manifest.false_claims)
         if manifest is not None and manifest.unreadable:
             result.unreadable[name] = f"{manifest.unreadable} unreadable frames, the first: {manifest.first_unreadable}"
     staging = staging_folder(settings.out)
@@ -163,6 +166,7 @@ def _write_record(settings: BatchSettings, library: Library, planned: BatchPlan,
         },
         "failed": dict(sorted(result.failed.items())),
         "unreadable": result.unreadable,
+        "false_claims": result.false_claims,
         "ignored": library.ignored,
         "stale": planned.stale,
     }

@@ -38,9 +38,11 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
     """Yields the frames of a bag in recording order, then its end, which holds any error."""
     frames = unreadable = 0
     first = ""
+    claims: tuple[str, ...] = ()
     try:
         card = settings.card()
         with closing(BagSource(bag.path, topics=settings.topics)) as source:
+            claims = source.false_claims
             for frame in source.frames():
                 if isinstance(frame, Frame):
                     frames += 1
@@ -51,7 +53,7 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
         _check_frames(bag, frames, first)
         sha256 = content_hash(bag.path)
         bag.check_unchanged()
-        yield BagEnd(sha256, unreadable, first)
+        yield BagEnd(sha256, unreadable, first, false_claims=claims)
     except (SkylaneError, OSError) as error:
         yield BagEnd("", unreadable, first, str(error))
     except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.

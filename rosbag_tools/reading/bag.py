@@ -1,27 +1,51 @@
-"""Opens bags of any format: ROS 1 files, ROS 2 folders with or without metadata, and single .db3 or .mcap files."""
+"""Opens bags of any format: single files, ROS 2 folders with or without metadata, and folders of split ROS 1 bags."""
 
 import hashlib
 import heapq
+import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
 from rosbag_tools.reading.data_file import DataFile, ForeignBagError, unfold_file
+from rosbag_tools.reading.metadata import (
+    METADATA_NAME,
+    FalseClaim,
+    Metadata,
+    base_name,
+    false_claims,
+    named,
+    read_metadata,
+)
 from rosbag_tools.reading.records import Damage, Message, TopicChannel
-from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
 
+_log = logging.getLogger(__name__)
+
 _SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
+_BACKUP = ".orig.bag"  # `rosbag reindex` keeps the file under this name.
+
+# Names of the parts of one recording, by `rosbag record --split`, with the date if it adds one, and by rosbag2.
+_PART = re.compile(
+    r"(?P<name>.*?)(_?\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)?_(?P<number>\d+)(?P<suffix>\.bag|\.db3|\.mcap)(\.zstd)?",
+    re.ASCII | re.DOTALL,
+)
+_OVERLAP_NS = 10**9  # Recorders end a part up to so much later than the next one begins.
 
 
 class MissingBagError(SkylaneError):
     """There is no bag at a path."""
+
+
+class SeveralBagsError(SkylaneError):
+    """The data files of a folder are not one recording."""
 
 
 class DamagedBagError(SkylaneError):
@@ -59,9 +83,13 @@ class Bag:
         topics: The topics, sorted by name.
         start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
         index_damage: Why the index of a file could not be used; empty if all could.
+        file_claims: What metadata.yaml and the names of the files state about the files that is not true.
+        content_claims: What metadata.yaml states about the messages that is not true.
+        notes: Both, and other remarks on which files are read, one line each.
 
     Raises:
         MissingBagError: nothing is at `path`, or a folder without data files.
+        SeveralBagsError: the files of a folder are different recordings.
         ForeignBagError: the file is not a bag.
         DecompressionError: a file that is compressed as a whole is damaged.
     """
@@ -70,9 +98,12 @@ class Bag:
         self.path = path
         self._stack = ExitStack()
         try:
-            self.files = _data_files(path)
+            found = _find(path)
+            self.files = found.files
             folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="skylane-bag-")))
             self._parts = [self._open(file, folder) for file in self.files]
+            if found.metadata is None:
+                self._check_order()
         except OSError as error:
             self._stack.close()
             raise MissingBagError(f"bag {path} cannot be read: {error.strerror}") from error
@@ -88,6 +119,13 @@ class Bag:
         self.start_ns = min((part.start_ns for part in filled), default=0)
         self.end_ns = max((part.end_ns for part in filled), default=0)
         self.index_damage = next((part.index_damage for part in self._parts if part.index_damage), "")
+        self.file_claims = tuple(found.false_claims)
+        self.content_claims: tuple[FalseClaim, ...] = ()
+        if found.metadata is not None:
+            parts = {str(file.relative_to(path)): part for file, part in zip(self.files, self._parts, strict=True)}
+            self.content_claims = false_claims(found.metadata, parts, counts, is_complete=found.is_complete)
+        self.notes = (*map(str, self.file_claims), *map(str, self.content_claims), *found.remarks)
+        self._unlogged = [*self.notes]
 
     def __enter__(self) -> Self:
         return self
@@ -140,13 +178,30 @@ class Bag:
         )
 
     def scan(self) -> Iterator[Message | Damage]:
-        """Yields every message in the order of the files, with its position, and all damage."""
+        """Yields every message in the order of the files, with its position, all damage and wrong statements."""
         for part in self._parts:
-            yield from part.scan()
+            yield from part.checked_scan()
+
+    def log_notes(self) -> None:
+        """Logs the notes, once, for commands that show them nowhere else."""
+        while self._unlogged:
+            _log.warning("%s: %s", self.path.name, self._unlogged.pop(0))
 
     def close(self) -> None:
         """Closes the files."""
         self._stack.close()
+
+    def _check_order(self) -> None:
+        """Raises a SeveralBagsError if files overlap in time; parts of one recording follow one another."""
+        times = (
+            (part.start_ns, part.end_ns, file.name)
+            for part, file in zip(self._parts, self.files, strict=True)
+            if part.counts.total()
+        )
+        for (_, end_ns, earlier), (start_ns, _, later) in pairwise(sorted(times)):
+            if start_ns < end_ns - _OVERLAP_NS:
+                both = named([earlier, later])
+                raise SeveralBagsError(f"{both} of folder {self.path} were recorded at the same time: give one of them")
 
     def _open(self, file: Path, folder: Path) -> DataFile:
         part = DataFile(unfold_file(file, folder))
@@ -154,33 +209,131 @@ class Bag:
         return part
 
 
-def _data_files(path: Path) -> tuple[Path, ...]:
+@dataclass(slots=True)
+class _Found:
+    """The data files of a bag, and what is to be reported about them."""
+
+    files: tuple[Path, ...]
+    remarks: list[str] = field(default_factory=list)
+    false_claims: list[FalseClaim] = field(default_factory=list)
+    metadata: Metadata | None = None  # It lists at least one of the files.
+    is_complete: bool = True  # All listed files are there.
+
+    def claim(self, place: str, reason: str) -> None:
+        self.false_claims.append(FalseClaim(place, reason))
+
+
+def is_copy(name: str, names: Collection[str]) -> bool:
+    """Returns True for a file that repeats another one of its folder: compressed, or kept by `rosbag reindex`."""
+    if name.endswith(_BACKUP):
+        return name.removesuffix(_BACKUP) + ".bag" in names
+    return name.endswith(_SUFFIXES) and name.endswith(".zstd") and name.removesuffix(".zstd") in names
+
+
+def _find(path: Path) -> _Found:
     if not path.exists():
         beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
         near = [each.name for each in beside if _looks_like_bag(each)]
         raise MissingBagError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
+    if path.is_file():
+        return _Found((path,), _rest_of_recording(path))
     if not path.is_dir():
-        return (path,)
-    files = [file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
-    if not files:
-        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file: give the folder of a ROS 2 bag")
-    listed = _listed(path / "metadata.yaml")
-    return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
-        tuple(sorted(files, key=_natural_order))
-    )
+        raise MissingBagError(f"{path} is neither a file nor a folder: give a bag")
+    found = _Found(())
+    entries = sorted(path.iterdir(), key=_natural_order)
+    bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
+    _leave_out(found, bags, lambda file: not file.is_file(), "not a file that can be read")
+    names = {file.name for file in bags}
+    _leave_out(found, bags, lambda file: is_copy(file.name, names), "copies of files that are read")
+    _leave_out(found, bags, lambda file: file.suffix == ".active", "an interrupted recording: give it by itself")
+    if any(file.name.endswith(_SUFFIXES) for file in bags):
+        _leave_out(found, bags, lambda file: file.suffix == ".bag", "ROS 1 bags beside a ROS 2 bag: give one of them")
+    metadata = read_metadata(path)
+    if isinstance(metadata, FalseClaim):
+        found.false_claims.append(metadata)
+    elif metadata is not None:
+        _take_listed(found, path, bags, metadata)
+    if not found.files and not bags:
+        reasons = "; ".join([*map(str, found.false_claims), *found.remarks, "give a bag or its folder"])
+        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file, and no .bag: {reasons}")
+    if not found.files:
+        _take_all(found, path, bags)
+    return found
+
+
+def _leave_out(found: _Found, files: list[Path], is_out: Callable[[Path], bool], reason: str) -> None:
+    """Removes files from the list, and remarks on it."""
+    if out := [file for file in files if is_out(file)]:
+        files[:] = [file for file in files if not is_out(file)]
+        found.remarks.append(f"not read: {named([file.name for file in out])} ({reason})")
+
+
+def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: Metadata) -> None:
+    """Takes the files that the metadata lists, in its order; others are only named, as `ros2 bag play` leaves them."""
+    by_name = {file.name: file for file in files}
+    taken, missing = [], []
+    for listed in metadata.relative_file_paths:
+        name, inside = base_name(listed), folder / listed
+        is_below = name != listed and listed.endswith(_SUFFIXES) and inside.is_file()
+        if is_below and inside.resolve().is_relative_to(folder.resolve()):
+            by_name.setdefault(listed, inside)
+        candidates = (listed, name, f"{name}.zstd", name.removesuffix(".zstd"))
+        file = next((by_name[each] for each in candidates if each in by_name), None)
+        taken.append(file) if file is not None else missing.append(listed)
+    found.files, found.is_complete = tuple(dict.fromkeys(taken)), not missing
+    found.metadata = metadata if taken else None
+    unlisted = sorted({file.name for file in files} - {file.name for file in taken})
+    treatment = "not read: give one by itself" if taken else "read, because no listed file is there"
+    if missing:
+        found.claim(METADATA_NAME, f"lists files that are not there: {named(missing)}")
+    if unlisted:
+        found.claim(METADATA_NAME, f"does not list files of its folder: {named(unlisted)} ({treatment})")
+
+
+def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
+    """Takes all files, in the order of the numbers in their names."""
+    found.files = tuple(files)
+    numbers = _part_numbers([file.name for file in files])
+    if len(numbers) == len(files):
+        if gaps := numbers[-1] - numbers[0] + 1 - len(numbers):
+            first = next(number for number, next_number in pairwise(numbers) if next_number > number + 1) + 1
+            found.claim(
+                "folder",
+                f"has parts of a recording numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}",
+            )
+    elif len(files) > 1 and files[0].suffix == ".bag":
+        names = named([file.name for file in files])
+        raise SeveralBagsError(f"the files of folder {folder} are not parts of one recording: give one of {names}")
+    elif len(files) > 1:
+        found.remarks.append(f"read as one recording, without metadata.yaml: {named([each.name for each in files])}")
+
+
+def _part_numbers(names: Sequence[str]) -> list[int]:
+    """Returns the sorted numbers in the names of parts of one recording; empty if they are not."""
+    parts = [_PART.fullmatch(name) for name in names]
+    numbers = {int(part["number"]) for part in parts if part}
+    is_one = None not in parts and len({part["name"] for part in parts if part}) == 1
+    return sorted(numbers) if is_one else []
+
+
+def _rest_of_recording(file: Path) -> list[str]:
+    """Remarks on the other files of the recording of which one file was given."""
+    metadata = read_metadata(file.parent)
+    if isinstance(metadata, Metadata):
+        listed = {base_name(path).removesuffix(".zstd") for path in metadata.relative_file_paths}
+        parts = len(listed) if file.name.removesuffix(".zstd") in listed else 0
+    else:
+        near = (each.name for each in file.parent.iterdir()) if _PART.fullmatch(file.name) else ()
+        parts = len(
+            {number for name in near if name.endswith(file.suffix) for number in _part_numbers([file.name, name])}
+        )
+    if parts > 1:
+        return [f"{named([file.name])} is one of {parts} files of a recording: the others are not read"]
+    return []
 
 
 def _looks_like_bag(path: Path) -> bool:
-    return path.name.endswith((".bag", *_SUFFIXES)) or (path / "metadata.yaml").is_file()
-
-
-def _listed(metadata: Path) -> list[str]:
-    """Returns the names of the data files in the bag's metadata; empty if it is missing or damaged."""
-    try:
-        paths = load_mapping(metadata)["rosbag2_bagfile_information"]["relative_file_paths"]
-        return [Path(str(each)).name for each in paths]
-    except (ConfigError, KeyError, TypeError):
-        return []
+    return path.name.endswith((".bag", *_SUFFIXES)) or (path / METADATA_NAME).is_file()
 
 
 def _natural_order(file: Path) -> list[tuple[int, str]]:
@@ -188,4 +341,4 @@ def _natural_order(file: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
 
 
-__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "Topic"]
+__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "SeveralBagsError", "Topic"]

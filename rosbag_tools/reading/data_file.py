@@ -105,9 +105,9 @@ class DataFile:
                 yield item
                 if item.channel is not None:
                     given[item.channel.topic, item.time_ns] += 1
-            if self._reader is not None:
+            failure = self._lost(topics, given) if start_ns is None and stop_ns is None else ""
+            if self._reader is not None and not failure:
                 return
-            failure = ""
         except _IndexedReadError as error:
             failure = str(error)
         damaged = False
@@ -128,6 +128,31 @@ class DataFile:
             yield from _FORMATS[self.format].scan(self.path)
         except OSError as error:
             yield Damage("disk", f"the file cannot be read further: {error.strerror}")
+
+    def checked_scan(self) -> Iterator[Message | Damage]:
+        """Yields what `scan` does, and then what the index states that is not true of the messages."""
+        counts: Counter[str] = Counter()
+        times_ns: list[int] = []
+        is_whole = True
+        for item in self.scan():
+            yield item
+            if item.channel is None:
+                is_whole = False
+                continue
+            counts[item.channel.topic] += 1
+            times_ns = [min(*times_ns, item.time_ns), max(*times_ns, item.time_ns)] if times_ns else [item.time_ns] * 2
+        if self._reader is None or not is_whole:
+            return
+        if self.format == "mcap" and mcap_file.has_wrong_summary(self.path):
+            yield Damage("index", "the checksum of the summary does not match its content")
+        stated = sum((Counter({channel.topic: count}) for channel, count in self.counts.items()), Counter[str]())
+        for topic in stated | counts:
+            if stated[topic] != counts[topic]:
+                reason = f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
+                yield Damage("index", reason)
+        if times_ns and stated.total() and times_ns != [self.start_ns, self.end_ns]:
+            span = f"from {times_ns[0]} to {times_ns[1]} ns"
+            yield Damage("index", f"it states times from {self.start_ns} to {self.end_ns} ns, and the file has {span}")
 
     def close(self) -> None:
         """Closes the file."""
@@ -159,6 +184,12 @@ class DataFile:
                 yield Message(channel, time_ns, unfold_message(data) if channel.wire is Serialization.CDR else data)
             except DecompressionError as error:
                 yield Damage("", str(error), channel, time_ns)
+
+    def _lost(self, topics: Collection[str] | None, given: Counter[tuple[str, int]]) -> str:
+        """Returns why the index did not lead to all messages that it counts; empty if it did, or if it is not used."""
+        counted = sum(count for channel, count in self.counts.items() if topics is None or channel.topic in topics)
+        found = given.total()
+        return f"it leads to {found} of {counted} messages" if self._reader and found < counted else ""
 
     def _open(self, reader: Reader) -> None:
         try:
@@ -199,7 +230,7 @@ def unfold_file(path: Path, folder: Path) -> Path:
         if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
             return path
         file.seek(0)
-        unfolded = folder / path.stem
+        unfolded = folder / f"{len(list(folder.iterdir()))}_{path.stem}"  # Subfolders can have files of one name.
         with unfolded.open("wb") as target:
             _unfold(file, target, path, shutil.disk_usage(folder).free // 2)
     return unfolded

@@ -11,6 +11,7 @@ from rosbag_tools.reading.records import IMAGE, Damage, Message
 from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
+from shared.recorded_time import clock_jump
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class BagSource:
             self._stop_ns = first_ns + round(duration_s * 1e9)
         self._sha256 = ""
         self._zero_stamps = False
+        self._clock_note = ""  # The first time at which the recorder's clock was set back.
 
     @property
     def frame_count(self) -> int | None:
@@ -77,14 +79,21 @@ class BagSource:
         return sum(topic.count for topic in self._topics)
 
     @property
+    def false_claims(self) -> tuple[str, ...]:
+        """What the bag states about itself that is not true."""
+        return tuple(map(str, (*self._bag.file_claims, *self._bag.content_claims)))
+
+    @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
         """Identifies the bag. `notes` can grow while frames are read. The first access computes the hash."""
         self._sha256 = self._sha256 or self._bag.sha256
-        notes = []
+        notes = [*self._bag.notes]
         if self._bag.index_damage:
             notes.append(f"read front to back without its index: {self._bag.index_damage}")
         if self._zero_stamps:
             notes.append("stamps of zero were replaced by the bag's time")
+        if self._clock_note:
+            notes.append(self._clock_note)
         return {
             "kind": "bag",
             "path": self._bag.path.name,
@@ -100,6 +109,7 @@ class BagSource:
         Raises:
             DamagedBagError: after the last readable frame, if part of the bag is lost.
         """
+        self._bag.log_notes()
         names = {topic.name for topic in self._topics}
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
         index = 0
@@ -113,6 +123,9 @@ class BagSource:
             if isinstance(item, Damage) and item.channel is None:
                 lost = lost or item
                 continue
+            if item.time_ns < latest_ns and not self._clock_note and (jump := clock_jump(latest_ns, item.time_ns)):
+                self._clock_note = f"frame {index} was {jump}; frames from it on are due at once until that time"
+                _log.warning("%s: %s", self._bag.path.name, self._clock_note)
             latest_ns = max(latest_ns, item.time_ns)  # Messages of a damaged bag come in file order.
             yield self._frame(item, index, latest_ns, began_ns)
             index += 1

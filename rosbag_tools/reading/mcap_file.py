@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import Damage, DamagedRecordError, Message, Records, Serialization, TopicChannel
+from rosbag_tools.reading.records import (
+    Damage,
+    DamagedRecordError,
+    Message,
+    Records,
+    Serialization,
+    TopicChannel,
+    unpack,
+)
 
 MAGIC = b"\x89MCAP0\r\n"
 
@@ -17,6 +25,8 @@ _CHANNEL = b"\x04"
 _MESSAGE = b"\x05"
 _CHUNK = b"\x06"
 _DATA_END = b"\x0f"
+
+_BLOCK_BYTES = 1 << 20
 
 _WIRES = {"cdr": Serialization.CDR, "ros1": Serialization.ROS1}
 
@@ -39,6 +49,21 @@ def has_foreign_profile(path: Path) -> bool:
             return Records.of(start.sized("Q")).text() != "ros2"
         except DamagedRecordError:
             return False
+
+
+def has_wrong_summary(path: Path) -> bool:
+    """Returns True if the summary, which contains the index, does not match its checksum."""
+    with path.open("rb") as file:
+        end = path.stat().st_size - 12  # The checksum and the magic bytes.
+        file.seek(end - 16)
+        start, stated = unpack("Q", file.read(8)), unpack("I", file.read(12)[8:])
+        if not start or not stated:
+            return False
+        checksum = 0
+        file.seek(start)
+        for at in range(start, end, _BLOCK_BYTES):
+            checksum = zlib.crc32(file.read(min(_BLOCK_BYTES, end - at)), checksum)
+    return checksum != stated
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
