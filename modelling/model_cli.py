@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
-from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
+from modelling.cli_options import DEVICE, JSON, LABELS_HELP, MODELS, TRUTH, LabelsType, frame_progress
 from modelling.conversion.convert_cli import convert_model
 from modelling.fusion.tune_cli import tune_fusion
 from modelling.quantization.quantize_cli import quantize
@@ -24,17 +24,14 @@ from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
-from shared.imaging.labels import Labels, read_labels
+from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
 from shared.models.repository import Repository
-from shared.package_data import shipped
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:
     from modelling.training.weights import Weights
-
-_STREET = shipped("configs") / "labels" / "street12.yaml"
 
 _demosaic = click.option(
     "--demosaic",
@@ -102,9 +99,9 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
 @click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
 @click.option(
     "--labels",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=_STREET,
-    help="Label file of the twelve classes.",
+    type=LabelsType(),
+    default="street12",
+    help="Label set or file with the names of the twelve classes. [street12]",
 )
 @click.option(
     "--format",
@@ -131,7 +128,7 @@ def build(
     new_name: str | None,
     free_batch: bool,
     source: Path | None,
-    labels: Path,
+    labels: Labels,
     work: Path | None,
     seed: int | None,
     **settings: Any,
@@ -144,19 +141,18 @@ def build(
     import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
 
-    street = read_labels(labels)
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
         weights = None
         if train:
             given = {key: value for key, value in {**settings, "seed": seed}.items() if value is not None}
-            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, street, given)
+            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, labels, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
         for folder in building.build(
             recipe,
             repository.root,
-            street,
+            labels,
             weights,
             None if form is None else (Format(form),),
             name=new_name and validate_name("model", new_name),
@@ -171,7 +167,7 @@ def build(
 @click.option(
     "--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write the model's folder here."
 )
-@click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
+@click.option("--labels", type=LabelsType(), help=LABELS_HELP)
 @click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
@@ -179,7 +175,7 @@ def build(
 def inspect(
     file: Path,
     folder: Path | None,
-    labels: Path | None,
+    labels: Labels | None,
     size: tuple[int, int] | None,
     signature: str,
     *,
@@ -195,7 +191,7 @@ def inspect(
 
     found = inspection.inspect(
         file,
-        labels=read_labels(labels) if labels else None,
+        labels=labels,
         size=size,
         signature=signature,
         trained=not untrained,

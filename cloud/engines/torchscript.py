@@ -64,7 +64,7 @@ class TorchScriptEngine:
         try:
             outputs = self._run(batch, self._preprocessor)
         except (RuntimeError, ValueError) as error:
-            raise InferenceError(f"the model failed: {_last_line(error)}") from error
+            raise InferenceError(f"the model failed: {last_line(error)}") from error
         return {
             head: postprocess(head, outputs[section.tensor], self._preprocessor, self._manifest, self._path)
             for head, section in self._manifest.heads.items()
@@ -79,7 +79,7 @@ class TorchScriptEngine:
         with torch.inference_mode():
             images = torch.from_numpy(preprocessor(batch)).to(self._torch_device)
             returned = self._module(images, **self._constants)
-            return {name: tensor.cpu().numpy() for name, tensor in _by_name(returned).items()}
+            return {name: tensor.cpu().numpy() for name, tensor in outputs_by_name(returned).items()}
 
     def _find_preprocessor(self) -> Preprocessor:
         """Returns the preprocessor for the axis order that the module accepts, and checks the outputs."""
@@ -95,7 +95,7 @@ class TorchScriptEngine:
                     check_output(head, tensor.shape, self._manifest, self._path)
                     postprocess(head, tensor, preprocessor, self._manifest, self._path)
             except (RuntimeError, ValueError) as error:
-                problems.append(EngineError(self._path, f"fails on a black image: {_last_line(error)}"))
+                problems.append(EngineError(self._path, f"fails on a black image: {last_line(error)}"))
             except EngineError as error:
                 problems.insert(0, error)  # The module ran, so this error is more informative.
             except InferenceError:
@@ -105,17 +105,55 @@ class TorchScriptEngine:
         raise problems[0]
 
 
-def _load(path: Path, device: Any, manifest: Manifest) -> Any:
-    """Loads the module in inference mode with its weights frozen as constants."""
+def load_module(path: Path, device: Any) -> Any:
+    """Loads a TorchScript in inference mode.
+
+    Raises:
+        EngineError: the file is not a valid TorchScript, or has no `forward`.
+    """
     try:
         with _without_deprecation_warnings(), path.open("rb") as file:
             module = torch.jit.load(file, map_location=device).eval()
-            names = [argument.name for argument in module.forward.schema.arguments[1:]]
-            find_tensor(dict.fromkeys(names), manifest.input.tensor, "input", path)
-            frozen = torch.jit.freeze(module)
-            return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
+            module.forward.schema  # noqa: B018 - raises AttributeError if there is none.
+            return module
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
+
+
+def outputs_by_name(returned: Any) -> dict[str, Any]:
+    """Returns the result of `forward` as tensors by key or by position.
+
+    Raises:
+        ValueError: it is neither a tensor nor a dict, list or tuple of tensors.
+    """
+    if not isinstance(returned, dict):
+        parts = returned if isinstance(returned, (list, tuple)) else [returned]
+        returned = dict(enumerate(parts))
+    for key, each in returned.items():
+        if not isinstance(each, torch.Tensor):
+            raise ValueError(  # noqa: TRY004 - a value in the file is wrong, not an argument.
+                f"its output {key!r} is a {type(each).__name__}, not a tensor: wrap it in one that returns tensors"
+            )
+    return {str(key): each for key, each in returned.items()}
+
+
+def last_line(error: Exception) -> str:
+    """Returns the last line of an error; the lines before it are the TorchScript stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def _load(path: Path, device: Any, manifest: Manifest) -> Any:
+    """Loads the module with its weights frozen as constants."""
+    module = load_module(path, device)
+    names = [argument.name for argument in module.forward.schema.arguments[1:]]
+    find_tensor(dict.fromkeys(names), manifest.input.tensor, "input", path)
+    try:
+        with _without_deprecation_warnings():
+            frozen = torch.jit.freeze(module)
+            return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
     except (RuntimeError, ValueError, AttributeError) as error:
         raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
 
@@ -126,20 +164,6 @@ def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:
     required = [each.name for each in others if not each.has_default_value()]
     check_other_inputs(required, manifest, path)
     return {each.name: manifest.input.constants[each.name] for each in others if each.name in manifest.input.constants}
-
-
-def _by_name(returned: Any) -> dict[str, Any]:
-    """Returns the result of `forward` as tensors by key or by position."""
-    if isinstance(returned, dict):
-        return returned
-    parts = returned if isinstance(returned, (list, tuple)) else [returned]
-    return {str(position): tensor for position, tensor in enumerate(parts)}
-
-
-def _last_line(error: Exception) -> str:
-    """Returns the last line of an error; the lines before it are the TorchScript stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 @contextmanager
