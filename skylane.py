@@ -113,9 +113,10 @@ def _run(arguments: Sequence[str] | None) -> None:
 def _message(error: Exception) -> str | None:
     """Returns the message of an error that the user can fix; None for a bug."""
     from shared.errors import SkylaneError  # noqa: PLC0415 (imported only after a failure)
+    from shared.sanitize import printable  # noqa: PLC0415 (as above)
 
     if isinstance(error, SkylaneError):
-        return str(error)
+        return "\n".join(map(printable, str(error).split("\n")))  # It may quote a file.
     if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}; choose a writable folder with free disk space"
     return None

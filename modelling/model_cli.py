@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
@@ -28,6 +29,7 @@ from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
 from shared.models.repository import Repository
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:
@@ -200,21 +202,22 @@ def inspect(
     table = Table(title=str(found.path), show_header=False)
     interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
-    table.add_row("input", str(interface.image))
+    table.add_row("input", _plain(interface.image))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", f"{interface.output}, {interface.kind}")
+    table.add_row("output", _plain(f"{interface.output}, {interface.kind}"))
     if interface.boxes is not None:
-        table.add_row("boxes", str(interface.boxes))
+        table.add_row("boxes", _plain(interface.boxes))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)
     for note in found.notes:
-        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text("· ") + _plain(note), highlight=False, soft_wrap=True)
     if folder is None:
-        click.echo(f"\n{manifest.to_yaml()}\n--write models/NAME writes a model's folder with this model.yaml.")
+        text = "\n".join(map(printable, manifest.to_yaml().split("\n")))
+        click.echo(f"\n{text}\n--write models/NAME writes a model's folder with this model.yaml.")
     else:
         click.echo(f"wrote {inspection.write(found, folder, replace=force)}")
 
@@ -276,6 +279,11 @@ def evaluate(
         return
     Console().print(result.table(f"{name} on {bag}"))
     click.echo(result.summary)
+
+
+def _plain(given: object) -> Text:
+    """Returns names from a file as text without markup and control characters."""
+    return Text(printable(str(given)))
 
 
 def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":

@@ -83,7 +83,7 @@ class Nested(Planar):
 class TwoInputs(Planar):
     """An image and something else."""
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """See the class."""
         return self.conv(x) + y
 
@@ -109,7 +109,7 @@ class Number(Planar):
 
     def forward(self, x: torch.Tensor) -> int:
         """See the class."""
-        return x.dim()
+        return int(x.dim())
 
 
 def _file(path: Path, network: type[Planar]) -> Path:
