@@ -52,39 +52,11 @@ def read_bytes_field(data: Buffer, field_number: int) -> memoryview:
         ProtobufError: The data is not a protocol buffer or has too many fields.
     """
     found = memoryview(b"")
-    for count, (number, value) in enumerate(fields(memoryview(data)), start=1):
+    for count, (number, value) in enumerate(_fields(memoryview(data)), start=1):
         _check_count(count)
-        if number == field_number and isinstance(value, memoryview):
+        if number == field_number and value is not None:
             found = value
     return found
-
-
-def fields(view: memoryview) -> Iterator[tuple[int, memoryview | int | None]]:
-    """Yields each field's number and its value: a view if it is length-delimited, a number if a varint, None otherwise.
-
-    Raises:
-        ProtobufError: The data is not a protocol buffer.
-    """
-    at = 0
-    while at < len(view):
-        tag, at = _varint(view, at, _TAG_BYTES)
-        if not 1 <= tag >> 3 <= _LAST_FIELD_NUMBER:
-            raise ProtobufError(f"field number {tag >> 3} is invalid: send the message as its .proto says")
-        value: memoryview | int | None = None
-        wire_type = tag & 7
-        if wire_type == _LENGTH_DELIMITED:
-            length, at = _varint(view, at)
-            value = view[at : at + length]
-            at += length
-        elif wire_type == _VARINT:
-            value, at = _varint(view, at)
-        elif wire_type in _FIXED_SIZES:
-            at += _FIXED_SIZES[wire_type]
-        else:
-            raise ProtobufError(f"a field has the unsupported wire type {wire_type}: send it as its .proto says")
-        if at > len(view):
-            raise ProtobufError("the message ends within a field: send it whole")
-        yield tag >> 3, value
 
 
 def _check_count(fields: int) -> None:
@@ -101,11 +73,11 @@ class _LimitCheck:
 
     def check(self, data: memoryview, descriptor: Descriptor) -> None:
         """Checks a message and its nested messages; the recursion ends because none of our types contains itself."""
-        for number, value in fields(data):
+        for number, value in _fields(data):
             self._fields += 1
             _check_count(self._fields)
             field = descriptor.fields_by_number.get(number)
-            if field is None or not isinstance(value, memoryview):
+            if field is None or value is None:
                 continue
             if field.message_type is not None:
                 self.check(value, field.message_type)
@@ -113,6 +85,29 @@ class _LimitCheck:
                 self._list_bytes += len(value)
                 if self._list_bytes > MAX_LIST_BYTES:
                     raise ProtobufError(f"its lists of integers take more than {MAX_LIST_BYTES} bytes: send them raw")
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | None]]:
+    """Yields each field's number and, for a length-delimited field, a view of its value (else None)."""
+    at = 0
+    while at < len(view):
+        tag, at = _varint(view, at, _TAG_BYTES)
+        if not 1 <= tag >> 3 <= _LAST_FIELD_NUMBER:
+            raise ProtobufError(f"field number {tag >> 3} is invalid: send the message as its .proto says")
+        value, wire_type = None, tag & 7
+        if wire_type == _LENGTH_DELIMITED:
+            length, at = _varint(view, at)
+            value = view[at : at + length]
+            at += length
+        elif wire_type == _VARINT:
+            _, at = _varint(view, at)
+        elif wire_type in _FIXED_SIZES:
+            at += _FIXED_SIZES[wire_type]
+        else:
+            raise ProtobufError(f"a field has the unsupported wire type {wire_type}: send it as its .proto says")
+        if at > len(view):
+            raise ProtobufError("the message ends within a field: send it whole")
+        yield tag >> 3, value
 
 
 def _varint(view: memoryview, start: int, max_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
