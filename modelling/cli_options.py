@@ -8,20 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.imaging.bayer import DEMOSAIC_METHODS
-from shared.imaging.labels import Labels, label_sets, labels_from
+from shared.imaging.labels import label_sets, labels_from
 from shared.models.repository import Repository, default_root
 
-LABELS_HELP = f"A label set ({', '.join(label_sets())}), or a label file: YAML or SLabel XML."
-
-
-class LabelsType(click.ParamType):  # type: ignore[type-arg]  # Not generic at run time in all versions of click 8.
-    """The name of a label set, or a label file."""
-
-    name = "NAME|FILE"
-
-    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Labels:
-        """Returns the labels; raises a SkylaneError for anything else."""
-        return value if isinstance(value, Labels) else labels_from(value)
+LABELS: dict[str, Any] = {
+    "metavar": "NAME|FILE",
+    "callback": lambda _context, _option, given: given and labels_from(given),
+    "help": f"Label set ({', '.join(label_sets())}) or label file (YAML or SLabel XML) with the classes' names.",
+}
 
 
 MODELS = click.option(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
-from modelling.cli_options import DEVICE, JSON, LABELS_HELP, MODELS, TRUTH, LabelsType, frame_progress
+from modelling.cli_options import DEVICE, JSON, LABELS, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
 from modelling.fusion.tune_cli import tune_fusion
 from modelling.quantization.quantize_cli import quantize
@@ -99,12 +99,7 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
     help="Folder for training frames and checkpoints. [runs/training]",
 )
 @click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
-@click.option(
-    "--labels",
-    type=LabelsType(),
-    default="street12",
-    help="Label set or file with the names of the twelve classes. [street12]",
-)
+@click.option("--labels", default="street12", show_default=True, **LABELS)
 @click.option(
     "--format",
     "form",
@@ -169,7 +164,7 @@ def build(
 @click.option(
     "--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write the model's folder here."
 )
-@click.option("--labels", type=LabelsType(), help=LABELS_HELP)
+@click.option("--labels", **LABELS)
 @click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")

@@ -13,10 +13,9 @@ from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
-from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
+from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis, torchscript_tensors
 from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
 from modelling.inspection.model_files import copy_model, refuse_other_files
-from modelling.inspection.torchscript_tensors import torchscript_tensors
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256

@@ -11,46 +11,38 @@ _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 
 _CHECKPOINT = (
-    "is part of a TensorFlow checkpoint, which holds variables and no network: restore it into the network, "
-    "save that with tf.saved_model.save (or Keras's model.export), and give the folder"
+    "is part of a checkpoint, which holds variables and no network: give the network as SavedModel or frozen graph"
 )
-_WEIGHTS = "holds weights and no network: load them into the network, export that to ONNX, and give the .onnx file"
-_TEXT_GRAPH = "is a graph as text: write it in binary form, with tf.io.write_graph(…, as_text=False)"
+_WEIGHTS = "holds weights and no network: load them into the network, and export that, for example to ONNX"
+_OTHER_TOOL = "is a model of another tool, which no engine here reads: export it to ONNX"
 _PICKLE = (
     "is a Python pickle, such as torch.save writes, which is never loaded because it can run any code: load it in "
-    "your own code, and save the whole network with torch.jit.script(model).save('model.pt'), or as ONNX"
+    "your own code, and save the network with torch.jit.script(network).save('model.pt'), or as ONNX"
 )
-
-# Regular expressions of how a file begins, and what it is; then of its name.
+# How a file begins, and what it is. The binary formats that are read begin with none of these.
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (rb"version https://git-lfs", "is a pointer of Git LFS, not the file itself: get it with `git lfs pull`"),
-    (rb"\s*<(!doctype html|html)", "is a web page: download the file itself"),
+    (rb"\s*<(!doctype )?html", "is a web page: download the file itself"),
     (rb"\x80[\x02-\x05](?!..TFL3)", _PICKLE),
-    (rb"(#[^\n]*\n|\s)*(node|library|versions|meta_graphs|saved_model_schema_version)\s*[:{]", _TEXT_GRAPH),
+    (
+        rb"(#[^\n]*\n|\s)*(node|library|versions|meta_graphs|saved_model_schema_version)\s*[:{]",
+        "is a graph as text: write it in binary form, with tf.io.write_graph(…, as_text=False)",
+    ),
     (
         rb"\{\s*\"",
-        "is JSON, which holds no weights: load it with keras.models.model_from_json, and save all with model.save",
+        "is JSON, which holds no weights: load both with Keras (model_from_json), and save them with model.save",
     ),
-    (
-        rb"(<\?xml[^>]*>)?\s*<net ",
-        "is an OpenVINO graph: name it model.xml and its weights model.bin, in a folder of their own, and give that",
-    ),
+    (rb"(<\?xml[^>]*>)?\s*<net ", "is an OpenVINO graph: name it model.xml, beside model.bin, and give their folder"),
 )
-_NAMES: tuple[tuple[str, str], ...] = (
-    (r"checkpoint|.*\.(index|meta)|.*\.data-\d+-of-\d+|.*\.ckpt(-\d+)?", _CHECKPOINT),
+_NAMES = (  # The name of a file.
+    (r"checkpoint|.*\.(index|meta|data-\d+-of-\d+|ckpt(-\d+)?)", _CHECKPOINT),
     (r".*\.onnx[._-]?data", "holds weights of an ONNX file: give the .onnx file beside it"),
     (r".*\.(safetensors|npz|npy|bin|weights|params|pdiparams|caffemodel)", _WEIGHTS),
     (r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", "is an archive: unpack it, and give the model inside"),
-    (
-        r".*\.(engine|plan|trt|mlmodel|mlpackage|pdmodel|rknn|hef|om|pt2)",
-        "is a model of another tool, which no engine here reads: export it to ONNX",
-    ),
+    (r".*\.(engine|plan|trt|mlmodel|mlpackage|pdmodel|rknn|hef|om)", _OTHER_TOOL),
 )
-# Names of files in the archives of PyTorch. A TorchScript, which can be run, has constants.pkl besides data.pkl.
-_ARCHIVES = (
-    (b"/archive_format", "is a program of torch.export, which no engine here reads: export it to ONNX"),
-    (b"/data.pkl", _PICKLE),
-)
+# Files in archives of PyTorch. A TorchScript, which can be run, has constants.pkl besides data.pkl.
+_ARCHIVES = ((b"/archive_format", _OTHER_TOOL), (b"/data.pkl", _PICKLE))
 _END_OF_ARCHIVE = b"PK\x05\x06"
 
 

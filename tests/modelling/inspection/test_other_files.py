@@ -19,7 +19,7 @@ from shared.inference.errors import EngineError
 
 v1 = tf.compat.v1
 _FREEZE = "is not frozen: the value of .* is not in the graph: .*convert_variables_to_constants"
-_CHECKPOINT = "is part of a TensorFlow checkpoint"
+_CHECKPOINT = "is part of a checkpoint"
 
 
 def _network(*, resource: bool) -> Any:
