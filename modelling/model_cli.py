@@ -165,7 +165,9 @@ def build(
     "--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write the model's folder here."
 )
 @click.option("--labels", **LABELS)
-@click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
+@click.option(
+    "--size", type=_Size(), help="Height and width of the input, for a model that accepts any size or declares none."
+)
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
@@ -181,8 +183,8 @@ def inspect(
 ) -> None:
     """Find the input and output of a model's FILE, and write its manifest.
 
-    FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file. The model is
-    run, so inspect trusted files only.
+    FILE is a frozen graph (.pb), a SavedModel's, OpenVINO's or ONNX folder, or a Keras, ONNX, TensorFlow Lite or TorchScript
+    file. The model is run, so inspect trusted files only.
     """
     from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
 
