@@ -194,8 +194,8 @@ def _read(
 def _folder_format(path: Path) -> str | None:
     if (path / IR_NAME).is_file():
         return "openvino"
-    has_onnx = path.is_dir() and not (path / "saved_model.pb").exists() and any(path.glob("*.onnx"))
-    return "onnx" if has_onnx else None
+    is_other = not path.is_dir() or (path / "saved_model.pb").exists()
+    return "onnx" if not is_other and any(each.suffix.lower() == ".onnx" for each in path.iterdir()) else None
 
 
 def _task(interface: ModelInterface) -> str:

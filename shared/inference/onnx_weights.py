@@ -31,7 +31,7 @@ def checked_onnx_file(path: Path) -> Path:
                 f"let `skylane model inspect {path.name} --write FOLDER` copy them into one folder",
             )
         return path
-    found = sorted(path.glob("*.onnx"))
+    found = [each for each in sorted(path.iterdir()) if each.suffix.lower() == ".onnx"]
     if len(found) != 1:
         raise EngineError(path, f"holds {len(found)} .onnx files: give a folder with one and its weights")
     weight_files(found[0])

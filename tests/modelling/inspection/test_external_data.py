@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import InspectionError, inspect, write
@@ -63,6 +64,23 @@ def test_the_written_folder_can_be_inspected_again(file: Path, tmp_path: Path) -
     first = write(inspect(file), folder).read_text()
     for path in (folder / "net", folder / "net" / "net.onnx"):
         assert write(inspect(path), folder, replace=True).read_text() == first
+
+
+def test_the_case_of_the_suffix_does_not_matter(file: Path) -> None:
+    """Windows programs write it in capitals."""
+    path = file.rename(file.with_name("NET.ONNX"))
+    assert inspect(path).manifest.file == "NET"
+
+
+def test_an_isolated_engine_reads_the_folder(file: Path, tmp_path: Path) -> None:
+    """Its process gets the path of the folder."""
+    write(inspect(file), tmp_path / "models" / "foreign")
+    images = tiny_models.noise(1)
+    repository = Repository(tmp_path / "models")
+    with ModelLoader(repository).open("foreign") as model:
+        masks = model.predict(images)
+    with ModelLoader(repository, isolation=IsolationLimits()).open("foreign") as isolated:
+        np.testing.assert_array_equal(isolated.predict(images), masks)
 
 
 def test_a_converted_model_has_its_weights_inside(file: Path, tmp_path: Path) -> None:

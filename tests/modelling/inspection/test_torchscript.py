@@ -1,5 +1,6 @@
 """TorchScript files, which declare no shapes: `inspect` runs them once on a black image."""
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from cloud.models.loader import ModelLoader
 from modelling.inspection.inspection import inspect, write
+from shared.errors import MissingExtraError
 from shared.inference.errors import EngineError
 from shared.models.manifest import OutputKind
 from shared.models.repository import Repository
@@ -180,6 +182,15 @@ def test_other_files_of_pytorch_are_refused_without_loading_them(tmp_path: Path)
     import_module("torch.export").save(torch.export.export(module, (torch.zeros(1, 3, 8, 8),)), program)
     with pytest.raises(EngineError, match=r"is a model of another tool"):
         inspect(program, size=SIZE)
+
+
+def test_without_pytorch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not part of an ordinary installation."""
+    path = _file(tmp_path / "net.pt", Planar)
+    monkeypatch.delitem(sys.modules, "cloud.engines.torchscript", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"needs torch, which is not installed: .*skylane\[torch\]"):
+        inspect(path, size=SIZE)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
