@@ -218,5 +218,5 @@ def _labels(recipe: Recipe, labels: Labels) -> tuple[LabelSection, ...]:
     colours = dict(zip(labels.names, labels.colours, strict=True))
     for name in CLASSES:
         if name not in colours:
-            raise BuildError(f"the labels have no {name!r}: use configs/labels/street12.yaml")
+            raise BuildError(f"the labels have no {name!r}: use the set street12")
     return tuple(LabelSection(name=name, colour=colours.get(name, (0, 0, 0))) for name in recipe.class_names)

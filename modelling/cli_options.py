@@ -1,13 +1,22 @@
 """Options and the progress bar that several `skylane model` commands share."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.imaging.labels import label_sets, labels_from
 from shared.models.repository import Repository, default_root
+
+LABELS: dict[str, Any] = {
+    "metavar": "NAME|FILE",
+    "callback": lambda _context, _option, given: given and labels_from(given),
+    "help": f"Label set ({', '.join(label_sets())}) or label file (YAML or SLabel XML) with the classes' names.",
+}
+
 
 MODELS = click.option(
     "--models",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
-from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
+from modelling.cli_options import DEVICE, JSON, LABELS, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model
 from modelling.fusion.tune_cli import tune_fusion
 from modelling.quantization.quantize_cli import quantize
@@ -24,17 +25,15 @@ from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
-from shared.imaging.labels import Labels, read_labels
+from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
 from shared.models.repository import Repository
-from shared.package_data import shipped
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:
     from modelling.training.weights import Weights
-
-_STREET = shipped("configs") / "labels" / "street12.yaml"
 
 _demosaic = click.option(
     "--demosaic",
@@ -100,12 +99,7 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
     help="Folder for training frames and checkpoints. [runs/training]",
 )
 @click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
-@click.option(
-    "--labels",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=_STREET,
-    help="Label file of the twelve classes.",
-)
+@click.option("--labels", default="street12", show_default=True, **LABELS)
 @click.option(
     "--format",
     "form",
@@ -131,7 +125,7 @@ def build(
     new_name: str | None,
     free_batch: bool,
     source: Path | None,
-    labels: Path,
+    labels: Labels,
     work: Path | None,
     seed: int | None,
     **settings: Any,
@@ -144,19 +138,18 @@ def build(
     import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
 
-    street = read_labels(labels)
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
         weights = None
         if train:
             given = {key: value for key, value in {**settings, "seed": seed}.items() if value is not None}
-            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, street, given)
+            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, labels, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
         for folder in building.build(
             recipe,
             repository.root,
-            street,
+            labels,
             weights,
             None if form is None else (Format(form),),
             name=new_name and validate_name("model", new_name),
@@ -171,15 +164,17 @@ def build(
 @click.option(
     "--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write the model's folder here."
 )
-@click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
-@click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
+@click.option("--labels", **LABELS)
+@click.option(
+    "--size", type=_Size(), help="Height and width of the input, for a model that accepts any size or declares none."
+)
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(
     file: Path,
     folder: Path | None,
-    labels: Path | None,
+    labels: Labels | None,
     size: tuple[int, int] | None,
     signature: str,
     *,
@@ -188,14 +183,14 @@ def inspect(
 ) -> None:
     """Find the input and output of a model's FILE, and write its manifest.
 
-    FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file. The model is
-    run, so inspect trusted files only.
+    FILE is a frozen graph (.pb), a SavedModel's, OpenVINO's or ONNX folder, or a Keras, ONNX, TensorFlow Lite or TorchScript
+    file. The model is run, so inspect trusted files only.
     """
     from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
 
     found = inspection.inspect(
         file,
-        labels=read_labels(labels) if labels else None,
+        labels=labels,
         size=size,
         signature=signature,
         trained=not untrained,
@@ -204,21 +199,22 @@ def inspect(
     table = Table(title=str(found.path), show_header=False)
     interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
-    table.add_row("input", str(interface.image))
+    table.add_row("input", _plain(interface.image))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", f"{interface.output}, {interface.kind}")
+    table.add_row("output", _plain(f"{interface.output}, {interface.kind}"))
     if interface.boxes is not None:
-        table.add_row("boxes", str(interface.boxes))
+        table.add_row("boxes", _plain(interface.boxes))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)
     for note in found.notes:
-        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text("· ") + _plain(note), highlight=False, soft_wrap=True)
     if folder is None:
-        click.echo(f"\n{manifest.to_yaml()}\n--write models/NAME writes a model's folder with this model.yaml.")
+        text = "\n".join(map(printable, manifest.to_yaml().split("\n")))
+        click.echo(f"\n{text}\n--write models/NAME writes a model's folder with this model.yaml.")
     else:
         click.echo(f"wrote {inspection.write(found, folder, replace=force)}")
 
@@ -280,6 +276,11 @@ def evaluate(
         return
     Console().print(result.table(f"{name} on {bag}"))
     click.echo(result.summary)
+
+
+def _plain(given: object) -> Text:
+    """Returns names from a file as text without markup and control characters."""
+    return Text(printable(str(given)))
 
 
 def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":

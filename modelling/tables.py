@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.text import Text
 
 from modelling.conversion.derived_manifest import megabytes
 from shared.errors import SkylaneError
@@ -33,7 +34,8 @@ def models_table(rows: list[dict[str, Any]], title: str) -> Table:
     table.add_column("file")
     for row in rows:
         values = ("?" if (value := row.get(column)) is None else str(value) for column in columns)
-        table.add_row(*values, f"{row['file']}{'' if row.get('trained', True) else ', untrained'}")
+        trained = "" if row.get("trained", True) else ", untrained"
+        table.add_row(*map(Text, values), Text(f"{row['file']}{trained}"))
     return table
 
 
@@ -61,7 +63,7 @@ def result_table(result: "Result", card: ModelCard) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # Class names are no markup.
     return table
 
 

@@ -21,7 +21,7 @@ from shared.inference.pre_postprocess import (
     first_line,
     postprocess,
 )
-from shared.inference.tensor_binding import check_other_inputs, find_tensor
+from shared.inference.tensor_binding import TensorInfo, check_other_inputs, find_tensor
 from shared.models.manifest import Manifest
 
 torch: Any = import_module("torch")  # Any: its type hints take mypy minutes.
@@ -105,17 +105,61 @@ class TorchScriptEngine:
         raise problems[0]
 
 
-def _load(path: Path, device: Any, manifest: Manifest) -> Any:
-    """Loads the module in inference mode with its weights frozen as constants."""
+def tensors_of(path: Path, size: tuple[int, int]) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:
+    """Returns the image input and the outputs by name, from a run on a black image of `size`, height and width.
+
+    The image is N×3×H×W, or N×H×W×3 if the module fails on the former.
+
+    Raises:
+        EngineError: the module cannot be loaded, needs other inputs, or returns other than tensors.
+    """
+    module = _module(path, torch.device("cpu"))
+    image, *others = module.forward.schema.arguments[1:] or [None]
+    required = [each.name for each in others if not each.has_default_value()]
+    if image is None or required:
+        problem = f"takes {', '.join(required)} besides an image" if required else "takes no image"
+        raise EngineError(path, f"{problem}: script a module whose forward takes an image alone")
+    is_half = next((each.dtype == torch.float16 for each in module.parameters()), False)
+    problems = []
+    for shape in ((1, 3, *size), (1, *size, 3)):
+        black = torch.zeros(shape, dtype=torch.float16 if is_half else torch.float32)
+        try:
+            with torch.inference_mode():
+                outputs = _by_name(module(black))
+        except (RuntimeError, ValueError) as error:
+            problems.append(f"fails on a black image of {size[0]}×{size[1]}: {_last_line(error)}")
+            continue
+        return {image.name: _info(image.name, black)}, {name: _info(name, each) for name, each in outputs.items()}
+    raise EngineError(path, problems[0])
+
+
+def _info(name: str, tensor: Any) -> TensorInfo:
+    """Describes a tensor for any number of images."""
+    return TensorInfo(name, str(tensor.dtype).removeprefix("torch."), (None, *tensor.shape[1:]) if tensor.ndim else ())
+
+
+def _module(path: Path, device: Any) -> Any:
+    """Loads the module in inference mode; raises EngineError if it is no valid TorchScript with a `forward`."""
     try:
         with _without_deprecation_warnings(), path.open("rb") as file:
             module = torch.jit.load(file, map_location=device).eval()
-            names = [argument.name for argument in module.forward.schema.arguments[1:]]
-            find_tensor(dict.fromkeys(names), manifest.input.tensor, "input", path)
-            frozen = torch.jit.freeze(module)
-            return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
+            module.forward.schema  # noqa: B018 - raises AttributeError if there is none.
+            return module
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
+
+
+def _load(path: Path, device: Any, manifest: Manifest) -> Any:
+    """Loads the module with its weights frozen as constants."""
+    module = _module(path, device)
+    names = [argument.name for argument in module.forward.schema.arguments[1:]]
+    find_tensor(dict.fromkeys(names), manifest.input.tensor, "input", path)
+    try:
+        with _without_deprecation_warnings():
+            frozen = torch.jit.freeze(module)
+            return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
     except (RuntimeError, ValueError, AttributeError) as error:
         raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
 
@@ -129,11 +173,15 @@ def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:
 
 
 def _by_name(returned: Any) -> dict[str, Any]:
-    """Returns the result of `forward` as tensors by key or by position."""
-    if isinstance(returned, dict):
-        return returned
-    parts = returned if isinstance(returned, (list, tuple)) else [returned]
-    return {str(position): tensor for position, tensor in enumerate(parts)}
+    """Returns the result of `forward` as tensors by key or by position; raises ValueError if it holds others."""
+    if not isinstance(returned, dict):
+        returned = dict(enumerate(returned if isinstance(returned, (list, tuple)) else [returned]))
+    for key, each in returned.items():
+        if not isinstance(each, torch.Tensor):
+            raise ValueError(  # noqa: TRY004 - a value in the file is wrong, not an argument.
+                f"its output {key!r} is a {type(each).__name__}, not a tensor: wrap it in one that returns tensors"
+            )
+    return {str(key): each for key, each in returned.items()}
 
 
 def _last_line(error: Exception) -> str:

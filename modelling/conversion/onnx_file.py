@@ -13,6 +13,7 @@ from modelling.conversion.derived_manifest import IMAGES
 from modelling.conversion.dilation import with_dilated_convolutions
 from modelling.conversion.onnx_graph import OnnxGraph
 from modelling.conversion.targets import ConversionError
+from shared.inference.onnx_weights import checked_onnx_file
 
 OPSET = 18  # The first one whose Resize has an `axes` attribute, which any batch size requires.
 
@@ -40,14 +41,16 @@ def onnx_of(conversion: ConversionGraph) -> Any:
 
 
 def read_onnx(path: Path) -> Any:
-    """Reads an onnx.ModelProto from a file that contains its weights.
+    """Reads an onnx.ModelProto with its weights from a file, or from a folder with one file and its weights.
 
     Raises:
-        ConversionError: the file is not ONNX, or its weights are in another file.
+        ConversionError: the file is not ONNX.
+        EngineError: it keeps weights outside of `path`.
     """
+    file = checked_onnx_file(path)
     onnx = import_module("onnx")
     try:
-        model = onnx.load_model(path, load_external_data=False)
+        model = onnx.load_model(file)
         onnx.checker.check_model(model)
     except Exception as error:  # Errors of protobuf and of the checker.
         raise ConversionError("another format", f"{path}: {error}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.text import Text
 
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
@@ -69,7 +70,7 @@ class ClassificationEvaluation:
         table.add_column("frames", justify="right")
         for predicted, (name, total) in enumerate(self.taken_for.items()):
             by_truth = self.confusion.counts[:, predicted].tolist() if self.truth is None else ()
-            table.add_row(name, *map(str, by_truth), str(total))
+            table.add_row(Text(name), *map(str, by_truth), str(total))
         return table
 
     def to_json(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.text import Text
 
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
@@ -66,7 +67,9 @@ class DetectionEvaluation:
             for size, metrics in sizes.items():
                 values = (metrics[key] for key in ("average_precision", "recall", "precision"))
                 shown = ("?" if value is None else f"{value:.3f}" for value in values)
-                table.add_row(name, size.removeprefix("from_").removesuffix("_px"), str(metrics["truths"]), *shown)
+                table.add_row(
+                    Text(name), size.removeprefix("from_").removesuffix("_px"), str(metrics["truths"]), *shown
+                )
         return table
 
     def to_json(self) -> dict[str, Any]:

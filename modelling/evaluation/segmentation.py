@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.text import Text
 
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.time_sync import TimestampMatcher
@@ -80,7 +81,7 @@ class SegmentationEvaluation:
         for i in present:
             shares = 100 * counts[i] / max(1, counts[i].sum())
             percents = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in present)
-            table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *percents)
+            table.add_row(Text(f"{i:2} {names[i]}"), f"{iou[i]:.3f}", *percents)
         return table
 
     def to_json(self) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from cloud.engines.table import ENGINES
 from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
+from shared import registry
 from shared.inference.errors import EngineError
 from shared.inference.tensor_binding import TensorInfo
-from shared.models.manifest import OutputKind
+from shared.models.manifest import MAX_SIDE, OutputKind
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
@@ -111,6 +113,16 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         return Tensor(name, name, dtype, _sides(heads.shape_of(each)))
 
     return [tensor(each) for each in model.inputs], [tensor(each) for each in model.outputs]
+
+
+def torchscript_tensors(path: Path, size: tuple[int, int] | None) -> InputsAndOutputs:
+    """Runs a TorchScript file on a black image of `size`, height and width, to find its inputs and outputs."""
+    if size is None:
+        raise EngineError(path, "is TorchScript, which declares no input size: give it, as --size 512x1024")
+    if max(size) > MAX_SIDE:
+        raise EngineError(path, f"cannot take {size[0]}×{size[1]} pixels: give a --size of at most {MAX_SIDE} a side")
+    registry.load("engine", ENGINES, "torchscript")
+    return _tensors(*import_module("cloud.engines.torchscript").tensors_of(path, size))
 
 
 READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {

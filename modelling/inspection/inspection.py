@@ -1,8 +1,11 @@
 """`skylane model inspect`: analyses a third-party model file, runs it, and drafts its manifest."""
 
-import shutil
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 
@@ -10,14 +13,16 @@ from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
-from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
+from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis, torchscript_tensors
 from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
+from modelling.inspection.model_files import copy_model, refuse_other_files
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
-from shared.imaging.labels import MAX_LABELS, Labels
+from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
 from shared.inference.engine import Engine
 from shared.inference.errors import EngineError, InferenceError
+from shared.inference.onnx_weights import weight_files
 from shared.inference.placement import Placement
 from shared.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 
@@ -44,6 +49,31 @@ class Inspection:
     notes: tuple[str, ...]  # Guesses and unusual findings, one line each.
 
 
+_P = ParamSpec("_P")
+
+
+def _with_weights(inspect: Callable[Concatenate[Path, _P], Inspection]) -> Callable[Concatenate[Path, _P], Inspection]:
+    """Lets `inspect` see an ONNX file that keeps weights in other files as a folder with copies of all of them."""
+
+    @wraps(inspect)
+    def inspect_copy(path: Path, /, *args: _P.args, **options: _P.kwargs) -> Inspection:
+        refuse_other_files(path)
+        if path.suffix.lower() != ".onnx" or path.is_dir() or not weight_files(path):
+            return inspect(path, *args, **options)
+        with tempfile.TemporaryDirectory(prefix="skylane-onnx-") as temporary:
+            folder = Path(temporary) / path.stem
+            try:
+                copy_model(path, folder)
+                return replace(inspect(folder, *args, **options), path=path)
+            except EngineError as error:
+                raise EngineError(path, error.problem) from error
+            except OSError as error:
+                raise EngineError(path, f"cannot be copied to {temporary} ({error.strerror})") from error
+
+    return inspect_copy
+
+
+@_with_weights
 def inspect(
     path: Path,
     *,
@@ -55,7 +85,8 @@ def inspect(
     """Analyses a model file and runs it on noise, so inspect trusted files only.
 
     Args:
-        path: A frozen graph (`.pb`), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file.
+        path: A frozen graph (`.pb`), a SavedModel's, OpenVINO's or ONNX folder, or a Keras, ONNX, TensorFlow Lite or
+            TorchScript file.
         labels: The names and colours of the classes; numbered by default.
         size: Height and width for a graph that accepts any size.
         signature: A SavedModel's signature; if it does not exist, the first one is used.
@@ -66,7 +97,7 @@ def inspect(
     """
     path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
-    kind, analysis, signature = _read(path, signature, notes)
+    kind, analysis, signature = _read(path, signature, size, notes)
     interface = analysis.interface()
     notes.extend(interface.guesses)
     notes.extend(f"not needed for the output: {tensor}" for tensor in interface.unused)
@@ -114,14 +145,14 @@ def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Pat
     path = folder / MANIFEST_NAME
     if path.exists() and not replace:
         raise InspectionError(f"{path} exists already: give --force to replace it")
-    target = folder / inspection.path.name
+    target = folder / inspection.manifest.file
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if target.resolve() != inspection.path.resolve():
-            if inspection.path.is_dir():
-                shutil.copytree(inspection.path, target, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(inspection.path, target)
+        copy_model(inspection.path, target)
+        if tree_sha256(target) != inspection.manifest.sha256:
+            raise InspectionError(
+                f"{target} is not what was inspected: a file changed meanwhile, or {target.name} has others: remove it"
+            )
         path.write_text(inspection.manifest.to_yaml(), encoding="utf-8")
     except OSError as error:
         raise InspectionError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
@@ -135,16 +166,18 @@ def numbered_labels(count: int) -> Labels:
     )
 
 
-def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnalysis | FileAnalysis, str]:
+def _read(
+    path: Path, signature: str, size: tuple[int, int] | None, notes: list[str]
+) -> tuple[str, GraphAnalysis | FileAnalysis, str]:
     """Returns the format, the analysis, and the signature that was used."""
     if path.suffix.lower() in _KERAS_SUFFIXES:
         graph, inputs, outputs = freeze_keras(read_keras(path), path)
         return "keras", GraphAnalysis(graph, path, inputs, outputs), signature
-    form = _SUFFIXES.get(path.suffix.lower()) or ("openvino" if (path / IR_NAME).is_file() else None)
+    form = _SUFFIXES.get(path.suffix.lower()) or _folder_format(path)
     if form is not None:
         return form, FileAnalysis(path, *READERS[form](path)), signature
     if path.suffix.lower() in _TORCHSCRIPT_SUFFIXES:
-        raise EngineError(path, "is TorchScript, which declares no shapes: write its model.yaml by hand")
+        return "torchscript", FileAnalysis(path, *torchscript_tensors(path, size)), signature
     if not path.is_dir():
         return "frozen_graph", GraphAnalysis(read_graph(path), path), signature
     loaded = read_saved_model(path)
@@ -156,6 +189,13 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
         signature = names[0]
     graph, inputs, outputs = freeze_signature(loaded.signatures[signature], path)
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
+
+
+def _folder_format(path: Path) -> str | None:
+    if (path / IR_NAME).is_file():
+        return "openvino"
+    is_other = not path.is_dir() or (path / "saved_model.pb").exists()
+    return "onnx" if not is_other and any(each.suffix.lower() == ".onnx" for each in path.iterdir()) else None
 
 
 def _task(interface: ModelInterface) -> str:
@@ -195,12 +235,22 @@ def _labels(interface: ModelInterface, labels: Labels | None, notes: list[str]) 
         count = min(interface.classes or GUESSED_CLASSES, MAX_LABELS)
         unknown = "" if interface.classes else ", and the graph does not show their number"
         notes.append(f"classes are numbered, because they have no names{unknown}: give --labels, or edit labels")
+        notes.extend(f"{count} classes: --labels {name} has as many" for name in _fitting_sets(interface.classes))
         labels = numbered_labels(count)
     elif interface.classes is not None and len(labels.names) != interface.classes:
-        notes.append(f"the graph has {interface.classes} classes, the labels name {len(labels.names)}")
+        fitting = "".join(f", such as {name}" for name in _fitting_sets(interface.classes)[:1])
+        raise LabelsError(
+            f"the labels name {len(labels.names)} classes, and the model has {interface.classes}: "
+            f"give --labels with {interface.classes}{fitting}"
+        )
     return tuple(
         LabelSection(name=name, colour=colour) for name, colour in zip(labels.names, labels.colours, strict=True)
     )
+
+
+def _fitting_sets(classes: int | None) -> list[str]:
+    """Returns the names of the label sets of that many classes."""
+    return [name for name, path in label_sets().items() if len(read_labels(path).names) == classes]
 
 
 def _run_twice(path: Path, manifest: Manifest, notes: list[str]) -> None:

@@ -15,8 +15,9 @@ import yaml
 from defusedxml.common import DefusedXmlException
 
 from shared.config import StrictLoader
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.opencv import cv2
+from shared.package_data import shipped
 
 MAX_LABELS = 1024  # Labels per model; ImageNet classifiers have 1,000, or 1,001 with a background class.
 MAX_MASK_LABELS = 256  # Class ids of a mask are uint8.
@@ -75,6 +76,27 @@ def _is_colour(value: object) -> bool:
     return False
 
 
+def label_sets() -> dict[str, Path]:
+    """Returns the files of the label sets that ship with Skylane, by name."""
+    paths = (shipped("configs") / "labels").glob("*.yaml")
+    return {path.stem: path for path in sorted(paths, key=lambda each: each.stem)}
+
+
+def labels_from(given: str) -> Labels:
+    """Returns the label set of that name, otherwise the labels of that file; `./coco` is always a file.
+
+    Raises:
+        UnknownNameError: It is no label set and no file; the message suggests similar sets.
+        LabelsError: See `read_labels`.
+    """
+    sets, path = label_sets(), Path(given)
+    if given in sets:
+        return read_labels(sets[given])
+    if given == path.stem and not path.exists():
+        raise UnknownNameError("label set", given, sets, f" (a file needs a path: ./{given})")
+    return read_labels(path)
+
+
 def read_labels(path: Path) -> Labels:
     """Reads a label file: a file named `.xml` as SLabel XML, any other as YAML. Colours are red, green, blue.
 
@@ -85,6 +107,8 @@ def read_labels(path: Path) -> Labels:
     Raises:
         LabelsError: The file cannot be read or has an invalid entry.
     """
+    if path.exists() and not path.is_file():
+        raise LabelsError(f"{path} is not a file: give a label file, or a label set: {', '.join(label_sets())}")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

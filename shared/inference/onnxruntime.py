@@ -7,6 +7,7 @@ from typing import Any
 from shared.inference.devices import choose_device
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.onnx_weights import checked_onnx_file
 from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import file_precision, first_line
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
@@ -29,7 +30,7 @@ class OnnxRuntimeEngine:
     """Runs an ONNX file; the manifest's tensors are the names of its inputs and outputs.
 
     The file is one `.onnx` that contains its weights, or a folder with one `.onnx` and its weights: nothing is read that
-    the manifest's hash does not cover. Custom operations are not registered, so a file that uses them is refused.
+    the manifest's hash does not cover (`shared.inference.onnx_weights`). Custom operations are not registered, so a file that uses them is refused.
     """
 
     def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
@@ -74,8 +75,9 @@ def open_session(path: Path, device: str = "cpu", placement: Placement = Placeme
     """Opens an onnxruntime.InferenceSession on a device, "cpu" or "gpu:N".
 
     Raises:
-        EngineError: the file is not a valid ONNX model.
+        EngineError: the file is not a valid ONNX model, or keeps weights outside of `path`.
     """
+    file = checked_onnx_file(path)
     options = ort.SessionOptions()
     options.intra_op_num_threads = placement.intra_threads
     options.inter_op_num_threads = placement.inter_threads
@@ -87,22 +89,13 @@ def open_session(path: Path, device: str = "cpu", placement: Placement = Placeme
         providers.insert(0, (_CUDA, {"device_id": int(device.partition(":")[2])}))
     try:
         if path.is_dir():
-            return ort.InferenceSession(str(_file_in(path)), options, providers=providers)
+            return ort.InferenceSession(str(file), options, providers=providers)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", _NO_FOLDER)
         return ort.InferenceSession(path.read_bytes(), options, providers=providers)
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
-    except EngineError:
-        raise
     except Exception as error:  # ONNX Runtime's errors have no common base class.
         raise EngineError(path, f"ONNX Runtime cannot load this file: {first_line(error)}") from error
-
-
-def _file_in(folder: Path) -> Path:
-    found = sorted(folder.glob("*.onnx"))
-    if len(found) != 1:
-        raise EngineError(folder, f"holds {len(found)} .onnx files: give a folder with one and its weights")
-    return found[0]
 
 
 def tensors_of(session: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:

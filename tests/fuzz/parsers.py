@@ -63,6 +63,7 @@ PARSERS = {
     "shared/mqtt/publish_packet.py": "gateway",
     "shared/encoding/open_inference_tensors.py": "gateway",
     "shared/imaging/image_header.py": "wire",
+    "shared/inference/onnx_weights.py": "(model files: tests/shared/inference/test_onnx_weights.py gives damaged ones)",
     "shared/imaging/image_files.py": "(images of a folder, checked by shared/imaging/image_header.py: tests/shared/imaging/test_image_files.py)",
     "shared/encoding/protobuf.py": f"({_OWN})",
     "shared/runlog/repair.py": "runs",

@@ -12,6 +12,7 @@ from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
 from shared.inference.errors import EngineError
+from shared.inference.onnx_weights import checked_onnx_file
 from shared.inference.pre_postprocess import preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs, find_tensor
 from shared.models.manifest import Manifest
@@ -88,6 +89,8 @@ def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
 
 def _from_file(core: Any, path: Path, manifest: Manifest) -> Any:
     file = path / IR_NAME if manifest.format == "openvino" else path
+    if manifest.format == "onnx":
+        file = checked_onnx_file(path)
     if not file.is_file():
         raise EngineError(file, "does not exist")
     try:

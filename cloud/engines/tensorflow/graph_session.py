@@ -8,7 +8,15 @@ import numpy as np
 
 from cloud.engines.tensorflow.graph_heads import postprocess_ops, preprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
-from cloud.engines.tensorflow.graphdef import FrozenModel, node_of, prune, reachable, refuse_unsafe, require
+from cloud.engines.tensorflow.graphdef import (
+    FrozenModel,
+    node_of,
+    prune,
+    reachable,
+    refuse_unfrozen,
+    refuse_unsafe,
+    require,
+)
 from cloud.engines.tensorflow.runtime import (
     check_precision,
     choose_device,
@@ -114,12 +122,17 @@ def freeze(function: Any, path: Path) -> tuple[Any, list[str], list[str]]:
     """Freezes a concrete function; returns its GraphDef and the names of its input and output tensors in order.
 
     Raises:
-        EngineError: TensorFlow cannot convert its variables to constants.
+        EngineError: TensorFlow cannot convert its variables to constants, or it uses other resources, such as tables.
     """
     try:
         frozen = convert_variables_to_constants(function, lower_control_flow=False)
     except (tf.errors.OpError, ValueError, TypeError) as error:
         raise EngineError(path, f"cannot be frozen: {error_summary(error)}") from error
+    resources = [tensor.name for tensor in frozen.inputs if tensor.dtype == tf.resource]
+    if resources:
+        raise EngineError(
+            path, f"cannot be frozen: it uses a table ({resources[0]}): replace the lookup by tf.gather of a constant"
+        )
     graph = frozen.graph.as_graph_def()
     return graph, [tensor.name for tensor in frozen.inputs], [tensor.name for tensor in frozen.outputs]
 
@@ -154,6 +167,7 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
     outputs = frozen.output_tensors
     graph = prune(frozen.graph, outputs.values())
     refuse_unsafe(graph, frozen.path)
+    refuse_unfrozen(graph, frozen.input_tensor, outputs.values(), frozen.path)
     inputs = {_full(frozen.input_tensor): values}
     for tensor, constant in manifest.input.constants.items():
         node = require(frozen.graph, frozen.path, "constant", tensor)

@@ -1,7 +1,10 @@
 """Reads, checks, traverses and prunes TensorFlow GraphDefs."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,15 @@ _UNSAFE_OPERATIONS = {
     *("ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "MergeV2Checkpoints"),
     *("Save", "SaveV2", "SaveSlices", "Restore", "RestoreV2", "RestoreSlice", "ShardedFilename"),
 }
+
+# Operations whose values are not in the graph: a session has to restore or initialise them.
+_STATE = re.compile(
+    "Variable|VariableV2|AutoReloadVariable|VarHandleOp|(Mutable(Dense)?|Anonymous)*HashTable(OfTensors)?(V2)?"
+)
+_FREEZE = (
+    "restore it in a session, freeze it with tf.compat.v1.graph_util.convert_variables_to_constants, "
+    "and give the frozen graph (or a SavedModel's folder)"
+)
 
 MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's limit.
 MAX_OPERATIONS = 50_000  # Includes functions; ten times as many as the largest vision networks have.
@@ -58,15 +70,26 @@ def read_graph(path: Path) -> Any:
     try:
         graph.ParseFromString(data)
     except (DecodeError, RecursionError) as error:
-        raise EngineError(path, "is not a TensorFlow GraphDef: give a frozen graph in binary form") from error
+        raise EngineError(path, _other_format(data) or "is not a TensorFlow GraphDef: give a frozen graph") from error
     if not graph.node or any(not node.name or not node.op for node in graph.node):
-        raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
+        raise EngineError(path, _other_format(data) or "is not a TensorFlow GraphDef: it holds no operations")
     check_count(graph, path)
     for node in graph.node:
         # TensorFlow's optimiser crashes the process for such a constant.
         if node.op == "Const" and node.attr["dtype"].type != node.attr["value"].tensor.dtype:
             raise EngineError(path, f"its constant {node.name!r} has contradictory dtypes: the file is damaged")
     return graph
+
+
+def _other_format(data: bytes) -> str | None:
+    """Returns what a file is that is read in place of a GraphDef, and what to do."""
+    with suppress(DecodeError, RecursionError):
+        if import_module("tensorflow.core.protobuf.saved_model_pb2").SavedModel.FromString(data).meta_graphs:
+            return "is a SavedModel: name it saved_model.pb, beside its variables/, and give the folder of both"
+    with suppress(DecodeError, RecursionError):
+        if tf.compat.v1.MetaGraphDef.FromString(data).graph_def.node:
+            return f"is a MetaGraphDef, whose variables are in a checkpoint: {_FREEZE}"
+    return None
 
 
 def check_count(graph: Any, path: Path) -> None:
@@ -110,9 +133,9 @@ def frozen_model(
     return FrozenModel(graph, inputs[manifest.input.tensor], heads, path)
 
 
-def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
-    """Returns the names of the operations that compute `outputs`, including the last ones."""
-    sources = {node.name: [node_of(source) for source in node.input] for node in graph.node}
+def reachable(graph: Any, outputs: Iterable[str], ends: Collection[str] = ()) -> set[str]:
+    """Returns the names of the operations that compute `outputs`, including the last ones; not those before `ends`."""
+    sources = {node.name: [node_of(each) for each in node.input if node.name not in ends] for node in graph.node}
     return _closure((node_of(output) for output in outputs), sources) & sources.keys()
 
 
@@ -161,6 +184,23 @@ def refuse_unsafe(graph: Any, path: Path) -> None:
     for node in (*graph.node, *functions):
         if node.op in _UNSAFE_OPERATIONS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2")):
             raise EngineError(path, f"its operation {node.name!r} ({node.op}) accesses files or calls Python: not run")
+
+
+def refuse_unfrozen(graph: Any, image: str, outputs: Iterable[str], path: Path) -> None:
+    """Checks that all values between the input tensor `image` and `outputs` are in the graph.
+
+    Raises:
+        EngineError: an operation is a variable or a table; the message names it.
+    """
+    needed = reachable(graph, outputs, {node_of(image)})
+    for node in graph.node:
+        if node.name not in needed:
+            continue
+        is_resource = node.op.startswith("Placeholder") and node.attr["dtype"].type == tf.resource.as_datatype_enum
+        if is_resource or _STATE.fullmatch(node.op):
+            raise EngineError(
+                path, f"is not frozen: the value of {node.name!r} ({node.op}) is not in the graph: {_FREEZE}"
+            )
 
 
 def require(graph: Any, path: Path, role: str, tensor: str) -> Any:

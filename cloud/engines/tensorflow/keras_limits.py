@@ -23,7 +23,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 
 def check_size(path: Path) -> None:
-    """Refuses a Keras file that needs far more memory than its size suggests.
+    """Refuses a Keras file that needs far more memory than its size suggests, or that describes no network.
 
     For an archive (`.keras`), this counts the variables of the described network without creating them. For an HDF5 file
     (`.h5`), it counts the stored weights only.
@@ -39,6 +39,7 @@ def check_size(path: Path) -> None:
         else:
             with path.open("rb") as file:
                 _check_stored(file, path, limit)
+            _check_described(path)
     except EngineError:
         raise
     except Exception as error:  # Any library may raise its own error for a damaged file.
@@ -80,6 +81,12 @@ def _check_stored(file: BinaryIO, path: Path, limit: int) -> None:
 
     with h5py.File(file, "r") as stored:
         stored.visititems(add)
+
+
+def _check_described(path: Path) -> None:
+    with import_module("h5py").File(path, "r") as stored:
+        if "model_config" not in stored.attrs:
+            raise EngineError(path, "holds weights only: load them into the model, and save it with model.save")
 
 
 def _check(size: int, limit: int, path: Path, state: str) -> None:

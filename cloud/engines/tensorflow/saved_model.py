@@ -34,6 +34,8 @@ def read_saved_model(path: Path) -> Any:
     except EngineError:
         raise
     except Exception as error:  # Any part of TensorFlow may raise its own error for a damaged file.
+        if not (path / "variables" / "variables.index").is_file():
+            raise EngineError(path, "has no variables/: copy the whole folder that holds saved_model.pb") from error
         raise EngineError(path, f"TensorFlow cannot load this SavedModel: {error_summary(error)}") from error
 
 

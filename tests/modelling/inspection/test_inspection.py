@@ -11,7 +11,7 @@ from cloud.engines.tensorflow.saved_model import saved_model_pb2
 from cloud.models.loader import ModelLoader
 from modelling.inspection import graph_analysis
 from modelling.inspection.inspection import Inspection, InspectionError, inspect, numbered_labels, write
-from shared.imaging.labels import Labels
+from shared.imaging.labels import Labels, LabelsError
 from shared.inference.errors import EngineError
 from shared.models.manifest import OutputKind
 from shared.models.repository import Repository, default_root
@@ -157,13 +157,12 @@ def test_a_size_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
         inspect(path, size=(16, 20))
 
 
-def test_a_wrong_number_of_labels_is_noted(tmp_path: Path) -> None:
-    """A common mistake is a label file of another data set."""
+def test_a_wrong_number_of_labels_is_refused(tmp_path: Path) -> None:
+    """A common mistake is a label file of another data set, whose names would be wrong."""
     labels = Labels(("road", "sky"), ((1, 2, 3), (4, 5, 6)))
     path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
-    found = inspect(path, labels=labels)
-    assert [label.name for label in found.manifest.labels] == ["road", "sky"]
-    assert "the graph has 4 classes, the labels name 2" in _notes(found)
+    with pytest.raises(LabelsError, match="the labels name 2 classes, and the model has 4: give --labels with 4"):
+        inspect(path, labels=labels)
 
 
 def test_a_saved_models_only_signature_is_used_whatever_its_name(tmp_path: Path) -> None:

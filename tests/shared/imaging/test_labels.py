@@ -130,7 +130,7 @@ def test_unreadable_and_oversized_files_are_rejected(tmp_path: Path) -> None:
     """The error contains the reason from the operating system; a user may give a bag by mistake."""
     with pytest.raises(LabelsError, match="No such file"):
         read_labels(tmp_path / "nowhere.yaml")
-    with pytest.raises(LabelsError, match="Is a directory"):
+    with pytest.raises(LabelsError, match="is not a file"):
         read_labels(tmp_path)
     path = write_file(tmp_path, "labels.yaml", b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(LabelsError, match="not a label file"):
