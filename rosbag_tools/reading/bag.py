@@ -2,7 +2,6 @@
 
 import hashlib
 import heapq
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
+from shared.natural_order import natural_key
 
 _SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
 
@@ -166,7 +166,7 @@ def _data_files(path: Path) -> tuple[Path, ...]:
         raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file: give the folder of a ROS 2 bag")
     listed = _listed(path / "metadata.yaml")
     return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
-        tuple(sorted(files, key=_natural_order))
+        tuple(sorted(files, key=lambda file: natural_key(file.name)))
     )
 
 
@@ -181,11 +181,6 @@ def _listed(metadata: Path) -> list[str]:
         return [Path(str(each)).name for each in paths]
     except (ConfigError, KeyError, TypeError):
         return []
-
-
-def _natural_order(file: Path) -> list[tuple[int, str]]:
-    """Returns a sort key with which the tenth file of a split bag comes after the second."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
 
 
 __all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "Topic"]
