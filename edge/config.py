@@ -15,6 +15,7 @@ from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import OneOf, parsed_by, setting
 from shared.encoding.field_types import VERSION_NAME
+from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
@@ -44,6 +45,16 @@ class EdgeConfig(NodeSection):
     start_offset_s: float = setting(0.0, "Seconds of the source to skip at its start.", "--start-offset", ge=0)
     playback_duration_s: float | None = setting(
         None, "Seconds of the source to play.", "--playback-duration", shown="all", gt=0
+    )
+    bits: Bits = setting(
+        "auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera."
+    )
+    encodings: tuple[str, ...] = setting(
+        (),
+        "Encoding of raw images in a bag, of all topics or of one, instead of the recorded one (repeatable).",
+        "--encoding",
+        metavar="[TOPIC=]ENCODING",
+        shown="as recorded",
     )
     read_ahead_queue_size: int = setting(16, "Number of frames read in advance.", ge=1, le=1000)
 

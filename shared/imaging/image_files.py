@@ -10,6 +10,7 @@ import numpy.typing as npt
 from shared.errors import SkylaneError, unwritable_message
 from shared.imaging.frames import Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
+from shared.imaging.image_header import PNG_SIGNATURE
 from shared.imaging.opencv import cv2
 
 ImageArray = npt.NDArray[np.uint8]  # H×W×3, RGB.
@@ -76,6 +77,8 @@ def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
     Raises:
         ImageCodecError: The data is no image, incomplete, or its values are not of 8 or 16 bits.
     """
+    if data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]:
+        raise ImageCodecError("PNG is animated: give a single image")
     flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR | (0 if upright else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
         decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
