@@ -23,7 +23,7 @@ from shared.sanitize import printable
 _RATE_HZ = 10.0  # The rate of images whose times are unknown.
 _PERIOD_NS = round(1e9 / _RATE_HZ)
 _MAX_BYTES = 8 * MAX_PIXELS  # More than the largest image has without compression.
-_DEPTH = 2  # Levels of subfolders: EuRoC and KITTI have CAMERA/data.
+_DEPTH = 3  # Levels of subfolders: EuRoC has mav0/CAMERA/data.
 
 _LOG = get_logger("edge")
 

@@ -28,7 +28,7 @@ def kind_of(source: str) -> str:
         raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
     if path.is_dir():
         for kind, entry in SOURCES.items():
-            items = (item for pattern in ("*", "*/*", "*/*/*")[: entry.depth] for item in path.glob(pattern))
+            items = (item for level in range(entry.depth) for item in path.glob("*/" * level + "*"))
             if any(item.name.lower().endswith(entry.contents) for item in items):
                 return kind
         raise SourceError(f"folder {source} holds neither a bag nor images ({', '.join(IMAGE_SUFFIXES)})")

@@ -31,7 +31,7 @@ SOURCES = {
     ),
     "video": SourceEntry("edge.sources.video:VideoSource", "edge", suffixes=_VIDEOS),
     "folder": SourceEntry(
-        "edge.sources.folder:FolderSource", "edge", contents=IMAGE_SUFFIXES, depth=3, options=("bits",)
+        "edge.sources.folder:FolderSource", "edge", contents=IMAGE_SUFFIXES, depth=4, options=("bits",)
     ),
     "camera": SourceEntry("edge.sources.camera:CameraSource", "edge", ("camera:", "/dev/video"), is_live=True),
 }

@@ -24,7 +24,7 @@ from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)
 
-_NO_PICTURES = ("/labels", "/masks")  # Ground truth and Skylane's results; their values are never scaled.
+NO_PICTURES = ("/labels", "/masks")  # Ground truth and Skylane's results; their values are never scaled.
 _NUMBERS = re.compile(
     "^(16UC1|(8S|16S|32S|32F|64F)C[0-9]+)$"
 )  # OpenCV's types; REP 118 uses 16UC1 and 32FC1 for depth.
@@ -73,11 +73,12 @@ class ImageDecoder:
         self._encodings = _encodings_by_topic(bag, topics, encodings)
         self._keeps_values = keep_values
         self._depths = {
-            topic.name: BitDepth(topic.name, bits, note) for topic in topics if not topic.name.endswith(_NO_PICTURES)
+            topic.name: BitDepth(topic.name, bits, note) for topic in topics if not topic.name.endswith(NO_PICTURES)
         }
         for name, depth in self._depths.items():
             if depth.needs_measuring:
-                depth.measure(self._wide_images(bag, name))
+                images = wide_images(bag, name, self._encodings.get(name, ""))
+                depth.measure(image.pixels for image in images if not self._keeps(image))
 
     def decode(self, message: Message, index: int | None = None) -> tuple[Pixels, Layout]:
         """Decodes an image message; `index` is the number of the frame, for messages.
@@ -92,19 +93,6 @@ class ImageDecoder:
         if self._keeps(image):
             return image.pixels, image.layout
         return self._depths[topic].scaled(image.pixels, image.layout, index, image.bits), image.layout
-
-    def _wide_images(self, bag: Bag, topic: str) -> Iterator[Pixels]:
-        """Yields the first images of a topic that must be measured; none if they have 8 bits."""
-        for message in _first_messages(bag, topic, MEASURED_FRAMES):
-            try:
-                if message.channel.message_type != IMAGE and read_header(memoryview(read(message).data)).bits == 8:  # noqa: PLR2004
-                    return
-                image = _recorded(message, self._encodings.get(topic, ""))
-            except SkylaneError:
-                continue
-            if image.pixels.dtype.itemsize == 1 or image.bits is not None or self._keeps(image):
-                return
-            yield image.pixels
 
     def _keeps(self, image: RecordedImage) -> bool:
         return self._keeps_values and image.layout.dtype.itemsize > 1
@@ -243,11 +231,25 @@ class BagSource:
         return source_ns
 
 
+def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedImage]:
+    """Yields the first images of a topic if they have 16 bits, of which the encoding does not say how many are used."""
+    for message in _first_messages(bag, topic, MEASURED_FRAMES):
+        try:
+            if message.channel.message_type != IMAGE and read_header(memoryview(read(message).data)).bits == 8:  # noqa: PLR2004
+                return
+            image = _recorded(message, encoding)
+        except SkylaneError:
+            continue
+        if image.pixels.dtype.itemsize == 1 or image.bits is not None:
+            return
+        yield image
+
+
 def depth_topics(bag: Bag) -> dict[str, str]:
     """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with the reason."""
     reasons = {}
     for topic in bag.topics:
-        if not topic.channel.has_images or topic.name.endswith(_NO_PICTURES):
+        if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
             continue
         if names_depth(topic.name):
             reasons[topic.name] = "its name says that it holds distances"
@@ -307,9 +309,7 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
                 )
         return chosen
     depths = depth_topics(bag)
-    cameras = tuple(
-        topic for topic in with_images if not topic.name.endswith(_NO_PICTURES) and topic.name not in depths
-    )
+    cameras = tuple(topic for topic in with_images if not topic.name.endswith(NO_PICTURES) and topic.name not in depths)
     if not cameras:
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""

@@ -39,9 +39,7 @@ class MeasuredBits:
     is_certain: bool
 
     def __str__(self) -> str:
-        if self.is_certain:
-            return str(self.bits)
-        return f"16, uncertain: the largest value is {self.largest}, which {_fitting(self.largest)} bits can hold"
+        return f"{self.bits} bits" + ("" if self.is_certain else f" (uncertain, largest value {self.largest})")
 
 
 def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
