@@ -43,3 +43,4 @@ class BagEnd:
     unreadable: int = 0  # Frames that could not be decoded.
     first_unreadable: str = ""  # The first of them, with the reason.
     error: str = ""  # The reason if the bag fails as a whole; otherwise empty.
+    notes: tuple[str, ...] = ()  # Decisions that the user did not make, such as topics that are left out.

@@ -9,6 +9,7 @@ from ops.batch.executors.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
 from shared.encoding.field_types import VERSION_NAME
+from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.inference.placement import Placement, Precision
 from shared.inference.table import choose_engine
@@ -34,6 +35,16 @@ class BatchSettings(Section):
         1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256
     )
     topics: tuple[str, ...] = setting((), "Image topic to use (repeatable).", "-t", "--topic", shown="all cameras")
+    bits: Bits = setting(
+        "auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera."
+    )
+    encodings: tuple[str, ...] = setting(
+        (),
+        "Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
+        "--encoding",
+        metavar="[TOPIC=]ENCODING",
+        shown="as recorded",
+    )
     resize: Resize | None = setting(
         None, "How frames are resized to the model's input size.", shown="as the model's card says"
     )
@@ -105,6 +116,10 @@ class BatchSettings(Section):
             "model_sha256": stored.manifest.sha256,
             "engine": self.chosen_engine(),
             "precision": self.precision,
-            **{key: getattr(self, key) for key in ("device", "threads", "resize", "demosaic", "masks", "pictures")},
+            **{
+                key: getattr(self, key)
+                for key in ("device", "threads", "resize", "demosaic", "masks", "pictures", "bits")
+            },
             "topics": list(self.topics),
+            "encodings": list(self.encodings),
         }

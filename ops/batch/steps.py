@@ -40,7 +40,8 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
     first = ""
     try:
         card = settings.card()
-        with closing(BagSource(bag.path, topics=settings.topics)) as source:
+        opened = BagSource(bag.path, topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
+        with closing(opened) as source:
             for frame in source.frames():
                 if isinstance(frame, Frame):
                     frames += 1
@@ -51,7 +52,7 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
         _check_frames(bag, frames, first)
         sha256 = content_hash(bag.path)
         bag.check_unchanged()
-        yield BagEnd(sha256, unreadable, first)
+        yield BagEnd(sha256, unreadable, first, notes=tuple(source.notes))
     except (SkylaneError, OSError) as error:
         yield BagEnd("", unreadable, first, str(error))
     except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.

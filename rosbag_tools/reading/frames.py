@@ -154,19 +154,24 @@ class BagSource:
     def provenance(self) -> dict[str, str | int | float | list[str]]:
         """Identifies the bag. `notes` can grow while frames are read. The first access computes the hash."""
         self._sha256 = self._sha256 or self._bag.sha256
-        notes = []
-        if self._bag.index_damage:
-            notes.append(f"read front to back without its index: {self._bag.index_damage}")
-        if self._zero_stamps:
-            notes.append("stamps of zero were replaced by the bag's time")
         return {
             "kind": "bag",
             "path": self._bag.path.name,
             "format": self._bag.format,
             "sha256": self._sha256,
             "cameras": [topic.name for topic in self._topics],
-            "notes": [*notes, *self._notes],
+            "notes": self.notes,
         }
+
+    @property
+    def notes(self) -> list[str]:
+        """What was decided without the user, such as topics that are left out; it can grow while frames are read."""
+        notes = []
+        if self._bag.index_damage:
+            notes.append(f"read front to back without its index: {self._bag.index_damage}")
+        if self._zero_stamps:
+            notes.append("stamps of zero were replaced by the bag's time")
+        return [*notes, *self._notes]
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """Yields every frame of the selected topics once.

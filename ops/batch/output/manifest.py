@@ -32,6 +32,7 @@ class BagManifest(Section):
     frames: int
     unreadable: int
     first_unreadable: str
+    notes: tuple[str, ...] = ()  # See BagEnd.
     outputs_sha256: _Sha256  # See `outputs_sha256`.
 
     def write(self, folder: Path) -> None:

@@ -111,6 +111,7 @@ class ResultWriter:
             frames=self._frames,
             unreadable=end.unreadable,
             first_unreadable=end.first_unreadable,
+            notes=end.notes,
             outputs_sha256=outputs_sha256(self._folder),
         ).write(self._folder)
         place = results_folder(self._settings.out, self._bag.name)
