@@ -29,6 +29,15 @@ from shared.reuse.gate import METHODS
 
 Demosaic = Literal["auto", "bilinear", "edge-aware", "vng", "binning"]
 
+BITS = setting("auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera.")
+ENCODINGS = setting(
+    (),
+    "Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
+    "--encoding",
+    metavar="[TOPIC=]ENCODING",
+    shown="as recorded",
+)
+
 _LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate.
 
 
@@ -46,16 +55,8 @@ class EdgeConfig(NodeSection):
     playback_duration_s: float | None = setting(
         None, "Seconds of the source to play.", "--playback-duration", shown="all", gt=0
     )
-    bits: Bits = setting(
-        "auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera."
-    )
-    encodings: tuple[str, ...] = setting(
-        (),
-        "Encoding of raw images in a bag, of all topics or of one, instead of the recorded one (repeatable).",
-        "--encoding",
-        metavar="[TOPIC=]ENCODING",
-        shown="as recorded",
-    )
+    bits: Bits = BITS
+    encodings: tuple[str, ...] = ENCODINGS
     read_ahead_queue_size: int = setting(16, "Number of frames read in advance.", ge=1, le=1000)
 
     model: Annotated[str, parsed_by(partial(validate_name, "model"))] = setting(

@@ -9,7 +9,7 @@ from statistics import median
 
 from rosbag_tools.messages.ros_types import read, read_stamp
 from rosbag_tools.reading.bag import Bag, Topic
-from rosbag_tools.reading.frames import NO_PICTURES, depth_topics, left_out, wide_images
+from rosbag_tools.reading.frames import NO_PICTURES, depth_topics, wide_images
 from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import measured_bits
@@ -92,7 +92,7 @@ def inspect(path: Path) -> BagReport:
             sha256=bag.sha256,
             messages=sum(topic.count for topic in topics),
             topics=topics,
-            notes=(*damage, *notes, *(left_out(*each) for each in depths.items())),
+            notes=(*damage, *notes, *depths.values()),
         )
 
 

@@ -74,8 +74,7 @@ class FolderSource:
             raise SourceError(f"folder {path} has {total} images, none of them in the selected time")
         self._depths = {camera: BitDepth(camera, bits, self._note) for camera in cameras}
         for camera, depth in self._depths.items():
-            if depth.needs_measuring:
-                depth.measure(_wide_images(cameras[camera]))
+            depth.measure(_wide_images(cameras[camera]))
 
     @property
     def frame_count(self) -> int | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from cloud.engines.table import AUTO, ENGINES
-from edge.config import Demosaic
+from edge.config import BITS, ENCODINGS, Demosaic
 from ops.batch.executors.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
@@ -35,16 +35,8 @@ class BatchSettings(Section):
         1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256
     )
     topics: tuple[str, ...] = setting((), "Image topic to use (repeatable).", "-t", "--topic", shown="all cameras")
-    bits: Bits = setting(
-        "auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera."
-    )
-    encodings: tuple[str, ...] = setting(
-        (),
-        "Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
-        "--encoding",
-        metavar="[TOPIC=]ENCODING",
-        shown="as recorded",
-    )
+    bits: Bits = BITS
+    encodings: tuple[str, ...] = ENCODINGS
     resize: Resize | None = setting(
         None, "How frames are resized to the model's input size.", shown="as the model's card says"
     )

@@ -15,7 +15,6 @@ from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__CompressedImage
 from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__Image as ImageMessage
 
 from shared.errors import SkylaneError, suggestion
-from shared.imaging.bit_depth import full_range
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_files import decode_picture
 from shared.imaging.image_header import ImageHeaderError, read_header
@@ -126,7 +125,7 @@ def encoding_of(name: str) -> tuple[str, int | None]:
     Raises:
         UndecodableImageError: the encoding is unknown, or cannot be decoded.
     """
-    if name in ENCODINGS:
+    if name in _ENCODINGS or name in _PLANAR:
         return name, None
     lowered = name.strip().casefold()
     if lowered in _NAMES:
@@ -206,18 +205,6 @@ def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
     if picture.ndim == 2:  # noqa: PLR2004  Rows and columns, no channels.
         return _grey_image(picture, source)
     return RecordedImage(picture, Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8)
-
-
-def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
-    """Returns the pixels and the layout of `recorded_image`; 16-bit colour keeps its high byte."""
-    image = recorded_image(message)
-    return full_range(image.pixels, image.layout), image.layout
-
-
-def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, Layout]:
-    """Returns the pixels and the layout of `recorded_compressed_image`; 16-bit colour keeps its high byte."""
-    image = recorded_compressed_image(message)
-    return full_range(image.pixels, image.layout), image.layout
 
 
 def _grey_image(picture: Pixels, source: str) -> RecordedImage:

@@ -73,12 +73,14 @@ class ImageDecoder:
         self._encodings = _encodings_by_topic(bag, topics, encodings)
         self._keeps_values = keep_values
         self._depths = {
-            topic.name: BitDepth(topic.name, bits, note) for topic in topics if not topic.name.endswith(NO_PICTURES)
+            # Distances have no full range, so they are scaled only if the user gives their bits.
+            topic.name: BitDepth(topic.name, 16 if bits == "auto" and names_depth(topic.name) else bits, note)
+            for topic in topics
+            if not topic.name.endswith(NO_PICTURES)
         }
         for name, depth in self._depths.items():
-            if depth.needs_measuring:
-                images = wide_images(bag, name, self._encodings.get(name, ""))
-                depth.measure(image.pixels for image in images if not self._keeps(image))
+            images = wide_images(bag, name, self._encodings.get(name, ""))
+            depth.measure(image.pixels for image in images if not self._keeps(image))
 
     def decode(self, message: Message, index: int | None = None) -> tuple[Pixels, Layout]:
         """Decodes an image message; `index` is the number of the frame, for messages.
@@ -251,16 +253,17 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
 
 
 def depth_topics(bag: Bag) -> dict[str, str]:
-    """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with the reason."""
-    reasons = {}
+    """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with a note."""
+    notes = {}
     for topic in bag.topics:
         if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
             continue
         if names_depth(topic.name):
-            reasons[topic.name] = "its name says that it holds distances"
+            notes[topic.name] = "its name says that it holds distances: name the topic to use it all the same"
         elif topic.count and (encoding := _number_encoding(bag, topic.name)):
-            reasons[topic.name] = f"its images are {encoding}, which is how distances are recorded"
-    return reasons
+            remedy = ": name the topic to use it all the same" if encoding == "16UC1" else ", which are not pictures"
+            notes[topic.name] = f"its images are {encoding}, as distances are{remedy}"
+    return {name: f"{name} is not taken for a camera, because {reason}" for name, reason in notes.items()}
 
 
 def _number_encoding(bag: Bag, topic: str) -> str:
@@ -318,13 +321,8 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
     if not cameras:
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
-        reasons = "".join(f"; {left_out(name, reason)}" for name, reason in depths.items())
-        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{reasons}")
-    for name, reason in depths.items():
-        note(left_out(name, reason))
+        notes = "".join(f"; {each}" for each in depths.values())
+        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
+    for each in depths.values():
+        note(each)
     return cameras
-
-
-def left_out(topic: str, reason: str) -> str:
-    """Returns the note about a topic that is not taken for a camera."""
-    return f"{topic} is not taken for a camera, because {reason}: name the topic to use it all the same"

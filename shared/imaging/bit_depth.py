@@ -9,7 +9,7 @@ import numpy as np
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout, Pixels
 
-Bits = Literal["auto", "8", "10", "12", "14", "16"]
+Bits = Literal["auto", 8, 10, 12, 14, 16]
 
 MEASURED_FRAMES = 8  # The first frames of a camera; always the same ones, whichever part of a source is played.
 
@@ -81,17 +81,12 @@ class BitDepth:
     def __init__(self, camera: str, bits: Bits, note: Callable[[str], None]) -> None:
         self._camera = camera
         self._note = note
-        self._given = None if bits == "auto" else int(bits)
+        self._given = None if bits == "auto" else bits
         self._measured: int | None = None
 
-    @property
-    def needs_measuring(self) -> bool:
-        """Whether the bits are neither given nor measured yet."""
-        return self._given is None and self._measured is None
-
     def measure(self, images: Iterable[Pixels]) -> None:
-        """Measures the bits of the camera's first images, if there are any."""
-        found = measured_bits(images)
+        """Measures the bits of the camera's first images, if there are any and the bits are not given."""
+        found = measured_bits(images) if self._given is None else None
         if found is None:
             return
         self._measured = found.bits
@@ -120,14 +115,14 @@ class BitDepth:
         """
         if pixels.dtype == np.uint8:
             return pixels
-        if self._given is None and declared is None and self._measured is None:
+        fixed = self._given or declared
+        if fixed is None and self._measured is None:
             self.measure([pixels])
-        bits = self._given or declared or self._measured or 16
+        bits = fixed or self._measured or 16
         if bits < 16 and (largest := int(pixels.max())) >> bits:  # noqa: PLR2004
-            if self._given is not None or declared is not None:
+            if fixed:
                 raise BitDepthError(
-                    f"its largest value {largest} does not fit into {bits} bits: give --bits {_fitting(largest)}, or 16 for values "
-                    "in the upper bits"
+                    f"its largest value {largest} does not fit into {bits} bits: give --bits {_fitting(largest)} or more"
                 )
             bits = self._measured = _fitting(largest)
             frame = "a frame" if index is None else f"frame {index}"
