@@ -69,6 +69,7 @@ class Bag:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stack = ExitStack()
+        self._first_messages: dict[str, Message | None] = {}
         try:
             self.files = _data_files(path)
             folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="skylane-bag-")))
@@ -138,6 +139,13 @@ class Bag:
         return heapq.merge(
             *(part.messages(topics, start_ns, stop_ns) for part in self._parts), key=lambda item: item.time_ns
         )
+
+    def first_message(self, topic: str) -> Message | None:
+        """Returns the first readable message of a topic; it is read once and kept."""
+        if topic not in self._first_messages:
+            found = (item for item in self.messages({topic}) if isinstance(item, Message))
+            self._first_messages[topic] = next(found, None)
+        return self._first_messages[topic]
 
     def scan(self) -> Iterator[Message | Damage]:
         """Yields every message in the order of the files, with its position, and all damage."""

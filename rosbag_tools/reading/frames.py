@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from rosbag_tools.messages.encodings import (
@@ -240,7 +240,9 @@ class BagSource:
 
 def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedImage]:
     """Yields the first images of a topic if they have 16 bits, of which the encoding does not say how many are used."""
-    for message in _first_messages(bag, topic, MEASURED_FRAMES):
+    for message in chain([bag.first_message(topic)], islice(bag.messages({topic}), 1, MEASURED_FRAMES)):
+        if not isinstance(message, Message):
+            continue
         try:
             if message.channel.message_type != IMAGE and read_header(memoryview(read(message).data)).bits == 8:  # noqa: PLR2004
                 return
@@ -268,20 +270,16 @@ def depth_topics(bag: Bag) -> dict[str, str]:
 
 def _number_encoding(bag: Bag, topic: str) -> str:
     """Returns the encoding of a topic's first image if it is one of numbers and not of pictures, otherwise nothing."""
-    for message in _first_messages(bag, topic, 1):
-        try:
-            image = read(message)
-        except SkylaneError:
-            continue
-        encoding = image.encoding if message.channel.message_type == IMAGE else image.format.partition(";")[0].strip()
-        is_infrared = encoding == "16UC1" and _INFRARED.search(topic)
-        if _NUMBERS.match(encoding) and not is_infrared:
-            return str(encoding)
-    return ""
-
-
-def _first_messages(bag: Bag, topic: str, count: int) -> Iterator[Message]:
-    return islice((item for item in bag.messages({topic}) if isinstance(item, Message)), count)
+    message = bag.first_message(topic)
+    if message is None:
+        return ""
+    try:
+        image = read(message)
+    except SkylaneError:
+        return ""
+    encoding: str = image.encoding if message.channel.message_type == IMAGE else image.format.partition(";")[0].strip()
+    is_infrared = encoding == "16UC1" and _INFRARED.search(topic)
+    return encoding if _NUMBERS.match(encoding) and not is_infrared else ""
 
 
 def _recorded(message: Message, encoding: str = "") -> RecordedImage:

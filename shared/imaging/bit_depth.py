@@ -53,6 +53,8 @@ def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
     for image in images:
         count += 1
         highest = int(image.max())
+        if highest >> _CLIPPING_BITS[-1]:
+            return MeasuredBits(16, highest, is_certain=True)
         largest = max(largest, highest)
         used |= int(np.bitwise_or.reduce(image, axis=None))
         if highest in {(1 << bits) - 1 for bits in _CLIPPING_BITS}:
@@ -64,7 +66,7 @@ def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
         return None
     if largest in clipped:
         return MeasuredBits(largest.bit_length(), largest, is_certain=True)
-    return MeasuredBits(16, largest, is_certain=largest >= 1 << _CLIPPING_BITS[-1] or not used & _LEFT_ALIGNED)
+    return MeasuredBits(16, largest, is_certain=not used & _LEFT_ALIGNED)
 
 
 class BitDepth:
