@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import DirectoryPath, FilePath, model_validator
+from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
@@ -55,7 +55,7 @@ class EdgeConfig(NodeSection):
     playback_duration_s: float | None = setting(
         None, "Seconds of the source to play.", "--playback-duration", shown="all", gt=0
     )
-    bits: Bits = BITS
+    bits: Annotated[Bits, BeforeValidator(str)] = BITS  # YAML gives a number.
     encodings: tuple[str, ...] = ENCODINGS
     read_ahead_queue_size: int = setting(16, "Number of frames read in advance.", ge=1, le=1000)
 

@@ -147,7 +147,7 @@ class FolderSource:
 
     def _note(self, text: str) -> None:
         self._notes.append(printable(text))
-        _LOG.warning(f"{self._path.name}: {self._notes[-1]}")
+        _LOG.warning("source noted", source=self._path.name, reason=self._notes[-1])
 
 
 def _subfolders(path: Path, depth: int, prefix: str = "") -> Iterator[tuple[str, list[Path]]]:

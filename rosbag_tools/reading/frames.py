@@ -74,7 +74,7 @@ class ImageDecoder:
         self._keeps_values = keep_values
         self._depths = {
             # Distances have no full range, so they are scaled only if the user gives their bits.
-            topic.name: BitDepth(topic.name, 16 if bits == "auto" and names_depth(topic.name) else bits, note)
+            topic.name: BitDepth(topic.name, "16" if bits == "auto" and names_depth(topic.name) else bits, note)
             for topic in topics
             if not topic.name.endswith(NO_PICTURES)
         }

@@ -9,7 +9,7 @@ import numpy as np
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout, Pixels
 
-Bits = Literal["auto", 8, 10, 12, 14, 16]
+Bits = Literal["auto", "8", "10", "12", "14", "16"]
 
 MEASURED_FRAMES = 8  # The first frames of a camera; always the same ones, whichever part of a source is played.
 
@@ -83,7 +83,7 @@ class BitDepth:
     def __init__(self, camera: str, bits: Bits, note: Callable[[str], None]) -> None:
         self._camera = camera
         self._note = note
-        self._given = None if bits == "auto" else bits
+        self._given = None if bits == "auto" else int(bits)
         self._measured: int | None = None
 
     def measure(self, images: Iterable[Pixels]) -> None:

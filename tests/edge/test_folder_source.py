@@ -9,10 +9,12 @@ import cv2
 import numpy as np
 import pytest
 
+from edge.config import EdgeConfig
 from edge.sources.opening import kind_of, open_source
 from edge.sources.source import SourceError
 from rosbag_tools.extraction import extract
 from rosbag_tools.writer import BagWriter
+from shared.config import ConfigError, read_yaml
 from shared.imaging.frames import Frame, UnreadableFrame
 
 NS = 1_403_636_579_763_555_584
@@ -257,10 +259,10 @@ def test_twelve_bit_images_use_the_full_range(tmp_path: Path, suffix: str) -> No
     assert isinstance(frame, Frame)
     np.testing.assert_array_equal(frame.pixels, ramp << 4)
     assert "12 of 16 bits" in source.provenance["notes"][1]  # type: ignore[index]
-    (kept,) = open_source(str(tmp_path), bits=16).frames()
+    (kept,) = open_source(str(tmp_path), bits="16").frames()
     assert isinstance(kept, Frame)
     np.testing.assert_array_equal(kept.pixels, ramp)
-    (refused,) = open_source(str(tmp_path), bits=10).frames()
+    (refused,) = open_source(str(tmp_path), bits="10").frames()
     assert isinstance(refused, UnreadableFrame)
     assert "largest value 4095 does not fit into 10 bits: give --bits 12" in refused.reason
 
@@ -272,7 +274,16 @@ def test_options_without_effect_are_refused(tmp_path: Path) -> None:
         open_source(str(tmp_path / "images"), encodings=["mono8"])
     (tmp_path / "a.mp4").touch()
     with pytest.raises(SourceError, match="leave --bits out"):
-        open_source(str(tmp_path / "a.mp4"), bits=12)
+        open_source(str(tmp_path / "a.mp4"), bits="12")
     with pytest.raises(SourceError, match="leave --bits out"):
-        open_source("camera:0", bits=12)
+        open_source("camera:0", bits="12")
     assert kind_of(str(tmp_path)) == "folder"
+
+
+def test_the_bits_can_be_given_as_a_number_in_the_configuration(tmp_path: Path) -> None:
+    """YAML reads `bits: 12` as a number."""
+    (tmp_path / "edge.yaml").write_text("bits: 12\n")
+    assert read_yaml(tmp_path / "edge.yaml", EdgeConfig).bits == "12"
+    (tmp_path / "edge.yaml").write_text("bits: 13\n")
+    with pytest.raises(ConfigError, match="bits"):
+        read_yaml(tmp_path / "edge.yaml", EdgeConfig)

@@ -109,7 +109,7 @@ def test_the_measurement_does_not_depend_on_the_part_that_is_played(tmp_path: Pa
 def test_a_frame_above_the_given_bits_is_a_row(tmp_path: Path) -> None:
     """It is never wrapped, and the others are played."""
     path = write(tmp_path / "bag", ("/cam", image("mono16", RAMP)), ("/cam", image("mono16", RAMP * 2)))
-    (fitting, refused), found = read(path, bits=12)
+    (fitting, refused), found = read(path, bits="12")
     assert isinstance(fitting, Frame)
     assert isinstance(refused, UnreadableFrame)
     assert "largest value 8190 does not fit into 12 bits: give --bits 14" in refused.reason
@@ -119,7 +119,7 @@ def test_a_frame_above_the_given_bits_is_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topic", ["/cam/labels", "/cam/masks"])
 def test_labels_are_never_scaled(tmp_path: Path, topic: str) -> None:
     """Their values are ids, whichever bits are given for the cameras."""
-    for bits in ("auto", 12):
+    for bits in ("auto", "12"):
         path = write(tmp_path / str(bits), (topic, image("mono16", RAMP)))
         frames, found = read(path, topics=[topic], bits=bits)
         assert isinstance(frames[0], Frame)

@@ -102,7 +102,7 @@ def test_measured_bits_only_grow() -> None:
     assert notes[1:] == ["/cam: frame 1 has the value 9000, so 14 bits are used from this frame on"]
 
 
-@pytest.mark.parametrize(("bits", "declared"), [(10, None), ("auto", 10), (10, 12)])
+@pytest.mark.parametrize(("bits", "declared"), [("10", None), ("auto", 10), ("10", 12)])
 def test_values_above_the_given_bits_are_refused(bits: Bits, declared: int | None) -> None:
     """The user's number counts before that of the encoding, and the message names one that fits."""
     depth = BitDepth("/cam", bits, pytest.fail)
@@ -114,8 +114,8 @@ def test_values_above_the_given_bits_are_refused(bits: Bits, declared: int | Non
 def test_colour_is_narrowed_from_its_bits() -> None:
     """The high byte of 12-bit values would have 16 levels."""
     colour = np.dstack([RAMP] * 3)
-    narrowed = BitDepth("/cam", 12, pytest.fail).scaled(colour, Layout.RGB8)
+    narrowed = BitDepth("/cam", "12", pytest.fail).scaled(colour, Layout.RGB8)
     np.testing.assert_array_equal(narrowed, colour >> 4)
-    full = BitDepth("/cam", 16, pytest.fail).scaled(colour, Layout.RGB8)
+    full = BitDepth("/cam", "16", pytest.fail).scaled(colour, Layout.RGB8)
     np.testing.assert_array_equal(full, colour >> 8)
     assert full.dtype == narrowed.dtype == np.uint8
