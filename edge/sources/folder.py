@@ -86,8 +86,8 @@ class FolderSource:
         """See FrameSource. The rate is that of images whose times are unknown."""
         digest = hashlib.sha256()
         for image in self._images:
-            content = bytes.fromhex(file_sha256(image.path)) if image.path.is_file() else b""
-            digest.update(str(image.path.relative_to(self._path)).encode("utf-8", "surrogateescape") + b"\0" + content)
+            name = str(image.path.relative_to(self._path)).encode("utf-8", "surrogateescape")
+            digest.update(name + b"\0" + _content_hash(image.path))
         identity: dict[str, str | int | float | list[str]] = {
             "kind": "folder",
             "path": self._path.name,
@@ -163,6 +163,14 @@ def _images(path: Path) -> list[Path]:
     return sorted((item for item in path.iterdir() if item.suffix.lower() in IMAGE_SUFFIXES), key=natural_path_key)
 
 
+def _content_hash(path: Path) -> bytes:
+    """Returns the SHA-256 of a file; nothing if it is none, or cannot be read."""
+    try:
+        return bytes.fromhex(file_sha256(path)) if path.is_file() else b""
+    except OSError:
+        return b""
+
+
 def _wide_images(images: Sequence[Path]) -> Iterator[Pixels]:
     """Yields the first images of a camera that must be measured; none if they have 8 bits."""
     for path in islice(images, MEASURED_FRAMES):
@@ -181,9 +189,9 @@ def _read(path: Path) -> Pixels:
     Raises:
         SkylaneError: it is no file, or no image that can be read.
     """
-    if not path.is_file():
-        raise SourceError("it is not a file")
     try:
+        if not path.is_file():
+            raise SourceError("it is not a file")
         if path.stat().st_size > _MAX_BYTES:
             raise SourceError(f"it is larger than {_MAX_BYTES} bytes: give a smaller image")
         return decode_picture(path.read_bytes())

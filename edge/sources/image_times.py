@@ -53,7 +53,8 @@ def read_times(images: Sequence[Path]) -> ImageTimes:
     if listed.times_ns:
         return listed
     names, stems = [path.name for path in images], [path.stem for path in images]
-    extracted = [int(match[2]) if (match := _EXTRACTED.fullmatch(stem)) else None for stem in stems]
+    stamps = [int(match[2]) if (match := _EXTRACTED.fullmatch(stem)) else _LATEST_NS for stem in stems]
+    extracted = [stamp_ns if stamp_ns < _LATEST_NS else None for stamp_ns in stamps]
     readings = [_checked([_time_in(stem) for stem in stems], names), _checked(extracted, names)]
     plausible = {each for each in readings if each.times_ns}
     if len(plausible) > 1:

@@ -1,4 +1,4 @@
-"""The number of bits that the values of a camera's 16-bit images use, given or measured, and their scaling to the full range."""
+"""The number of bits that the values of 16-bit images use, given or measured, and their scaling to the full range."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,11 +14,7 @@ Bits = Literal["auto", "8", "10", "12", "14", "16"]
 MEASURED_FRAMES = 8  # The first frames of a camera; always the same ones, whichever part of a source is played.
 
 _BITS = (8, 10, 12, 14, 16)
-_CLIPPING_BITS = (
-    10,
-    12,
-    14,
-)  # Not 8: 255 is also the id of unlabelled pixels, and black and white images have only 0 and 255.
+_CLIPPING_BITS = (10, 12, 14)  # Not 8: 255 is also the id of unlabelled pixels.
 _MIN_CLIPPED = 8  # Pixels of one frame; fewer may be defects of the sensor.
 _MIN_VALUES = 8  # Different values; an image with fewer may be constant, or a mask.
 _BELOW = 16  # Values just below the clipped one, each of which must be much rarer.
