@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class FolderSource:
             raise SourceError(f"folder {path} has {total} images, none of them in the selected time")
         self._depths = {camera: BitDepth(camera, bits, self._note) for camera in cameras}
         for camera, depth in self._depths.items():
-            depth.measure(_wide_images(cameras[camera]))
+            depth.measure(_first_images(cameras[camera]))
 
     @property
     def frame_count(self) -> int | None:
@@ -171,16 +171,11 @@ def _content_hash(path: Path) -> bytes:
         return b""
 
 
-def _wide_images(images: Sequence[Path]) -> Iterator[Pixels]:
-    """Yields the first images of a camera that must be measured; none if they have 8 bits."""
-    for path in islice(images, MEASURED_FRAMES):
-        try:
-            pixels = _read(path)
-        except SkylaneError:
-            continue
-        if pixels.itemsize == 1:
-            return
-        yield pixels
+def _first_images(images: Sequence[Path]) -> Iterator[Pixels]:
+    """Yields the first images of a camera that can be read."""
+    for path in images[:MEASURED_FRAMES]:
+        with suppress(SkylaneError):
+            yield _read(path)
 
 
 def _read(path: Path) -> Pixels:

@@ -12,7 +12,8 @@ from statistics import median
 from shared.sanitize import printable
 
 _UNITS_NS = (10**9, 10**6, 10**3, 1)  # Seconds, milliseconds, microseconds, nanoseconds.
-_EARLIEST_NS, _LATEST_NS = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9 for year in (1990, 2100))
+# Later seconds could be dates such as 2301311259. Some recordings count from the epoch of GPS, 1980.
+_EARLIEST_NS, _LATEST_NS = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9 for year in (1980, 2038))
 _PERIODS_NS = (100_000, 3600 * 10**9)  # Plausible times between images; closer numbers only count them.
 _TIME = re.compile(
     r"(?<![0-9.])(?:([0-9]{9,10})(?:\.([0-9]{1,9})|[_-]([0-9]{9}|[0-9]{6}))"  # Seconds and their fraction.
@@ -40,8 +41,8 @@ class ImageTimes:
 def read_times(images: Sequence[Path]) -> ImageTimes:
     """Reads the times of the image files of a camera, which are in order.
 
-    A list of times counts if it has one for each image; otherwise the names count if each has exactly one time between 1990
-    and 2100, or is one that `skylane bag extract` writes.
+    A list of times counts if it has one for each image; otherwise the names count if each has exactly one time between 1980
+    and 2038, or is one that `skylane bag extract` writes.
     """
     folder = images[0].parent
     listed = ImageTimes()

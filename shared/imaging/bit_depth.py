@@ -39,7 +39,7 @@ class MeasuredBits:
 
 
 def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
-    """Measures how many bits the values of a camera's images use; None if there are no images.
+    """Measures how many bits the values of a camera's 16-bit images use; None if the first image has 8 bits.
 
     Small values alone do not mean fewer bits, as the scene may be dark. Only clipping is evidence: many pixels have the
     largest value of 10, 12 or 14 bits, hardly any have the values just below it, and none has a higher one.
@@ -47,6 +47,8 @@ def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
     count = largest = used = 0
     clipped = set()
     for image in images:
+        if image.dtype == np.uint8:
+            break
         count += 1
         highest = int(image.max())
         if highest >> _CLIPPING_BITS[-1]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _DEPTH_NAME = re.compile(
-    "(^|[/_])((aligned_?|compressed)?depth(image|map)?(?!_?cam)|disparity|confidence)(?![a-z])|(^|/)range(_image)?(/|$)",
+    "(^|/|(?<!_to)_)((aligned_?|compressed)?depth(image|map)?(?!_?cam)|disparity|confidence)(?![a-z])|(^|/)range(_image)?(/|$)",
     re.IGNORECASE,
 )
 

@@ -66,15 +66,17 @@ def test_images_are_played_in_the_order_of_their_numbers(tmp_path: Path) -> None
         ([f"left_{1403636579000 + 33 * i}.png" for i in range(2)], [1403636579_000000000, 1403636579_033000000]),
         ([f"n015-2018-07-24__CAM__{1532402927612460 + 10**5 * i}.jpg" for i in range(2)],
          [1532402927_612460000, 1532402927_712460000]),
+        ([f"ring_front_center_{315966253572962000 + STEP * i}.jpg" for i in range(2)],
+         [315966253_572962000, 315966253_622962000]),
         (["1700000000_000000000.png", "1700000000_100000000.png"], [1700000000_000000000, 1700000000_100000000]),
         ([f"{1403636579 + i}.png" for i in range(2)], [1403636579_000000000, 1403636580_000000000]),
         ([f"{i:06d}_{NS + STEP * i}.png" for i in range(2)], [NS, NS + STEP]),
         ([f"{i:06d}_{10**9 + STEP * i}.png" for i in range(2)], [10**9, 10**9 + STEP]),
     ],
-    ids=["EuRoC", "TUM", "short fractions", "ms", "us", "s and ns", "s", "extracted", "extracted from a simulation"],
+    ids=["EuRoC", "TUM", "short fractions", "ms", "us", "Argoverse", "s and ns", "s", "extracted", "extracted from a simulation"],
 )  # fmt: skip
 def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], stamps: list[int]) -> None:
-    """The unit follows from the year: 1990 to 2100."""
+    """The unit follows from the year: 1980 to 2037."""
     fill(tmp_path, *names)
     assert [stamp_ns for _, _, stamp_ns in played(tmp_path)] == stamps
     provenance = open_source(str(tmp_path)).provenance
@@ -92,8 +94,20 @@ def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], st
         ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
         ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
         (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
+        (["2301011200.png", "2301011201.png"], "the names hold no times"),
+        (["230101120000.png", "230101120001.png"], "the names hold no times"),
     ],
-    ids=["counter", "large counter", "one does not fit", "twice", "counter in a second", "two units", "date"],
+    ids=[
+        "counter",
+        "large counter",
+        "one does not fit",
+        "twice",
+        "counter in a second",
+        "two units",
+        "date",
+        "minutes",
+        "short date",
+    ],
 )
 def test_numbers_that_are_no_times_are_not_used(tmp_path: Path, names: list[str], problem: str) -> None:
     """A counter must not become a stamp; the warning names the reason."""

@@ -240,6 +240,8 @@ DISTANCES = np.full((8, 12), 1500, "<u2")
         ("/stereo/disparity", image("mono8", BYTES)),
         ("/zed/confidence/confidence_map", image("mono8", BYTES)),
         ("/ouster/range_image", image("mono16", DISTANCES)),
+        ("/depth_to_rgb/image_raw", image("mono16", DISTANCES)),
+        ("/kinect2/hd/image_depth_rect", image("mono16", DISTANCES)),
         ("/camera/depthImage", image("mono16", DISTANCES)),
         ("/sensor/image", image("16UC1", DISTANCES)),
         ("/sensor/image", image("32FC1", FLOATS)),
@@ -262,6 +264,7 @@ def test_a_topic_of_distances_is_not_a_camera(tmp_path: Path, topic: str, messag
     ("topic", "message"),
     [
         ("/depth_camera/image_raw", image("rgb8", BYTES.reshape(8, 4, 3))),
+        ("/rgb_to_depth/image_raw", image("bgr8", BYTES.reshape(8, 4, 3))),
         ("/depthai/rgb/image", image("mono8", BYTES)),
         ("/front_long_range/image_raw", image("mono8", BYTES)),
         ("/thermal/image_raw", image("16UC1", DISTANCES)),
