@@ -32,7 +32,8 @@ def edge() -> None:
 @edge.command(cls=GroupedCommand)
 @click.argument("source")
 @click.option("--config", type=EXISTING_FILE, help="Configuration file (YAML); flags override it.")
-@_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "read_ahead_queue_size")
+@_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "bits", "encodings")
+@_options("Source", "read_ahead_queue_size")
 @_options("Connection", "model", "model_version", "vehicle")
 @broker_options
 @_options("Connection", "transport", "dispatch", "worker_addresses", "worker_tls_ca", "qos", "min_bandwidth_mbps")

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import DirectoryPath, FilePath, model_validator
+from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
@@ -15,6 +15,7 @@ from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import OneOf, parsed_by, setting
 from shared.encoding.field_types import VERSION_NAME
+from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
@@ -27,6 +28,15 @@ from shared.reuse.cascade import threshold_problem
 from shared.reuse.gate import METHODS
 
 Demosaic = Literal["auto", "bilinear", "edge-aware", "vng", "binning"]
+
+BITS = setting("auto", "Bits of the values in 16-bit images; auto: measured in the first frames of each camera.")
+ENCODINGS = setting(
+    (),
+    "Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
+    "--encoding",
+    metavar="[TOPIC=]ENCODING",
+    shown="as recorded",
+)
 
 _LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate.
 
@@ -45,6 +55,8 @@ class EdgeConfig(NodeSection):
     playback_duration_s: float | None = setting(
         None, "Seconds of the source to play.", "--playback-duration", shown="all", gt=0
     )
+    bits: Annotated[Bits, BeforeValidator(str)] = BITS  # YAML gives a number.
+    encodings: tuple[str, ...] = ENCODINGS
     read_ahead_queue_size: int = setting(16, "Number of frames read in advance.", ge=1, le=1000)
 
     model: Annotated[str, parsed_by(partial(validate_name, "model"))] = setting(

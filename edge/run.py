@@ -124,6 +124,8 @@ def play(
             topics=config.topics,
             start_offset_s=config.start_offset_s,
             duration_s=config.playback_duration_s,
+            bits=config.bits,
+            encodings=config.encodings,
         )
         stack.callback(source.close)
         events = TransportEvents()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from rich.console import Console
@@ -18,11 +18,11 @@ from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.verification import verify as findings_of
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
 from shared.sanitize import printable
 from shared.terminal_table import Table
@@ -175,19 +175,34 @@ def convert(path: Path, out: Path, **target: Any) -> None:
 @click.argument("path", metavar="BAG", type=_PATH)
 @click.argument("folder", type=_PATH)
 @_topics
-@click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames.")
+@click.option("--raw", is_flag=True, help="Do not demosaic Bayer frames, and do not scale 16-bit values.")
+@click.option(
+    "--bits",
+    type=click.Choice(get_args(Bits)),
+    default="auto",
+    show_default=True,
+    help="Bits of the values in 16-bit images; auto: measured in the first frames of each camera.",
+)
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    metavar="[TOPIC=]ENCODING",
+    help="Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
+)
 @click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
-def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
+def extract(path: Path, folder: Path, demosaic: str, **options: Any) -> None:
     """Write the frames of BAG to FOLDER as PNG files, in one folder per camera.
 
     Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
     """
-    source = BagSource(path, topics=topics)
-    total = source.frame_count
-    source.close()
-    with _progress("extracting", total) as (bar, task):
+    with _progress("extracting", None) as (bar, task):
         extracted = extract_frames(
-            path, folder, topics=topics, raw=raw, method=demosaic, progress=lambda: bar.advance(task)
+            path,
+            folder,
+            method=demosaic,
+            progress=lambda total: bar.update(task, advance=1, total=total),
+            **options,
         )
     for reason in extracted.unreadable:
         click.echo(printable(f"left out: {reason}"), err=True)
@@ -258,7 +273,9 @@ def _show(report: BagReport) -> None:
         table.add_row(
             f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]",
             str(topic.count),
-            "\n".join([*topic.resolutions, *(escape(printable(encoding)) for encoding in topic.encodings)]),
+            "\n".join(
+                filter(None, (*topic.resolutions, *(escape(printable(each)) for each in topic.encodings), topic.bits))
+            ),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, unwritable_message
 from shared.imaging.bayer import to_colour
+from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import encode
 
@@ -29,23 +30,26 @@ def extract(
     topics: Sequence[str] = (),
     raw: bool = False,
     method: str = "bilinear",
-    progress: Callable[[], None] | None = None,
+    bits: Bits = "auto",
+    encodings: Sequence[str] = (),
+    progress: Callable[[int | None], None] | None = None,
 ) -> Extracted:
     """Writes every frame as `folder/<camera>/<index>_<stamp in ns>.png`.
 
-    Bayer frames are demosaiced by `method`, or written unchanged with `raw`.
+    Bayer frames are demosaiced by `method`, or written unchanged with `raw`, as are 16-bit values. `bits` and `encodings`:
+    see `ImageDecoder`.
 
     Raises:
         SkylaneError: the bag or a topic is missing, or a file cannot be written; earlier files are kept.
     """
-    source = BagSource(path, topics=topics)
+    source = BagSource(path, topics=topics, bits=bits, encodings=encodings, keep_values=raw)
     written: Counter[str] = Counter()
     unreadable = []
     reasons: dict[str, str] = {}
     try:
         for frame in source.frames():
             if progress is not None:
-                progress()
+                progress(source.frame_count)
             if isinstance(frame, Frame):
                 target = folder / _file_name(frame.camera) / f"{frame.index:06d}_{frame.stamp_ns}.png"
                 target.parent.mkdir(parents=True, exist_ok=True)

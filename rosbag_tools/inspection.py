@@ -1,5 +1,6 @@
 """Describes the content of a bag: topics, images, rates and gaps, in one pass."""
 
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -7,13 +8,19 @@ from pathlib import Path
 from statistics import median
 
 from rosbag_tools.messages.ros_types import read, read_stamp
-from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.bag import Bag, Topic
+from rosbag_tools.reading.frames import NO_PICTURES, depth_topics, wide_images
 from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
 from shared.errors import SkylaneError
+from shared.imaging.bit_depth import measured_bits
+from shared.imaging.image_files import decode_picture
 from shared.imaging.image_header import read_header
 from shared.recorded_time import clock_jump
 
 _SHOWN_JUMPS = 3
+_ORIENTATION = re.compile(  # The first entry for the orientation in EXIF data of either byte order.
+    rb"(?:Exif\0\0|eXIf)(?:II.{,4096}?\x12\x01\x03\0\x01\0\0\0(.)|MM.{,4096}?\x01\x12\0\x03\0\0\0\x01\0(.))", re.DOTALL
+)
 GAP_FACTOR = 1.5  # A pause longer than this many median periods counts as a gap.
 
 
@@ -31,6 +38,7 @@ class TopicReport:
     worst_gap_s: float | None
     zero_stamps: int
     unreadable: int  # Messages whose image header cannot be read.
+    bits: str  # Bits of the values in 16-bit images, measured in the first ones; empty for 8 bits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,11 @@ def inspect(path: Path) -> BagReport:
         SkylaneError: the bag is missing, or is not a bag.
     """
     with Bag(path) as bag:
-        tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
+        depths = depth_topics(bag)
+        tallies = {
+            topic.channel: _Tally(topic.channel, "" if topic.name in depths else _bits(bag, topic))
+            for topic in bag.topics
+        }
         damage: list[str] = []
         jumps: list[str] = []
         latest_ns = None
@@ -89,7 +101,7 @@ def inspect(path: Path) -> BagReport:
             sha256=bag.sha256,
             messages=sum(topic.count for topic in topics),
             topics=topics,
-            notes=(*bag.notes, *damage, *jumps[:_SHOWN_JUMPS], *notes),
+            notes=(*bag.notes, *damage, *jumps[:_SHOWN_JUMPS], *notes, *depths.values()),
         )
 
 
@@ -98,6 +110,7 @@ class _Tally:
     """Counts one topic's messages."""
 
     channel: TopicChannel
+    bits: str = ""
     times_ns: list[int] = field(default_factory=list)
     encodings: Counter[str] = field(default_factory=Counter)
     resolutions: Counter[str] = field(default_factory=Counter)
@@ -110,13 +123,15 @@ class _Tally:
             return
         try:
             stamp_ns, image = read_stamp(message), read(message)
-            is_raw = self.channel.message_type == IMAGE
-            encoding, size = (image.encoding, image) if is_raw else (image.format, read_header(memoryview(image.data)))
+            if self.channel.message_type == IMAGE:
+                encoding, size = image.encoding, f"{image.width}×{image.height}"
+            else:
+                encoding, size = image.format, _picture_size(bytes(image.data))
         except SkylaneError:
             self.unreadable += 1
             return
         self.encodings[encoding] += 1
-        self.resolutions[f"{size.width}×{size.height}"] += 1
+        self.resolutions[size] += 1
         self.zero_stamps += stamp_ns == 0
 
     def report(self) -> TopicReport:
@@ -136,4 +151,22 @@ class _Tally:
             worst_gap_s=max(gaps) / 1e9 if gaps else None,
             zero_stamps=self.zero_stamps,
             unreadable=self.unreadable,
+            bits=self.bits,
         )
+
+
+def _bits(bag: Bag, topic: Topic) -> str:
+    if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
+        return ""
+    return str(measured_bits(image.pixels for image in wide_images(bag, topic.name)) or "")
+
+
+def _picture_size(data: bytes) -> str:
+    """Returns the size of a JPEG or PNG as it is decoded: upright."""
+    header = read_header(data)
+    height, width = header.height, header.width
+    if any(
+        b"\x05" <= value <= b"\x08" for found in [_ORIENTATION.search(data)] if found for value in found.groups(b"")
+    ):
+        height, width = decode_picture(data).shape[:2]
+    return f"{width}×{height}"

@@ -4,7 +4,7 @@ import ast
 import inspect
 from collections.abc import Collection
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -22,6 +22,7 @@ from edge.sinks.video_codec import VideoCodec
 from edge.transports.table import TRANSPORTS
 from shared.config import Section
 from shared.flags import override
+from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
@@ -54,6 +55,7 @@ TABLES: dict[str, Collection[str]] = {
     "precision": [*Precision],
     "log_level": LEVELS,
     "log_format": [*LogFormat],
+    "bits": get_args(Bits),
     "demosaic": ["auto", "bilinear", "edge-aware", "vng", "binning"],
     "resize_at": ["edge", "cloud"],
     "mask_size": ["model", "frame"],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edge.sources.source import IMAGE_SUFFIXES, FrameSource, SourceError
 from edge.sources.table import SOURCES
+from shared.imaging.bit_depth import Bits
 from shared.registry import load
 
 
@@ -27,7 +28,7 @@ def kind_of(source: str) -> str:
         raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
     if path.is_dir():
         for kind, entry in SOURCES.items():
-            items = (item for pattern in ("*", "*/*")[: entry.depth] for item in path.glob(pattern))
+            items = (item for level in range(entry.depth) for item in path.glob("*/" * level + "*"))
             if any(item.name.lower().endswith(entry.contents) for item in items):
                 return kind
         raise SourceError(f"folder {source} holds neither a bag nor images ({', '.join(IMAGE_SUFFIXES)})")
@@ -41,18 +42,31 @@ def kind_of(source: str) -> str:
 
 
 def open_source(
-    source: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
+    source: str,
+    *,
+    topics: Sequence[str] = (),
+    start_offset_s: float = 0.0,
+    duration_s: float | None = None,
+    bits: Bits = "auto",
+    encodings: Sequence[str] = (),
 ) -> FrameSource:
     """Opens a source, to be played from `start_offset_s` after its start for `duration_s`.
+
+    `bits` and `encodings`: how 16-bit and raw images are read, for the sources that have them.
 
     Raises:
         SkylaneError: the source does not exist, cannot be read, or lacks a topic.
     """
     kind = kind_of(source)
+    given = ({"bits": bits} if bits != "auto" else {}) | ({"encodings": encodings} if encodings else {})
+    for option in given.keys() - set(SOURCES[kind].options):
+        flag = {"bits": "--bits", "encodings": "--encoding"}[option]
+        raise SourceError(f"{source} is a {kind}, whose images say how they are encoded: leave {flag} out")
     frame_source: FrameSource = load("source", SOURCES, kind)(
         source if SOURCES[kind].prefixes else Path(source),
         topics=topics,
         start_offset_s=start_offset_s,
         duration_s=duration_s,
+        **given,
     )
     return frame_source

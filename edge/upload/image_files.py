@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shared.errors import SkylaneError
 from shared.imaging.image_files import ImageFileError, read_image_file
+from shared.natural_order import natural_path_key
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -14,15 +15,15 @@ class NothingToUploadError(SkylaneError):
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Returns files as given, and the image files in folders and their subfolders, sorted by name.
+    """Returns files as given, and the image files in folders and their subfolders, in the natural order of their names.
 
     Raises:
         NothingToUploadError: there are none.
     """
     files: list[Path] = []
     for path in paths:
-        inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
-        files += inside if path.is_dir() else [path]
+        inside = (each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
+        files += sorted(inside, key=natural_path_key) if path.is_dir() else [path]
     if not files:
         raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
     return list(dict.fromkeys(files))

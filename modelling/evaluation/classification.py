@@ -17,7 +17,7 @@ from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
 from modelling.recipes import PRESENCE
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.frames import BagSource, ImageDecoder
 from rosbag_tools.reading.records import Message
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout, Pixels, UnreadableFrame
@@ -134,8 +134,9 @@ def _evaluate_presence(model: Model, bag: Path, settings: EvaluationSettings) ->
     counter = _AnswerCounter(model, settings)
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
+        decoder = ImageDecoder(opened, opened.find([camera]))
         for message, true in images_with_boxes(opened, camera, boxes, matcher):
-            pixels, layout = decode(message)
+            pixels, layout = decoder.decode(message)
             counter.add(pixels, layout, truth_of(true, pixels.shape[0]), min(count, settings.frames or count))
             if counter.frames == settings.frames:
                 break

@@ -18,9 +18,10 @@ from modelling.recipes import OBJECTS
 from modelling.training.scenes.object_batches import split_boxes
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import decode
+from rosbag_tools.reading.frames import ImageDecoder
 from rosbag_tools.reading.records import Message
 from shared.imaging import boxes
+from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.messages.model_card import ModelCard
 from shared.models.model import Model
@@ -94,8 +95,9 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
     counter = _BoxCounter(model, settings.demosaic)
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
-        for pair in images_with_boxes(opened, camera, truth, matcher):
-            counter.add(*pair)
+        decoder = ImageDecoder(opened, opened.find([camera]))
+        for message, true in images_with_boxes(opened, camera, truth, matcher):
+            counter.add(*decoder.decode(message), true)
             settings.on_frame(counter.frames, min(count, settings.frames or count))
             if counter.frames == settings.frames:
                 break
@@ -127,8 +129,8 @@ class _BoxCounter:
         """The number of true boxes whose class the detector does not have."""
         return self._truth.foreign
 
-    def add(self, message: Message, true: list[Box]) -> None:
-        image, geometry = prepared(*decode(message), self._model.card, self._demosaic)
+    def add(self, pixels: Pixels, layout: Layout, true: list[Box]) -> None:
+        image, geometry = prepared(pixels, layout, self._model.card, self._demosaic)
         outputs = self._model.infer(image[np.newaxis])
         found = objects({head: values[0] for head, values in outputs.items()}, self._identity, self._manifest)
         true_boxes, class_ids = self._truth.in_input(true, geometry)

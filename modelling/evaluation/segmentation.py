@@ -12,7 +12,7 @@ from rich.text import Text
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.time_sync import TimestampMatcher
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource
+from rosbag_tools.reading.frames import BagSource, depth_topics
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
@@ -226,6 +226,8 @@ def labelled_camera(path: Path, camera: str | None, truth: str = LABELS) -> tupl
     try:
         counts = {topic.name: topic.count for topic in bag.topics}
         images = {topic.name for topic in bag.topics if topic.channel.has_images}
+        if camera is None:
+            images -= depth_topics(bag).keys()
     finally:
         bag.close()
     by_folder = {name.removesuffix(truth): name for name in counts if name.endswith(truth)}

@@ -17,7 +17,7 @@ from modelling.evaluation.true_boxes import BOXES, images_with_boxes
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.frames import BagSource, ImageDecoder
 from rosbag_tools.reading.records import Message
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
@@ -135,6 +135,7 @@ def _labelled(bag: Path, card: ModelCard) -> Iterator[tuple[Pixels, Layout, int,
     camera, truth, _ = labelled_camera(bag, None, BOXES)
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
+        decoder = ImageDecoder(opened, opened.find([camera]))
         for message, boxes in images_with_boxes(opened, camera, truth, matcher):
-            pixels, layout = decode(message)
+            pixels, layout = decoder.decode(message)
             yield pixels, layout, read_stamp(message), boxes

@@ -18,7 +18,7 @@ from modelling.reuse.simulation import ReplayedFrame
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.frames import BagSource, ImageDecoder
 from rosbag_tools.reading.records import Message
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry
@@ -201,7 +201,8 @@ def _labelled_images(bag: Path, card: ModelCard) -> Iterator[_LabelledImage]:
         return
     matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
     with Bag(bag) as opened:
+        decoder = ImageDecoder(opened, opened.find([camera]))
         for message, boxes in images_with_boxes(opened, camera, truth, matcher):
-            pixels, layout = decode(message)
+            pixels, layout = decoder.decode(message)
             answer = truth_of(boxes, pixels.shape[0]) if card.task == "classification" else boxes
             yield _LabelledImage(pixels, layout, read_stamp(message), answer)

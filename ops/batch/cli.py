@@ -43,7 +43,7 @@ class IncompleteBatchError(SkylaneError):
 )
 @click.option("--verify", is_flag=True, help="Read finished bags and their results again, and compare their hashes.")
 @_options("Model", "repository", "model_version", "engine", "device", "precision", "threads")
-@_options("Frames and masks", "topics", "resize", "demosaic", "masks", "pictures")
+@_options("Frames and masks", "topics", "bits", "encodings", "resize", "demosaic", "masks", "pictures")
 @_options("Execution", "executor", "processes", "ray_address")
 def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -> None:
     """Run a model over every bag below the folder LIBRARY.

@@ -44,3 +44,4 @@ class BagEnd:
     first_unreadable: str = ""  # The first of them, with the reason.
     error: str = ""  # The reason if the bag fails as a whole; otherwise empty.
     false_claims: tuple[str, ...] = ()  # What the bag states about itself that is not true, see `Bag`.
+    notes: tuple[str, ...] = ()  # Decisions that the user did not make, such as topics that are left out.

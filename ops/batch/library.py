@@ -4,10 +4,11 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
+from shared.natural_order import natural_path_key
 from shared.sanitize import printable
 
 _BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")
@@ -37,7 +38,7 @@ class LibraryBag:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The content of a library, sorted by name."""
+    """The content of a library, bags in the natural order of their names."""
 
     bags: tuple[LibraryBag, ...]
     refused: dict[str, str]  # Reasons by name: links that lead out of the library, unreadable folders and files.
@@ -66,7 +67,7 @@ def scan(folder: Path, out: Path) -> Library:
             f"{folder} contains no bag: give a folder with .bag, .mcap or .db3 files, or with the folders of ROS 2 bags"
         )
     return Library(
-        tuple(sorted(found.bags, key=lambda bag: bag.name)),
+        tuple(sorted(found.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
         dict(sorted(found.refused.items())),
         tuple(sorted(found.ignored)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress, Executor
@@ -19,6 +19,7 @@ from ops.batch.plan import BatchPlan, plan
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared.errors import unwritable_message
+from shared.natural_order import natural_path_key
 from shared.registry import load
 
 RECORD_NAME = "batch.json"
@@ -138,7 +139,7 @@ def _write_table(settings: BatchSettings, result: BatchResult) -> None:
     """Writes the table in a temporary file, which replaces the last one."""
     card = settings.card()
     parts = []
-    for name in sorted((*result.done, *result.finished)):
+    for name in sorted((*result.done, *result.finished), key=lambda name: natural_path_key(PurePosixPath(name))):
         folder = results_folder(settings.out, name)
         parts.append(TablePart(folder / TABLE_NAME, name, folder.relative_to(settings.out).as_posix()))
         manifest = read_manifest(folder)

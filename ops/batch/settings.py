@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from cloud.engines.table import AUTO, ENGINES
-from edge.config import Demosaic
+from edge.config import BITS, ENCODINGS, Demosaic
 from ops.batch.executors.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
 from shared.encoding.field_types import VERSION_NAME
+from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.inference.placement import Placement, Precision
 from shared.inference.table import choose_engine
@@ -34,6 +35,8 @@ class BatchSettings(Section):
         1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256
     )
     topics: tuple[str, ...] = setting((), "Image topic to use (repeatable).", "-t", "--topic", shown="all cameras")
+    bits: Bits = BITS
+    encodings: tuple[str, ...] = ENCODINGS
     resize: Resize | None = setting(
         None, "How frames are resized to the model's input size.", shown="as the model's card says"
     )
@@ -105,6 +108,10 @@ class BatchSettings(Section):
             "model_sha256": stored.manifest.sha256,
             "engine": self.chosen_engine(),
             "precision": self.precision,
-            **{key: getattr(self, key) for key in ("device", "threads", "resize", "demosaic", "masks", "pictures")},
+            **{
+                key: getattr(self, key)
+                for key in ("device", "threads", "resize", "demosaic", "masks", "pictures", "bits")
+            },
             "topics": list(self.topics),
+            "encodings": list(self.encodings),
         }

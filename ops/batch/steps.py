@@ -41,7 +41,8 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
     claims: tuple[str, ...] = ()
     try:
         card = settings.card()
-        with closing(BagSource(bag.path, topics=settings.topics)) as source:
+        opened = BagSource(bag.path, topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
+        with closing(opened) as source:
             claims = source.false_claims
             for frame in source.frames():
                 if isinstance(frame, Frame):
@@ -53,7 +54,7 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
         _check_frames(bag, frames, first)
         sha256 = content_hash(bag.path)
         bag.check_unchanged()
-        yield BagEnd(sha256, unreadable, first, false_claims=claims)
+        yield BagEnd(sha256, unreadable, first, false_claims=claims, notes=tuple(source.notes))
     except (SkylaneError, OSError) as error:
         yield BagEnd("", unreadable, first, str(error))
     except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.

@@ -1,10 +1,12 @@
 """Decodes the pixels of image messages in every encoding of ROS.
 
 Bayer, mono and 8-bit colour pixels are used without a copy. Other encodings are converted to the nearest frame layout:
-an alpha channel is removed, 16-bit colour keeps its high byte, YUV becomes bgr8. 16-bit Bayer and mono data stay
-unchanged: images of 12-bit sensors look dark, but lose nothing.
+an alpha channel is removed, YUV becomes bgr8. 16-bit values stay as recorded; `shared.imaging.bit_depth` scales them.
+Names of GenICam (PFNC) and V4L2 are known too.
 """
 
+import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__Image as ImageM
 
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Layout, Pixels
+from shared.imaging.image_files import decode_picture
 from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.opencv import MAX_PIXELS, cv2
 
@@ -79,9 +82,71 @@ _PICTURE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 _PICTURE_TAIL_BYTES = 4096  # Padding that cameras may add after the end.
 ENCODINGS = (*_ENCODINGS, *_PLANAR)
 
+_PATTERNS = {"rg": "rggb", "gr": "grbg", "gb": "gbrg", "bg": "bggr"}  # PFNC names the first row only.
+_PACKED = re.compile(r"(10|12|14)(_?csi2)?(p|packed)$|^rgb10p32$|^(rgb|bgr)\d\dv\dpacked$")
+_NOT_PICTURES = re.compile(r"^(8s|16s|32s|32f|64f)c\d+$|^coord3d|^confidence")
+_NEAR = 40  # Characters of an unknown name in a message.
 
-def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
-    """Returns the message's pixels, H×W or H×W×3, uint8 or uint16, C-contiguous, and their layout.
+
+def _other_names() -> Iterator[tuple[str, tuple[str, int | None]]]:
+    """Yields names of other systems in lower case, each with the name in ROS, and the bits of a value if the name states them."""
+    yield from ((name.casefold(), (name, None)) for name in ENCODINGS)
+    for bits in (8, 10, 12, 14, 16):
+        size, used = (8 if bits == 8 else 16), (bits if bits in {10, 12, 14} else None)  # noqa: PLR2004
+        for first_row, pattern in _PATTERNS.items():
+            for name in (f"bayer{first_row}{bits}", f"bayer_{pattern}{bits}", f"s{pattern}{bits}"):
+                yield name, (f"bayer_{pattern}{size}", used)
+        for name in (f"mono{bits}", f"gray{bits}", f"y{bits}"):
+            yield name, (f"mono{size}", used)
+        for order in ("rgb", "bgr"):
+            yield f"{order}{bits}", (f"{order}{size}", used)
+    for name in ("rgb8", "bgr8", "rgba8", "bgra8"):
+        yield f"{name}packed", (name, None)  # These have whole bytes in spite of their names.
+    others = {"grey": "mono8", "rgb24": "rgb8", "bgr24": "bgr8", "yuy2": "yuyv"}
+    yuyv = dict.fromkeys(("yuv422_8", "ycbcr422_8", "yuv422_yuyv_packed"), "yuyv")
+    uyvy = dict.fromkeys(("yuv422_8_uyvy", "ycbcr422_8_cbycry", "yuv422packed", "yuv422_packed"), "uyvy")
+    yield from ((name, (encoding, None)) for name, encoding in (others | yuyv | uyvy).items())
+
+
+_NAMES = dict(_other_names())
+
+
+class RecordedImage(NamedTuple):
+    """An image with its values as recorded: uint8, or uint16 also if the layout is one of 8-bit colour."""
+
+    pixels: Pixels
+    layout: Layout
+    bits: int | None = None  # The bits of a 16-bit value, if the name of the encoding states them.
+
+
+def encoding_of(name: str) -> tuple[str, int | None]:
+    """Returns the name of an encoding in ROS, and the bits of a 16-bit value if the given name states them.
+
+    Raises:
+        UndecodableImageError: the encoding is unknown, or cannot be decoded.
+    """
+    if name in _ENCODINGS or name in _PLANAR:
+        return name, None
+    lowered = name.strip().casefold()
+    if lowered in _NAMES:
+        return _NAMES[lowered]
+    shown = repr(name[:_NEAR])
+    if _NOT_PICTURES.search(lowered):
+        raise UndecodableImageError(
+            f"encoding {shown} is not an image encoding: it holds numbers such as depths, so leave the topic out"
+        )
+    if _PACKED.search(lowered):
+        raise UndecodableImageError(
+            f"encoding {shown} is not an image encoding that can be read: it packs values without padding, so record whole bytes, "
+            "such as Mono8, Mono16 or BayerRG16"
+        )
+    raise UndecodableImageError(
+        f"encoding {shown} is not an image encoding, give the right one by --encoding{suggestion(lowered[:_NEAR], ENCODINGS)}"
+    )
+
+
+def recorded_image(message: ImageMessage, encoding: str = "") -> RecordedImage:
+    """Returns the message's image, H×W or H×W×3, C-contiguous. `encoding` replaces the recorded one.
 
     If no conversion is needed, the pixels share the message's memory and are read-only.
 
@@ -91,32 +156,27 @@ def decode_image(message: ImageMessage) -> tuple[Pixels, Layout]:
     """
     height, width = message.height, message.width
     _check_size(height, width)
-    planar = _PLANAR.get(message.encoding)
+    name, bits = encoding_of(encoding or message.encoding)
+    planar = _PLANAR.get(name)
     if planar is not None:
-        return _decode_planar(message, planar), Layout.BGR8
-    encoding = _ENCODINGS.get(message.encoding)
-    if encoding is None:
-        raise UndecodableImageError(
-            f"encoding {message.encoding!r} is not an image encoding{suggestion(message.encoding, ENCODINGS)}"
-        )
-    rows = _rows(message, height, width * encoding.pixel_bytes)
-    if encoding.layout.dtype == np.uint16:
-        return _native_uint16(rows, big_endian=bool(message.is_bigendian)), encoding.layout
-    if encoding.is_wide:
-        # Only the high byte of each 16-bit number is kept, so the byte order need not be changed first.
-        rows = np.ascontiguousarray(rows[:, 0 if message.is_bigendian else 1 :: 2])
-    if encoding.channels == 1:
-        return rows, encoding.layout
-    pixels = rows.reshape(height, width, encoding.channels)
-    if encoding.conversion is None:
-        return pixels, encoding.layout
-    if encoding.channels == _YUV_CHANNELS and width % 2:
-        raise UndecodableImageError(f"encoding {message.encoding!r} stores pixels in pairs, but the width is {width}")
-    return _as_bytes(cv2.cvtColor(pixels, encoding.conversion)), encoding.layout
+        return RecordedImage(_decode_planar(message, name, planar), Layout.BGR8)
+    known = _ENCODINGS[name]
+    rows: Any = _rows(message, name, height, width * known.pixel_bytes)
+    if known.is_wide:
+        rows = _native_uint16(rows, big_endian=bool(message.is_bigendian))
+    if known.channels == 1:
+        return RecordedImage(rows, known.layout, bits)
+    pixels = rows.reshape(height, width, known.channels)
+    if known.conversion is None:
+        return RecordedImage(pixels, known.layout, bits)
+    if known.channels == _YUV_CHANNELS and width % 2:
+        raise UndecodableImageError(f"encoding {name!r} stores pixels in pairs, but the width is {width}")
+    converted: Any = cv2.cvtColor(pixels, known.conversion)
+    return RecordedImage(converted, known.layout, bits)
 
 
-def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, Layout]:
-    """Returns the image in the message, H×W or H×W×3, and its layout.
+def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
+    """Returns the image in the message, H×W or H×W×3; rotated as its EXIF data says, unless it is a Bayer image.
 
     The first bytes show whether it is JPEG or PNG, because bags write the format in many ways. The text before a ";" in
     the format is the encoding before compression; only this distinguishes Bayer from grey images. Compressed colour
@@ -126,6 +186,11 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
         UndecodableImageError: the data is neither JPEG nor PNG, above the size limit, truncated or damaged.
     """
     data = bytes(message.data)
+    source, _, compression = (part.strip() for part in message.format.partition(";"))
+    if "compresseddepth" in message.format.casefold():
+        raise UndecodableImageError(
+            f"format {message.format[:_NEAR]!r} holds depths, not an image: leave the topic out"
+        )
     try:
         header = read_header(data)
     except ImageHeaderError as error:
@@ -134,40 +199,32 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
         raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end marker: it is truncated")
     try:
-        picture: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise UndecodableImageError(f"the {header.kind} is damaged: {error.err}") from error
-    if picture is None or picture.dtype not in (np.uint8, np.uint16):
-        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes is damaged")
-    source, _, compression = message.format.partition(";")
+        picture = decode_picture(data, upright=header.channels > 1 or not _is_bayer(source))
+    except SkylaneError as error:
+        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes is damaged: {error}") from error
     if picture.ndim == 2:  # noqa: PLR2004  Rows and columns, no channels.
-        return picture, _grey_layout(source.strip(), picture.dtype)
-    if picture.dtype == np.uint16:
-        picture = picture >> 8
-    if picture.shape[2] == 4:  # noqa: PLR2004  Blue, green, red, alpha.
-        picture = cv2.cvtColor(picture.astype(np.uint8, copy=False), cv2.COLOR_BGRA2BGR)
-    layout = Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8
-    return np.ascontiguousarray(picture, np.uint8), layout
+        return _grey_image(picture, source)
+    return RecordedImage(picture, Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8)
 
 
-def _grey_layout(source: str, dtype: np.dtype[Any]) -> Layout:
-    """Returns the layout of an image with one channel whose encoding before compression was `source`."""
-    bits = "16" if dtype == np.uint16 else "8"
-    if source.startswith("bayer_"):
-        layout = f"{source.rstrip('0123456789')}{bits}"
-        if layout in list(Layout):
-            return Layout(layout)
-        raise UndecodableImageError(f"encoding {source!r} is not an image encoding{suggestion(source, ENCODINGS)}")
-    return Layout(f"mono{bits}")
+def _grey_image(picture: Pixels, source: str) -> RecordedImage:
+    """Returns an image with one channel whose encoding before compression was `source`."""
+    bits = 8 * picture.itemsize
+    if _is_bayer(source):
+        name, used = encoding_of(source)
+        return RecordedImage(picture, Layout(f"{name.rstrip('0123456789')}{bits}"), used)
+    return RecordedImage(picture, Layout(f"mono{bits}"), _NAMES.get(source.casefold(), ("", None))[1])
 
 
-def _decode_planar(message: ImageMessage, planar: _Planar) -> Bytes:
+def _is_bayer(encoding: str) -> bool:
+    return encoding.casefold().startswith("bayer")
+
+
+def _decode_planar(message: ImageMessage, encoding: str, planar: _Planar) -> Bytes:
     height, width = message.height, message.width
     if planar.even and (height % 2 or width % 2):
-        raise UndecodableImageError(
-            f"encoding {message.encoding!r} stores 2×2 blocks, but the size is {width}×{height}"
-        )
-    rows = _rows(message, height * planar.rows_num // planar.rows_den, width)
+        raise UndecodableImageError(f"encoding {encoding!r} stores 2×2 blocks, but the size is {width}×{height}")
+    rows = _rows(message, encoding, height * planar.rows_num // planar.rows_den, width)
     if planar.even:
         return _as_bytes(cv2.cvtColor(rows, planar.conversion))
     # OpenCV cannot decode NV24, so each pixel is doubled, which gives YUYV, and every second pixel of the result is kept.
@@ -185,16 +242,16 @@ def _check_size(height: int, width: int) -> None:
         raise UndecodableImageError(f"the image is {width}×{height}: more than {MAX_PIXELS} pixels")
 
 
-def _rows(message: ImageMessage, count: int, row_bytes: int) -> Bytes:
+def _rows(message: ImageMessage, encoding: str, count: int, row_bytes: int) -> Bytes:
     """Returns the rows of the message without padding, uint8, count×row_bytes."""
     step = message.step or row_bytes  # Some drivers leave it 0.
     if step < row_bytes:
         raise UndecodableImageError(
-            f"a row of {message.width} pixels in {message.encoding!r} takes {row_bytes} bytes, but the step is {step}"
+            f"a row of {message.width} pixels in {encoding!r} takes {row_bytes} bytes, but the step is {step}"
         )
     if len(message.data) != count * step:
         raise UndecodableImageError(
-            f"{message.width}×{message.height} in {message.encoding!r} with a step of {step} takes "
+            f"{message.width}×{message.height} in {encoding!r} with a step of {step} takes "
             f"{count * step} bytes, but there are {len(message.data)}"
         )
     rows = message.data.reshape(count, step)

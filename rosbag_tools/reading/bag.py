@@ -26,6 +26,7 @@ from rosbag_tools.reading.metadata import (
 from rosbag_tools.reading.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
+from shared.natural_order import natural_key
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Bag:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stack = ExitStack()
+        self._first_messages: dict[str, Message | None] = {}
         try:
             found = _find(path)
             self.files = found.files
@@ -177,6 +179,13 @@ class Bag:
             *(part.messages(topics, start_ns, stop_ns) for part in self._parts), key=lambda item: item.time_ns
         )
 
+    def first_message(self, topic: str) -> Message | None:
+        """Returns the first readable message of a topic; it is read once and kept."""
+        if topic not in self._first_messages:
+            found = (item for item in self.messages({topic}) if isinstance(item, Message))
+            self._first_messages[topic] = next(found, None)
+        return self._first_messages[topic]
+
     def scan(self) -> Iterator[Message | Damage]:
         """Yields every message in the order of the files, with its position, all damage and wrong statements."""
         for part in self._parts:
@@ -240,7 +249,7 @@ def _find(path: Path) -> _Found:
     if not path.is_dir():
         raise MissingBagError(f"{path} is neither a file nor a folder: give a bag")
     found = _Found(())
-    entries = sorted(path.iterdir(), key=_natural_order)
+    entries = sorted(path.iterdir(), key=lambda entry: natural_key(entry.name))
     bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
     _leave_out(found, bags, lambda file: not file.is_file(), "not a file that can be read")
     names = {file.name for file in bags}
@@ -334,11 +343,6 @@ def _rest_of_recording(file: Path) -> list[str]:
 
 def _looks_like_bag(path: Path) -> bool:
     return path.name.endswith((".bag", *_SUFFIXES)) or (path / METADATA_NAME).is_file()
-
-
-def _natural_order(file: Path) -> list[tuple[int, str]]:
-    """Returns a sort key with which the tenth file of a split bag comes after the second."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
 
 
 __all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "SeveralBagsError", "Topic"]

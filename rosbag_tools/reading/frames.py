@@ -1,22 +1,35 @@
 """Reads camera frames from a bag, for replay."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
-from rosbag_tools.messages.encodings import decode_compressed_image, decode_image
+from rosbag_tools.messages.encodings import (
+    RecordedImage,
+    encoding_of,
+    recorded_compressed_image,
+    recorded_image,
+)
 from rosbag_tools.messages.ros_types import read, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
 from rosbag_tools.reading.records import IMAGE, Damage, Message
 from shared.clock import now_ns
 from shared.errors import SkylaneError
-from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
+from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
+from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
+from shared.imaging.image_header import read_header
 from shared.recorded_time import clock_jump
+from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)
 
-# Image topics that are not camera images: ground truth labels, Skylane's results, depth.
-_NOT_CAMERAS = ("/labels", "/masks", "/compressedDepth")
+NO_PICTURES = ("/labels", "/masks")  # Ground truth and Skylane's results; their values are never scaled.
+_NUMBERS = re.compile(
+    "^(16UC1|(8S|16S|32S|32F|64F)C[0-9]+)$"
+)  # OpenCV's types; REP 118 uses 16UC1 and 32FC1 for depth.
+_INFRARED = re.compile("(^|[/_])(ir|infra[a-z]*|nir|lwir|mwir|swir|thermal|therm)[0-9]*([/_]|$)", re.IGNORECASE)
 
 
 class NoImagesError(SkylaneError):
@@ -24,13 +37,68 @@ class NoImagesError(SkylaneError):
 
 
 def decode(message: Message) -> tuple[Pixels, Layout]:
-    """Decodes an image message into pixels and their layout (see `rosbag_tools.messages.encodings`).
+    """Decodes an image message into pixels and their layout, with its 16-bit values as recorded; colour keeps the high byte.
 
     Raises:
         SkylaneError: the message is malformed, or its image cannot be decoded.
     """
-    decode_fields = decode_image if message.channel.message_type == IMAGE else decode_compressed_image
-    return decode_fields(read(message))
+    image = _recorded(message)
+    return full_range(image.pixels, image.layout), image.layout
+
+
+class ImageDecoder:
+    """Decodes the images of some topics of a bag; 16-bit values are scaled to the full range.
+
+    Args:
+        bag: The bag, whose first images are measured.
+        topics: The topics.
+        bits: The bits of 16-bit values.
+        encodings: What replaces the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
+        keep_values: Whether 16-bit grey and Bayer images keep the recorded values.
+        note: Called with each decision that the user did not make.
+
+    Raises:
+        SkylaneError: an encoding is unknown, or belongs to no topic of raw images.
+    """
+
+    def __init__(
+        self,
+        bag: Bag,
+        topics: Sequence[Topic],
+        *,
+        bits: Bits = "auto",
+        encodings: Sequence[str] = (),
+        keep_values: bool = False,
+        note: Callable[[str], None] = _log.warning,
+    ) -> None:
+        self._encodings = _encodings_by_topic(bag, topics, encodings)
+        self._keeps_values = keep_values
+        self._depths = {
+            # Distances have no full range, so they are scaled only if the user gives their bits.
+            topic.name: BitDepth(topic.name, "16" if bits == "auto" and names_depth(topic.name) else bits, note)
+            for topic in topics
+            if not topic.name.endswith(NO_PICTURES)
+        }
+        for name, depth in self._depths.items():
+            images = wide_images(bag, name, self._encodings.get(name, ""))
+            depth.measure(image.pixels for image in images if not self._keeps(image))
+
+    def decode(self, message: Message, index: int | None = None) -> tuple[Pixels, Layout]:
+        """Decodes an image message; `index` is the number of the frame, for messages.
+
+        Raises:
+            SkylaneError: the message is malformed, its image cannot be decoded, or a value has more bits than were given.
+        """
+        topic = message.channel.topic
+        image = _recorded(message, self._encodings.get(topic, ""))
+        if topic not in self._depths:
+            return full_range(image.pixels, image.layout), image.layout
+        if self._keeps(image):
+            return image.pixels, image.layout
+        return self._depths[topic].scaled(image.pixels, image.layout, index, image.bits), image.layout
+
+    def _keeps(self, image: RecordedImage) -> bool:
+        return self._keeps_values and image.layout.dtype.itemsize > 1
 
 
 class BagSource:
@@ -41,6 +109,7 @@ class BagSource:
         topics: Image topics to read, with or without a leading slash; empty: all cameras.
         start_offset_s: Start of the part to read, in seconds after the first message.
         duration_s: Length of that part; None: to the end.
+        bits, encodings, keep_values: See ImageDecoder.
 
     Raises:
         SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
@@ -53,12 +122,19 @@ class BagSource:
         topics: Sequence[str] = (),
         start_offset_s: float = 0.0,
         duration_s: float | None = None,
+        bits: Bits = "auto",
+        encodings: Sequence[str] = (),
+        keep_values: bool = False,
     ) -> None:
         if start_offset_s < 0 or (duration_s is not None and duration_s <= 0):
             raise SkylaneError(f"cannot play {duration_s} s from {start_offset_s} s on: give a part within the bag")
         self._bag = Bag(Path(path))
+        self._notes: list[str] = []
         try:
-            self._topics = _camera_topics(self._bag, topics)
+            self._topics = _camera_topics(self._bag, topics, self._note)
+            self._decoder = ImageDecoder(
+                self._bag, self._topics, bits=bits, encodings=encodings, keep_values=keep_values, note=self._note
+            )
         except SkylaneError:
             self._bag.close()
             raise
@@ -69,7 +145,7 @@ class BagSource:
             self._stop_ns = first_ns + round(duration_s * 1e9)
         self._sha256 = ""
         self._zero_stamps = False
-        self._clock_note = ""  # The first time at which the recorder's clock was set back.
+        self._is_set_back = False  # Whether the recorder's clock was set back once.
 
     @property
     def frame_count(self) -> int | None:
@@ -87,21 +163,24 @@ class BagSource:
     def provenance(self) -> dict[str, str | int | float | list[str]]:
         """Identifies the bag. `notes` can grow while frames are read. The first access computes the hash."""
         self._sha256 = self._sha256 or self._bag.sha256
-        notes = [*self._bag.notes]
-        if self._bag.index_damage:
-            notes.append(f"read front to back without its index: {self._bag.index_damage}")
-        if self._zero_stamps:
-            notes.append("stamps of zero were replaced by the bag's time")
-        if self._clock_note:
-            notes.append(self._clock_note)
         return {
             "kind": "bag",
             "path": self._bag.path.name,
             "format": self._bag.format,
             "sha256": self._sha256,
             "cameras": [topic.name for topic in self._topics],
-            "notes": notes,
+            "notes": self.notes,
         }
+
+    @property
+    def notes(self) -> list[str]:
+        """What was decided without the user, such as topics that are left out; it can grow while frames are read."""
+        notes = [*self._bag.notes]
+        if self._bag.index_damage:
+            notes.append(f"read front to back without its index: {self._bag.index_damage}")
+        if self._zero_stamps:
+            notes.append("stamps of zero were replaced by the bag's time")
+        return [*notes, *self._notes]
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """Yields every frame of the selected topics once.
@@ -123,9 +202,9 @@ class BagSource:
             if isinstance(item, Damage) and item.channel is None:
                 lost = lost or item
                 continue
-            if item.time_ns < latest_ns and not self._clock_note and (jump := clock_jump(latest_ns, item.time_ns)):
-                self._clock_note = f"frame {index} was {jump}; frames from it on are due at once until that time"
-                _log.warning("%s: %s", self._bag.path.name, self._clock_note)
+            if item.time_ns < latest_ns and not self._is_set_back and (jump := clock_jump(latest_ns, item.time_ns)):
+                self._is_set_back = True
+                self._note(f"frame {index} was {jump}; frames from it on are due at once until that time")
             latest_ns = max(latest_ns, item.time_ns)  # Messages of a damaged bag come in file order.
             yield self._frame(item, index, latest_ns, began_ns)
             index += 1
@@ -151,10 +230,14 @@ class BagSource:
         stamp_ns = source_ns
         try:
             stamp_ns = self._stamp(read_stamp(item), item, source_ns)
-            pixels, layout = decode(item)
+            pixels, layout = self._decoder.decode(item, index)
         except SkylaneError as error:
             return UnreadableFrame(camera, index, stamp_ns, source_ns, now_ns() - began_ns, str(error))
         return Frame(pixels, layout, camera, index, stamp_ns, source_ns, now_ns() - began_ns)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(printable(text))
+        _log.warning("%s: %s", self._bag.path.name, self._notes[-1])
 
     def _stamp(self, stamp_ns: int, message: Message, source_ns: int) -> int:
         if stamp_ns:
@@ -166,7 +249,72 @@ class BagSource:
         return source_ns
 
 
-def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
+def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedImage]:
+    """Yields the first images of a topic if they have 16 bits, of which the encoding does not say how many are used."""
+    for message in chain([bag.first_message(topic)], islice(bag.messages({topic}), 1, MEASURED_FRAMES)):
+        if not isinstance(message, Message):
+            continue
+        try:
+            if message.channel.message_type != IMAGE and read_header(memoryview(read(message).data)).bits == 8:  # noqa: PLR2004
+                return
+            image = _recorded(message, encoding)
+        except SkylaneError:
+            continue
+        if image.pixels.dtype.itemsize == 1 or image.bits is not None:
+            return
+        yield image
+
+
+def depth_topics(bag: Bag) -> dict[str, str]:
+    """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with a note."""
+    notes = {}
+    for topic in bag.topics:
+        if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
+            continue
+        if names_depth(topic.name):
+            notes[topic.name] = "its name says that it holds distances: name the topic to use it all the same"
+        elif topic.count and (encoding := _number_encoding(bag, topic.name)):
+            remedy = ": name the topic to use it all the same" if encoding == "16UC1" else ", which are not pictures"
+            notes[topic.name] = f"its images are {encoding}, as distances are{remedy}"
+    return {name: f"{name} is not taken for a camera, because {reason}" for name, reason in notes.items()}
+
+
+def _number_encoding(bag: Bag, topic: str) -> str:
+    """Returns the encoding of a topic's first image if it is one of numbers and not of pictures, otherwise nothing."""
+    message = bag.first_message(topic)
+    if message is None:
+        return ""
+    try:
+        image = read(message)
+    except SkylaneError:
+        return ""
+    encoding: str = image.encoding if message.channel.message_type == IMAGE else image.format.partition(";")[0].strip()
+    is_infrared = encoding == "16UC1" and _INFRARED.search(topic)
+    return encoding if _NUMBERS.match(encoding) and not is_infrared else ""
+
+
+def _recorded(message: Message, encoding: str = "") -> RecordedImage:
+    if message.channel.message_type == IMAGE:
+        return recorded_image(read(message), encoding)
+    return recorded_compressed_image(read(message))
+
+
+def _encodings_by_topic(bag: Bag, topics: Sequence[Topic], encodings: Sequence[str]) -> dict[str, str]:
+    raw = [topic.name for topic in topics if topic.channel.message_type == IMAGE]
+    chosen: dict[str, str] = {}
+    for each in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
+        name, _, encoding = each.rpartition("=")
+        encoding_of(encoding)
+        names = [topic.name for topic in bag.find([name])] if name else raw
+        if not names or not set(names) <= set(raw):
+            raise NoImagesError(
+                f"--encoding {each}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
+            )
+        chosen |= dict.fromkeys(names, encoding)
+    return chosen
+
+
+def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) -> tuple[Topic, ...]:
     with_images = [topic for topic in bag.topics if topic.channel.has_images]
     if names:
         chosen = bag.find(names)
@@ -177,9 +325,13 @@ def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
                     f"topic {topic.name} has {topic.channel.type} messages, not images: images are on {known}"
                 )
         return chosen
-    cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
+    depths = depth_topics(bag)
+    cameras = tuple(topic for topic in with_images if not topic.name.endswith(NO_PICTURES) and topic.name not in depths)
     if not cameras:
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
-        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}")
+        notes = "".join(f"; {each}" for each in depths.values())
+        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
+    for each in depths.values():
+        note(each)
     return cameras

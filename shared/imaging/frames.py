@@ -1,11 +1,17 @@
 """Camera frames and their pixel layouts."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_DEPTH_NAME = re.compile(
+    "(^|/|(?<!_to)_)((aligned_?|compressed)?depth(image|map)?(?!_?cam)|disparity|confidence)(?![a-z])|(^|/)range(_image)?(/|$)",
+    re.IGNORECASE,
+)
 
 Pixels = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
@@ -59,6 +65,11 @@ class Layout(StrEnum):
 _CHANNELS = {layout: 3 if layout in (Layout.BGR8, Layout.RGB8) else 1 for layout in Layout}
 _DTYPE_NAMES = {layout: "uint16" if layout.endswith("16") else "uint8" for layout in Layout}
 _DTYPES = {layout: np.dtype(name) for layout, name in _DTYPE_NAMES.items()}
+
+
+def names_depth(camera: str) -> bool:
+    """Returns whether the name of a topic or folder says that its images hold distances, as `/camera/depth/image_raw` does."""
+    return _DEPTH_NAME.search(camera) is not None
 
 
 @dataclass(frozen=True, slots=True)

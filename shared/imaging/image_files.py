@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import SkylaneError, unwritable_message
+from shared.imaging.frames import Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
+from shared.imaging.image_header import PNG_SIGNATURE
 from shared.imaging.opencv import cv2
 
 ImageArray = npt.NDArray[np.uint8]  # H×W×3, RGB.
@@ -65,6 +67,28 @@ def decode_to_rgb(data: bytes, limits: ImageLimits) -> ImageArray:
     if decoded is None:
         raise ImageCodecError("image is damaged: it cannot be decoded")
     return np.asarray(decoded, np.uint8)
+
+
+def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
+    """Decodes a file of any format that OpenCV reads to H×W (grey) or H×W×3 (BGR), uint8 or uint16, without transparency.
+
+    `upright`: whether to apply the EXIF orientation. The values of 16 bits are as in the file.
+
+    Raises:
+        ImageCodecError: The data is no image, incomplete, or its values are not of 8 or 16 bits.
+    """
+    if data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]:
+        raise ImageCodecError("PNG is animated: give a single image")
+    flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR | (0 if upright else cv2.IMREAD_IGNORE_ORIENTATION)
+    try:
+        decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    except cv2.error as error:
+        raise ImageCodecError(f"image is damaged: {error.err}") from error
+    if decoded is None:
+        raise ImageCodecError("it is no image that OpenCV can read, or it is incomplete")
+    if decoded.dtype not in (np.uint8, np.uint16):
+        raise ImageCodecError(f"it holds {decoded.dtype}: save it as 8 or 16 bit")
+    return np.asarray(decoded)
 
 
 def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:

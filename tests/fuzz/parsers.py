@@ -6,6 +6,7 @@ DECODERS = (
     *("FromString", "ParseFromString", "FormParser", "parse_qs", "urlsplit", "ElementTree.fromstring", "DictReader"),
     *("np.frombuffer", "cv2.imdecode", "unpack_from", "struct.unpack", "decompress", "decompressobj", "ZipFile"),
     *("h5py.File", "b64decode", "urlsafe_b64decode", "a2b_base64", "torch.jit.load", "saved_model.load", "read_bytes"),
+    "decode_picture",
 )
 
 _MODEL = "only the operator's own models are loaded: limits are tested by tests/cloud/engines, tests/modelling/inspection/test_inspection.py"
@@ -38,6 +39,7 @@ PARSERS = {
     "edge/transports/protocols/tensorflow_serving.py": "servers",
     "rosbag_tools/reading/data_file.py": "bag",
     "rosbag_tools/reading/decompression.py": "bag",
+    "rosbag_tools/inspection.py": "(passes images to shared/imaging/image_files.py)",
     "rosbag_tools/messages/encodings.py": "bag",
     "rosbag_tools/messages/ros_types.py": "bag",
     "rosbag_tools/reading/mcap_file.py": "bag",

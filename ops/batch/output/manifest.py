@@ -33,6 +33,7 @@ class BagManifest(Section):
     unreadable: int
     first_unreadable: str
     false_claims: tuple[str, ...] = ()  # Manifests of earlier versions have none.
+    notes: tuple[str, ...] = ()  # See BagEnd.
     outputs_sha256: _Sha256  # See `outputs_sha256`.
 
     def write(self, folder: Path) -> None:

@@ -112,6 +112,7 @@ class ResultWriter:
             unreadable=end.unreadable,
             first_unreadable=end.first_unreadable,
             false_claims=end.false_claims,
+            notes=end.notes,
             outputs_sha256=outputs_sha256(self._folder),
         ).write(self._folder)
         place = results_folder(self._settings.out, self._bag.name)

@@ -13,11 +13,12 @@ from rosbags.typesys.stores.ros2_humble import std_msgs__msg__Header as Header
 from rosbag_tools.messages.encodings import (
     ENCODINGS,
     UndecodableImageError,
-    decode_compressed_image,
-    decode_image,
+    recorded_compressed_image,
+    recorded_image,
 )
 from shared.errors import SkylaneError
-from shared.imaging.frames import Layout
+from shared.imaging.bit_depth import full_range
+from shared.imaging.frames import Layout, Pixels
 from shared.imaging.opencv import MAX_PIXELS, cv2
 
 Array = npt.NDArray[Any]
@@ -31,6 +32,18 @@ HEADER = Header(Time(0, 1), "cam")
 def noise(*shape: int, dtype: Any = np.uint8) -> Array:
     """Returns random values of the whole range of the dtype."""
     return np.random.default_rng(7).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def decode_image(image_message: ImageMessage) -> tuple[Pixels, Layout]:
+    """Decodes a raw image whose 16-bit values use all bits."""
+    image = recorded_image(image_message)
+    return full_range(image.pixels, image.layout), image.layout
+
+
+def decode_compressed_image(image_message: CompressedImageMessage) -> tuple[Pixels, Layout]:
+    """Decodes a compressed image whose 16-bit values use all bits."""
+    image = recorded_compressed_image(image_message)
+    return full_range(image.pixels, image.layout), image.layout
 
 
 def message(

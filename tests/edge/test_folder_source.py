@@ -1,0 +1,303 @@
+"""Folders of images: their order, times, orientation and bits."""
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edge.config import EdgeConfig
+from edge.sources.opening import kind_of, open_source
+from edge.sources.source import SourceError
+from rosbag_tools.extraction import extract
+from rosbag_tools.writer import BagWriter
+from shared.config import ConfigError, read_yaml
+from shared.imaging.frames import Frame, UnreadableFrame
+
+NS = 1_403_636_579_763_555_584
+STEP = 50_000_000
+INVENTED = "the stamps and the rate of 10 images per second are invented: "
+
+
+def fill(folder: Path, *names: str) -> Path:
+    """Writes grey images, each with its number as its value."""
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((8, 8), number, np.uint8))
+    return folder
+
+
+def played(folder: Path, **part: Any) -> list[tuple[str, int, int]]:
+    """Returns camera, index and stamp of each frame."""
+    frames = list(open_source(str(folder), **part).frames())
+    assert [frame.source_ns for frame in frames] == sorted(frame.source_ns for frame in frames)
+    assert all(frame.stamp_ns == frame.source_ns for frame in frames)
+    return [(frame.camera, frame.index, frame.stamp_ns) for frame in frames]
+
+
+def notes(folder: Path) -> Any:
+    """Returns the notes of the run record."""
+    return open_source(str(folder)).provenance["notes"]
+
+
+def test_images_are_played_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """The tenth image follows the ninth; the stamps are invented, which the run record says once."""
+    fill(tmp_path, *(f"frame_{number}.png" for number in range(1, 13)))
+    source = open_source(str(tmp_path))
+    frames = [frame for frame in source.frames() if isinstance(frame, Frame)]
+    assert [int(frame.pixels[0, 0]) for frame in frames] == list(range(12))
+    assert [frame.stamp_ns for frame in frames] == [10**8 * index for index in range(12)]
+    assert source.provenance["notes"] == [
+        f"{INVENTED}{tmp_path.name}: the names hold no times, and there is no list of times"
+    ]
+    assert source.provenance["rate_hz"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("names", "stamps"),
+    [
+        ([f"{NS + STEP * i}.png" for i in range(3)], [NS + STEP * i for i in range(3)]),
+        ([f"{1305031102 + i}.175304.png" for i in range(2)], [(1305031102 + i) * 10**9 + 175304000 for i in range(2)]),
+        (["1305031102.9.png", "1305031102.11.png"], [1305031102_110000000, 1305031102_900000000]),
+        ([f"left_{1403636579000 + 33 * i}.png" for i in range(2)], [1403636579_000000000, 1403636579_033000000]),
+        ([f"n015-2018-07-24__CAM__{1532402927612460 + 10**5 * i}.jpg" for i in range(2)],
+         [1532402927_612460000, 1532402927_712460000]),
+        ([f"ring_front_center_{315966253572962000 + STEP * i}.jpg" for i in range(2)],
+         [315966253_572962000, 315966253_622962000]),
+        (["1700000000_000000000.png", "1700000000_100000000.png"], [1700000000_000000000, 1700000000_100000000]),
+        ([f"{1403636579 + i}.png" for i in range(2)], [1403636579_000000000, 1403636580_000000000]),
+        ([f"{i:06d}_{NS + STEP * i}.png" for i in range(2)], [NS, NS + STEP]),
+        ([f"{i:06d}_{10**9 + STEP * i}.png" for i in range(2)], [10**9, 10**9 + STEP]),
+    ],
+    ids=["EuRoC", "TUM", "short fractions", "ms", "us", "Argoverse", "s and ns", "s", "extracted", "extracted from a simulation"],
+)  # fmt: skip
+def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], stamps: list[int]) -> None:
+    """The unit follows from the year: 1980 to 2037."""
+    fill(tmp_path, *names)
+    assert [stamp_ns for _, _, stamp_ns in played(tmp_path)] == stamps
+    provenance = open_source(str(tmp_path)).provenance
+    assert provenance["notes"] == []
+    assert "rate_hz" not in provenance
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
+        ([f"{NS + i}.png" for i in range(3)], "too close or too far apart"),
+        ([*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"], "3 of 4 images have a time, odd.png has none"),
+        ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
+        ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
+        ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
+        (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
+        (["2301011200.png", "2301011201.png"], "the names hold no times"),
+        (["230101120000.png", "230101120001.png"], "the names hold no times"),
+    ],
+    ids=[
+        "counter",
+        "large counter",
+        "one does not fit",
+        "twice",
+        "counter in a second",
+        "two units",
+        "date",
+        "minutes",
+        "short date",
+    ],
+)
+def test_numbers_that_are_no_times_are_not_used(tmp_path: Path, names: list[str], problem: str) -> None:
+    """A counter must not become a stamp; the warning names the reason."""
+    fill(tmp_path, *names)
+    assert [stamp_ns for _, _, stamp_ns in played(tmp_path)] == [10**8 * index for index in range(len(names))]
+    (note,) = notes(tmp_path)
+    assert note.startswith(INVENTED)
+    assert problem in note
+
+
+DATES = "2011-09-26 13:02:25.964389445\n2011-09-26 13:02:26.067\n"
+FIRST = 1317042145_964389445
+
+
+@pytest.mark.parametrize(
+    ("camera", "listed", "text", "stamps"),
+    [
+        ("image_02/data", "image_02/timestamps.txt", DATES, [FIRST, 1317042146_067000000]),
+        ("image_0", "times.txt", "0.000000e+00\n1.036224e-01\n", [0, 103622400]),
+        ("left", "left/timestamps.txt", "# seconds\n5.5\n\n6\n", [5_500_000_000, 6_000_000_000]),
+    ],
+    ids=["KITTI", "KITTI odometry", "beside the images"],
+)
+def test_a_list_of_times_is_used(tmp_path: Path, camera: str, listed: str, text: str, stamps: list[int]) -> None:
+    """KITTI's images are only numbered."""
+    fill(tmp_path, f"{camera}/0000000000.png", f"{camera}/0000000001.png")
+    (tmp_path / listed).write_text(text)
+    assert [stamp_ns for _, _, stamp_ns in played(tmp_path)] == stamps
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1\n", "times.txt has 1 times for 2 images"),
+        ("1\n2\n3\n", "times.txt has 3 times for 2 images"),
+        ("2\n1\n", "the times in times.txt do not increase"),
+        ("1\nx\n", "1 of 2 images have a time, times.txt: 'x' has none"),
+        ("1\nnan\n", "has none"),
+        ("1\n1e99\n", "has none"),
+        ("1\n1\n", "have the same time"),
+        ("\x00\x1b[31m\n2\n", "has none"),
+    ],
+)
+def test_a_wrong_list_of_times_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    """It is not applied to some of the images."""
+    fill(tmp_path, "0.png", "1.png")
+    (tmp_path / "times.txt").write_text(text)
+    assert [stamp_ns for _, _, stamp_ns in played(tmp_path)] == [0, 10**8]
+    (note,) = notes(tmp_path)
+    assert problem in note
+    assert note.isprintable()
+
+
+def test_several_cameras_are_merged_by_time(tmp_path: Path) -> None:
+    """EuRoC's recordings can be played from each of their folders; offset and duration are those of the recording."""
+    mav = tmp_path / "mav0"
+    fill(
+        mav,
+        *(f"cam0/data/{NS + STEP * i}.png" for i in range(3)),
+        *(f"cam1/data/{NS + STEP * i + 7}.png" for i in range(2)),
+    )
+    both = [
+        ("cam0", 0, NS),
+        ("cam1", 0, NS + 7),
+        ("cam0", 1, NS + STEP),
+        ("cam1", 1, NS + STEP + 7),
+        ("cam0", 2, NS + 2 * STEP),
+    ]
+    assert played(mav) == both
+    assert played(tmp_path) == [(f"mav0/{camera}", index, stamp_ns) for camera, index, stamp_ns in both]
+    assert played(mav / "cam0") == [("data", index, NS + STEP * index) for index in range(3)]
+    assert played(mav, topics=["cam1"]) == [both[1], both[3]]
+    part = played(mav, start_offset_s=0.05, duration_s=0.05)
+    assert part == [("cam0", 0, NS + STEP), ("cam1", 0, NS + STEP + 7)]
+
+
+def test_cameras_of_which_one_has_no_times_are_all_played_at_the_invented_rate(tmp_path: Path) -> None:
+    """Dates and invented times cannot be merged."""
+    fill(tmp_path, f"a/{NS}.png", f"a/{NS + STEP}.png", "b/0.png")
+    assert played(tmp_path) == [("a", 0, 0), ("b", 0, 0), ("a", 1, 10**8)]
+    assert "b: the names hold no times" in notes(tmp_path)[0]
+    (tmp_path / "b" / "times.txt").write_text("0.5\n")
+    assert "some cameras have dates, others times since a start" in notes(tmp_path)[0]
+
+
+def test_a_folder_of_distances_is_not_a_camera(tmp_path: Path) -> None:
+    """TUM's recordings have a folder of them; it is played if it is named."""
+    fill(tmp_path, "rgb/1305031102.1.png", "depth/1305031102.2.png")
+    assert [camera for camera, _, _ in played(tmp_path)] == ["rgb"]
+    assert "depth is not taken for a camera" in notes(tmp_path)[0]
+    assert [camera for camera, _, _ in played(tmp_path, topics=["depth"])] == ["depth"]
+
+
+def test_extracted_frames_are_played_with_their_stamps(tmp_path: Path) -> None:
+    """A run with the folder is a run with the bag."""
+    with BagWriter(tmp_path / "bag") as writer:
+        for index in range(3):
+            writer.write_image("/cam", np.zeros((8, 8), np.uint8), "mono8", NS + STEP * index, NS, "cam")
+    extract(tmp_path / "bag", tmp_path / "png")
+    assert played(tmp_path / "png") == [("cam", index, NS + STEP * index) for index in range(3)]
+
+
+def test_what_is_no_image_keeps_its_row(tmp_path: Path) -> None:
+    """Nothing waits for a pipe or fails on a folder, and the others are played."""
+    fill(tmp_path, "1.png")
+    os.mkfifo(tmp_path / "2.png")
+    (tmp_path / "3.png").mkdir()
+    (tmp_path / "4.png").symlink_to(tmp_path / "nothing")
+    (tmp_path / "5.jpg").write_bytes(cv2.imencode(".jpg", np.zeros((99, 99), np.uint8))[1].tobytes()[:400])
+    cv2.imwrite(str(tmp_path / "6.tif"), np.ones((4, 4), np.float32))
+    animation = cv2.Animation()
+    animation.frames = [np.full((8, 8, 4), value, np.uint8) for value in (0, 99)]
+    animation.durations = [10, 10]
+    cv2.imwriteanimation(str(tmp_path / "7.png"), animation)
+    cv2.imwrite(str(tmp_path / "8.png"), np.zeros((8, 8, 4), np.uint8))
+    source = open_source(str(tmp_path))
+    assert source.provenance["sha256"]
+    reasons = [frame.reason if isinstance(frame, UnreadableFrame) else "" for frame in source.frames()]
+    expected = [
+        "",
+        "not a file",
+        "not a file",
+        "not a file",
+        "incomplete",
+        "float32: save it as 8 or 16",
+        "animated",
+        "",
+    ]
+    assert [part in reason for part, reason in zip(expected, reasons, strict=True)] == [True] * 8
+    assert [bool(reason) for reason in reasons] == [bool(part) for part in expected]
+
+
+def jpeg_with_exif(pixels: Any, orientation: int) -> bytes:
+    """Returns a JPEG with an EXIF orientation."""
+    data = cv2.imencode(".jpg", pixels)[1].tobytes()
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0" + struct.pack("<HHIHH", 0x112, 3, 1, orientation, 0) + bytes(4)
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[2:]
+
+
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["grey", "colour"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied(tmp_path: Path, orientation: int, channels: tuple[int, ...]) -> None:
+    """The same image is upright in `model run` and `/api/detect`."""
+    pixels = np.zeros((16, 32, *channels), np.uint8)
+    pixels[:8, :16] = 255
+    path = tmp_path / "0.jpg"
+    path.write_bytes(jpeg_with_exif(pixels, orientation))
+    (frame,) = open_source(str(tmp_path)).frames()
+    assert isinstance(frame, Frame)
+    upright = cv2.imread(str(path), cv2.IMREAD_COLOR if channels else cv2.IMREAD_GRAYSCALE)
+    assert upright is not None
+    assert frame.pixels.shape[:2] == ((32, 16) if orientation > 4 else (16, 32))
+    np.testing.assert_array_equal(frame.pixels, upright)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_twelve_bit_images_use_the_full_range(tmp_path: Path, suffix: str) -> None:
+    """Each format holds 12-bit values in 16 bits."""
+    ramp = np.tile(np.linspace(0, 4095, 64).astype(np.uint16), (64, 1))
+    cv2.imwrite(str(tmp_path / f"0{suffix}"), ramp)
+    source = open_source(str(tmp_path))
+    (frame,) = source.frames()
+    assert isinstance(frame, Frame)
+    np.testing.assert_array_equal(frame.pixels, ramp << 4)
+    assert "12 of 16 bits" in source.provenance["notes"][1]  # type: ignore[index]
+    (kept,) = open_source(str(tmp_path), bits="16").frames()
+    assert isinstance(kept, Frame)
+    np.testing.assert_array_equal(kept.pixels, ramp)
+    (refused,) = open_source(str(tmp_path), bits="10").frames()
+    assert isinstance(refused, UnreadableFrame)
+    assert "largest value 4095 does not fit into 10 bits: give --bits 12" in refused.reason
+
+
+def test_options_without_effect_are_refused(tmp_path: Path) -> None:
+    """An encoding is recorded in bags only, and a video has no bits to choose."""
+    fill(tmp_path / "images", "0.png")
+    with pytest.raises(SourceError, match="is a folder, whose images say how they are encoded: leave --encoding out"):
+        open_source(str(tmp_path / "images"), encodings=["mono8"])
+    (tmp_path / "a.mp4").touch()
+    with pytest.raises(SourceError, match="leave --bits out"):
+        open_source(str(tmp_path / "a.mp4"), bits="12")
+    with pytest.raises(SourceError, match="leave --bits out"):
+        open_source("camera:0", bits="12")
+    assert kind_of(str(tmp_path)) == "folder"
+
+
+def test_the_bits_can_be_given_as_a_number_in_the_configuration(tmp_path: Path) -> None:
+    """YAML reads `bits: 12` as a number."""
+    (tmp_path / "edge.yaml").write_text("bits: 12\n")
+    assert read_yaml(tmp_path / "edge.yaml", EdgeConfig).bits == "12"
+    (tmp_path / "edge.yaml").write_text("bits: 13\n")
+    with pytest.raises(ConfigError, match="bits"):
+        read_yaml(tmp_path / "edge.yaml", EdgeConfig)
