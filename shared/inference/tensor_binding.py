@@ -80,7 +80,7 @@ class TensorBinding:
         self.heads: dict[str, TensorInfo] = {}
         for head, section in manifest.heads.items():
             self.heads[head] = find_tensor(outputs, section.tensor, "output", path)
-            check_output(head, self.heads[head].shape, manifest, path)
+            check_output(head, self.heads[head].shape, self._preprocessor, manifest, path)
         self._constants = {inputs[name]: value for name, value in manifest.input.constants.items() if name in inputs}
         if needs_all:
             others = {each.name for each in inputs.values() if each not in self._constants}
