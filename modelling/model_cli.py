@@ -2,13 +2,16 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.models.loader import ModelLoader
@@ -27,8 +30,10 @@ from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
 from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
+from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind
 from shared.models.repository import Repository
 from shared.package_data import shipped
+from shared.tasks.task import TASKS
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:
@@ -58,6 +63,18 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # Not generic at run ti
         if match is None:
             self.fail(f"{value!r} is not a size: write height, x, width, as 608x968", param, ctx)
         return int(match[1]), int(match[2])
+
+
+class _EnumChoice(click.Choice):  # type: ignore[type-arg]  # As above.
+    """The values of an enumeration; returns the member."""
+
+    def __init__(self, members: Iterable[StrEnum]) -> None:
+        self._members = {each.value: each for each in members}
+        super().__init__(list(self._members))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the member, or fails with a usage error."""
+        return self._members[super().convert(value, param, ctx)]
 
 
 @click.group()
@@ -174,6 +191,16 @@ def build(
 @click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
 @click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
+@click.option("--task", type=click.Choice(list(TASKS)), help="Task of the model. [by its outputs]")
+@click.option("--output-kind", type=_EnumChoice(OutputKind), help="Content of the mask or the scores. [by the graph]")
+@click.option("--layout", type=_EnumChoice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
+@click.option(
+    "--normalize", type=click.Choice(list(NORMALIZATIONS)), help="Range of the input's numbers. [by the graph, or 0..1]"
+)
+@click.option("--axes", type=_EnumChoice(AxisOrder), help="Axis order of the input. [by its shape]")
+@click.option(
+    "--output-axes", type=_EnumChoice(AxisOrder), help="Axis order of a segmentation's scores. [by the shapes]"
+)
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(
@@ -185,13 +212,15 @@ def inspect(
     *,
     untrained: bool,
     force: bool,
+    **stated: Any,
 ) -> None:
     """Find the input and output of a model's FILE, and write its manifest.
 
     FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a Keras, ONNX or TensorFlow Lite file. The model is
-    run, so inspect trusted files only.
+    run, so inspect trusted files only. Where a file allows several readings, an error names the option that decides.
     """
     from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
+    from modelling.inspection.output_rule import Options  # noqa: PLC0415
 
     found = inspection.inspect(
         file,
@@ -199,19 +228,21 @@ def inspect(
         size=size,
         signature=signature,
         trained=not untrained,
+        options=Options(**stated),
     )
     console = Console()
-    table = Table(title=str(found.path), show_header=False)
+    table = Table(title=escape(str(found.path)), show_header=False)
     interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
-    table.add_row("input", str(interface.image))
+    table.add_row("task", manifest.task)
+    table.add_row("input", escape(str(interface.image)))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", f"{interface.output}, {interface.kind}")
+    table.add_row("output", escape(f"{interface.output}, {interface.kind}"))
     if interface.boxes is not None:
-        table.add_row("boxes", str(interface.boxes))
+        table.add_row("boxes", escape(str(interface.boxes)))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)

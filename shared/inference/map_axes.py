@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-from shared.models.manifest import Axes, InputSection, OutputSection
+from shared.models.manifest import AxisOrder, InputSection, OutputSection
 
 Shape = Sequence[int | None]  # None stands for a dimension of any size.
 
 MAP_RANK = 4
-_CHANNEL_AXES = {Axes.NCHW: 1, Axes.NHWC: 3}
+CHANNEL_AXES = {AxisOrder.NHWC: 3, AxisOrder.NCHW: 1}
 _EXACT, _ROUNDED, _NO_FIT = 2, 1, 0  # How well the sides of a map fit the height and width of the input.
 
 
@@ -27,12 +27,12 @@ def channel_axis(
         channels: The numbers of channels that the manifest allows.
     """
     if section.axes is not None:
-        return _CHANNEL_AXES[section.axes]
-    fitting = fitting_axes(shape, image.height, image.width) or tuple(_CHANNEL_AXES.values())
+        return CHANNEL_AXES[section.axes]
+    fitting = fitting_axes(shape, image.height, image.width) or tuple(CHANNEL_AXES.values())
     named = [axis for axis in fitting if shape[axis] in channels]
     if len(named) == 1:
         return named[0]
-    own = _CHANNEL_AXES[Axes.NCHW if planar else Axes.NHWC]
+    own = CHANNEL_AXES[AxisOrder.NCHW if planar else AxisOrder.NHWC]
     return own if own in fitting else fitting[0]
 
 
@@ -41,12 +41,13 @@ def fitting_axes(shape: Shape, height: int, width: int) -> tuple[int, ...]:
 
     An exact ratio excludes one that holds only with rounding, as of a network that halves odd sides.
     """
-    fits = {axis: _fit(shape[rows], shape[rows + 1], height, width) for axis, rows in ((1, 2), (3, 1))}
+    fits = {axis: fit(shape[rows], shape[rows + 1], height, width) for axis, rows in ((1, 2), (3, 1))}
     best = max(fits.values())
     return tuple(axis for axis, fit in fits.items() if fit == best) if best else ()
 
 
-def _fit(rows: int | None, columns: int | None, height: int, width: int) -> int:
+def fit(rows: int | None, columns: int | None, height: int, width: int) -> int:
+    """Returns whether rows × columns have the ratio height : width: 2 if they may exactly, 1 with rounding, 0 if not."""
     if rows is None or columns is None or rows * width == columns * height:
         return _EXACT
     # The strides of the two axes may differ by the rounding of a row or a column.

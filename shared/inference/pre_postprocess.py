@@ -17,7 +17,7 @@ from shared.inference.engine import Images
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.map_axes import MAP_RANK, Shape, channel_axis
 from shared.inference.placement import Placement, Precision
-from shared.models.manifest import MASK, Axes, BoxOrder, InputSection, Manifest, OutputKind, OutputSection
+from shared.models.manifest import MASK, AxisOrder, BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]
@@ -86,8 +86,8 @@ def quantised_levels(section: InputSection) -> Array | None:
     limits = np.iinfo(section.dtype)
     whole_range = pixels + limits.min
     if limits.bits == 8 and np.abs(steps - whole_range).max() <= 1.0 + 1e-6:  # noqa: PLR2004
-        return None if limits.min == 0 else whole_range.astype(section.dtype)
-    return np.clip(np.rint(steps), limits.min, limits.max).astype(section.dtype)
+        return None if limits.min == 0 else np.asarray(whole_range, section.dtype)
+    return np.asarray(np.clip(np.rint(steps), limits.min, limits.max), section.dtype)
 
 
 def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Preprocessor:
@@ -106,18 +106,18 @@ def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest,
     if dtype is not None and dtype != section.dtype:
         raise EngineError(path, f"input {section.tensor!r} is {dtype}, the manifest's dtype {section.dtype}")
     if shape is None:
-        return Preprocessor(section, planar=section.axes is Axes.NCHW, batch_size=None)
+        return Preprocessor(section, planar=section.axes is AxisOrder.NCHW, batch_size=None)
     for planar, axes, sides in (
-        (False, Axes.NHWC, (section.height, section.width, _RGB)),
-        (True, Axes.NCHW, (_RGB, section.height, section.width)),
+        (False, AxisOrder.NHWC, (section.height, section.width, _RGB)),
+        (True, AxisOrder.NCHW, (_RGB, section.height, section.width)),
     ):
         if section.axes in (None, axes) and _fits(shape, (None, *sides)):
             return Preprocessor(section, planar, shape[0])
     expected = " or ".join(
         sides
         for axes, sides in (
-            (Axes.NHWC, f"N×{section.height}×{section.width}×3"),
-            (Axes.NCHW, f"N×3×{section.height}×{section.width}"),
+            (AxisOrder.NHWC, f"N×{section.height}×{section.width}×3"),
+            (AxisOrder.NCHW, f"N×3×{section.height}×{section.width}"),
         )
         if section.axes in (None, axes)
     )

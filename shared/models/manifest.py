@@ -24,6 +24,14 @@ MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 MANIFEST_NAME = "model.yaml"
+COLOUR_LAYOUTS = (Layout.RGB8, Layout.BGR8)
+# The usual ranges of images in training, as keys of the input.
+NORMALIZATIONS: dict[str, dict[str, Any]] = {
+    "0..255": {"scale": 1.0},
+    "0..1": {"scale": 1 / 255},
+    "-1..1": {"scale": 1 / 127.5, "mean": (1.0, 1.0, 1.0)},
+    "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+}
 REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # Protocols of remote model servers.
 
 Colour = tuple[
@@ -62,7 +70,7 @@ class OutputKind(StrEnum):
     TENSOR = "tensor"  # Any shape with the batch first.
 
 
-class Axes(StrEnum):
+class AxisOrder(StrEnum):
     """The order of the axes of an image or a map."""
 
     NHWC = "nhwc"
@@ -82,7 +90,7 @@ class InputSection(Section):
     # The tensor of a frozen graph ("input:0"), the key of a SavedModel's signature, or the name of a Keras input.
     tensor: str = Field(min_length=1)
     dtype: Literal["uint8", "int8", "int16", "int32", "float16", "float32"] = "uint8"
-    axes: Axes | None = None  # If the file does not show it.
+    axes: AxisOrder | None = None  # If the file does not show it.
     quantization: QuantizationSection | None = None  # Applied after the scaling.
     height: int = Field(ge=1, le=MAX_SIDE)
     width: int = Field(ge=1, le=MAX_SIDE)
@@ -96,8 +104,8 @@ class InputSection(Section):
     @field_validator("layout")
     @classmethod
     def _colour_only(cls, layout: Layout) -> Layout:
-        if layout not in (Layout.RGB8, Layout.BGR8):
-            raise ValueError(f"{layout} is not a colour layout: use rgb8 or bgr8")
+        if layout not in COLOUR_LAYOUTS:
+            raise ValueError(f"{layout} is not a colour layout: use {' or '.join(COLOUR_LAYOUTS)}")
         return layout
 
     @model_validator(mode="after")
@@ -119,7 +127,7 @@ class OutputSection(Section):
 
     tensor: str = Field(min_length=1)  # Same names as in the input; the output key of a SavedModel's signature.
     kind: OutputKind
-    axes: Axes | None = None  # Of a segmentation's scores; by default the shape decides.
+    axes: AxisOrder | None = None  # Of a segmentation's scores; by default the shape decides.
 
 
 class BoxOrder(StrEnum):
