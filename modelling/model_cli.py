@@ -235,14 +235,14 @@ def inspect(
     interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
     table.add_row("task", manifest.task)
-    table.add_row("input", escape(str(interface.image)))
+    table.add_row("input", escape(str(found.image)))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
     table.add_row("output", escape(f"{interface.output}, {interface.kind}"))
-    if interface.boxes is not None:
-        table.add_row("boxes", escape(str(interface.boxes)))
+    for head, (tensor, _) in list(interface.heads.items())[1:]:
+        table.add_row(head, escape(str(tensor)))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)

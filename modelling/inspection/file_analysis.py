@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from modelling.inspection.model_tensors import Tensor, format_tensors, is_image, last_operation
+from modelling.inspection.model_tensors import Tensor, format_tensors, last_operation
 from shared.inference.errors import EngineError
 from shared.inference.tensor_binding import TensorInfo
 
@@ -19,20 +19,7 @@ class FileAnalysis:
 
     def __init__(self, path: Path, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         self._path = path
-        self._inputs, self._outputs = list(inputs), list(outputs)
-
-    def images(self) -> list[Tensor]:
-        """Returns the inputs that can be an image.
-
-        Raises:
-            EngineError: there is none.
-        """
-        images = [each for each in self._inputs if is_image(each)]
-        if not images:
-            raise EngineError(
-                self._path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(self._inputs)}"
-            )
-        return images
+        self.inputs, self._outputs = list(inputs), list(outputs)
 
     def outputs(self) -> list[Tensor]:
         """Returns the outputs."""
@@ -50,7 +37,7 @@ class FileAnalysis:
         self, image: Tensor, _outputs: Iterable[Tensor]
     ) -> tuple[dict[str, bool | int | float], tuple[Tensor, ...], list[str]]:
         """Returns no constants, and a note about the inputs that need one."""
-        others = [each for each in self._inputs if each.name != image.name]
+        others = [each for each in self.inputs if each.name != image.name]
         return {}, (), [f"also needs {format_tensors(others)}: set input.constants by hand"] if others else []
 
     def scale(self, image: Tensor) -> tuple[float, str]:

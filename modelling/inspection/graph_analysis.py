@@ -7,7 +7,7 @@ from typing import Any
 from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.runtime import tf
-from modelling.inspection.model_tensors import Tensor, format_tensors, is_image, last_operation
+from modelling.inspection.model_tensors import Tensor, is_image, last_operation
 from shared.inference.errors import EngineError
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
@@ -40,21 +40,8 @@ class GraphAnalysis:
             raise EngineError(path, f"TensorFlow cannot load this graph: {error_summary(error)}") from error
         placeholders = {op.name: op.outputs[0].name for op in self._graph.get_operations() if op.type in _PLACEHOLDERS}
         bare = {node: node for node in placeholders.values()}  # A bare graph's inputs are named as tensors, "input:0".
-        self.placeholders = [self._tensor(name, node) for name, node in (inputs or bare).items()]
+        self.inputs = [self._tensor(name, node) for name, node in (inputs or bare).items()]
         self._named_outputs = [self._tensor(name, node) for name, node in (outputs or {}).items()]
-
-    def images(self) -> list[Tensor]:
-        """Returns the placeholders that can be an image.
-
-        Raises:
-            EngineError: there is none.
-        """
-        images = [tensor for tensor in self.placeholders if is_image(tensor)]
-        if not images:
-            raise EngineError(
-                self._path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(self.placeholders)}"
-            )
-        return images
 
     def outputs(self) -> list[Tensor]:
         """Returns the outputs that depend on an image and not on the truth: in a bare graph its ends, the last first."""
@@ -82,7 +69,7 @@ class GraphAnalysis:
         needed = reachable(self._definition, [each.node for each in outputs])
         notes: list[str] = []
         constants = self._constants(image, needed, notes)
-        return constants, tuple(each for each in self.placeholders if node_of(each.node) not in needed), notes
+        return constants, tuple(each for each in self.inputs if node_of(each.node) not in needed), notes
 
     def scale(self, image: Tensor) -> tuple[float, str]:
         """Returns the factor from pixels 0..255 to the input's range, and the reason."""
@@ -131,9 +118,9 @@ class GraphAnalysis:
         ]
 
     def _after_images(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        dependents = self._dependent(filter(is_image, self.placeholders))
+        dependents = self._dependent(filter(is_image, self.inputs))
         # The truth is a placeholder that is neither an image nor a scalar.
-        training = self._dependent(each for each in self.placeholders if each.shape != () and not is_image(each))
+        training = self._dependent(each for each in self.inputs if each.shape != () and not is_image(each))
         return [each for each in tensors if node_of(each.node) in dependents - training]
 
     def _dependent(self, tensors: Iterable[Tensor]) -> set[str]:
@@ -141,7 +128,7 @@ class GraphAnalysis:
 
     def _constants(self, image: Tensor, needed: set[str], notes: list[str]) -> dict[str, bool | int | float]:
         constants: dict[str, bool | int | float] = {}
-        for tensor in self.placeholders:
+        for tensor in self.inputs:
             if tensor == image or node_of(tensor.node) not in needed:
                 continue
             if tensor.shape not in ((), None):

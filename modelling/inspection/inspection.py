@@ -18,7 +18,7 @@ from modelling.inspection import image_run
 from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.inspection.graph_analysis import GraphAnalysis
 from modelling.inspection.image_input import image_section
-from modelling.inspection.model_tensors import ModelInterface, Tensor, format_tensors
+from modelling.inspection.model_tensors import Tensor, format_tensors, is_image
 from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading, guessed_labels
 from shared import registry
 from shared.errors import SkylaneError
@@ -53,7 +53,8 @@ class Inspection:
 
     path: Path
     manifest: Manifest
-    interface: ModelInterface
+    image: Tensor
+    interface: Reading
     notes: tuple[str, ...]  # Guesses and unusual findings, one line each.
 
 
@@ -83,7 +84,11 @@ def inspect(
     path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
     kind, analysis, signature = _read(path, signature, notes)
-    images, outputs = analysis.images(), analysis.outputs()
+    images, outputs = list(filter(is_image, analysis.inputs)), analysis.outputs()
+    if not images:
+        raise EngineError(
+            path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(analysis.inputs)}"
+        )
     used = analysis.used(images, outputs or analysis.inner_outputs()) or images
     image = used[0]
     if len(used) > 1:
@@ -114,34 +119,29 @@ def inspect(
 
     image_input, is_planar, found = image_section(path, image, options, size, scale=analysis.scale, works=works)
     options = replace(options, labels=len(labels.names) if labels else None)
-    rule = OutputRule(path, image_input, options, observe, planar=is_planar)
+    batch = image.shape[0] if image.shape else None
+    rule = OutputRule(path, image_input, options, observe, batch=batch, planar=is_planar)
     reading = rule.read(outputs, analysis.inner_outputs)
-    chosen = [tensor for tensor, _ in reading.heads.values()]
-    constants, unused, needs = analysis.other_inputs(image, chosen)
+    constants, unused, needs = analysis.other_inputs(image, [tensor for tensor, _ in reading.heads.values()])
     notes += [*reading.notes, *needs, *(f"not needed for the output: {tensor}" for tensor in unused), *found]
-    boxes = reading.heads.get("boxes", (None,))[0]
-    output, main = next(iter(reading.heads.values()))
-    interface = ModelInterface(image, output, boxes, main.kind, reading.classes, unused, reading.others)
-    has_one_head = len(task_named(reading.task).heads) == 1
+    task = task_named(reading.task)
+    has_one_head, has_labels = len(task.heads) == 1, task.labels[0] > 0
     manifest = Manifest.model_validate(
         draft
         | {
             "task": reading.task,
             "input": image_input.model_copy(update={"constants": constants}),
-            "confidence": _confidence(interface, notes) if isinstance(analysis, FileAnalysis) else None,
-            "output": main if has_one_head else None,
-            "outputs": {} if has_one_head else {head: section for head, (_, section) in reading.heads.items()},
-            "labels": _labels(interface, labels or _known_labels(reading, notes), notes)
-            if _is_labelled(reading)
-            else (),
-            **(reading.settings or {}),
+            "confidence": _confidence(reading, notes) if isinstance(analysis, FileAnalysis) else None,
+            **({"output": next(iter(reading.sections.values()))} if has_one_head else {"outputs": reading.sections}),
+            "labels": _labels(reading, labels or _known_labels(reading, notes), notes) if has_labels else (),
+            **reading.settings,
         }
     )
-    random = analysis.random_operations(interface.output)
+    random = analysis.random_operations(reading.output)
     if random:
         notes.append(f"the output depends on random operations ({', '.join(random[:3])}): dropout or noise")
     _check_run(path, manifest, notes)
-    return Inspection(path, manifest, interface, tuple(map(printable, notes)))
+    return Inspection(path, manifest, image, reading, tuple(map(printable, notes)))
 
 
 def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Path:
@@ -222,25 +222,20 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
 
 
-def _is_labelled(reading: Reading) -> bool:
-    return task_named(reading.task).labels[0] > 0
-
-
 def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:
     """Returns the labels of a model that shows the meaning, or the numbers, of its classes; None for any other."""
     if guessed := guessed_labels(reading):
-        first = (reading.settings or {})["detection"].first_class
+        first = reading.settings["detection"].first_class
         notes.append(
             f"classes are numbered {first} to {guessed + first - 1}, because they have no names: give --labels"
         )
         return numbered_labels(guessed, first)
-    main = next(iter(reading.heads.values()))[1]
-    if reading.task == "segmentation" and reading.classes == len(_ONE_CHANNEL) and main.kind in THRESHOLDS:
+    if reading.task == "segmentation" and reading.classes == len(_ONE_CHANNEL) and reading.kind in THRESHOLDS:
         return Labels(_ONE_CHANNEL, numbered_labels(len(_ONE_CHANNEL)).colours)
     return None
 
 
-def _confidence(interface: ModelInterface, notes: list[str]) -> str | None:
+def _confidence(interface: Reading, notes: list[str]) -> str | None:
     """Returns the declared output with the scores of a mask of class ids, if there is exactly one."""
     scores = [
         each for each in interface.others if each.dtype.startswith("float") and len(each.shape or ()) == _MAP_RANK
@@ -251,7 +246,7 @@ def _confidence(interface: ModelInterface, notes: list[str]) -> str | None:
     return scores[0].name
 
 
-def _labels(interface: ModelInterface, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
+def _labels(interface: Reading, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
     if labels is None:
         count = min(interface.classes or GUESSED_CLASSES, MAX_LABELS)
         unknown = "" if interface.classes else ", and the graph does not show their number"

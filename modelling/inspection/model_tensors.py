@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK
-from shared.models.manifest import AxisOrder, OutputKind
+from shared.models.manifest import AxisOrder
 from shared.sanitize import printable
 
 IMAGE_DTYPES = ("uint8", "int8", "int16", "int32", "float16", "float32")
@@ -48,19 +48,6 @@ class Tensor:
     def is_float(self) -> bool:
         """Whether the values are real numbers, perhaps quantised."""
         return self.dtype.startswith("float") or self.quantization is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInterface:
-    """The input and output that were found."""
-
-    image: Tensor
-    output: Tensor
-    boxes: Tensor | None  # A detector's boxes; its `output` is the scores.
-    kind: OutputKind
-    classes: int | None  # The number of classes; None if unknown.
-    unused: tuple[Tensor, ...]  # Inputs that the output does not depend on.
-    others: tuple[Tensor, ...]  # Outputs that were not chosen.
 
 
 def format_tensors(tensors: Iterable[Tensor]) -> str:

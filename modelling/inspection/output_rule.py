@@ -6,7 +6,7 @@ option that decides.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 _OUTPUT_NAMES = ("prediction", "output", "semantic", "argmax", "softmax", "scores", "logits", "mask", "classes")
 _SELECTION = ("boxes", "classes", "scores", "count")  # The outputs of TFLite_Detection_PostProcess in their order.
+_SELECTION_KINDS = {
+    "scores": OutputKind.PROBABILITIES,
+    "boxes": OutputKind.BOXES,
+    "classes": OutputKind.CLASSES,
+    "count": OutputKind.COUNT,
+}
 _SELECTION_NAME = re.compile(r"(?:^|[/:.])(?:detection_(boxes|classes|scores)|(num)_detections)(?::0)?$")
 _COCO_IDS = 90  # The highest class id of the detectors of the TensorFlow Object Detection API.
 _CORNERS = 4
@@ -73,11 +79,30 @@ class Reading:
     """The meaning of a model's outputs."""
 
     task: str
-    heads: dict[str, tuple[Tensor, OutputSection]]  # By the manifest's head; the first one is the main one.
-    classes: int | None = None
-    settings: Mapping[str, Any] | None = None  # Further keys of the manifest.
-    notes: tuple[str, ...] = ()
+    heads: Mapping[str, tuple[Tensor, OutputKind]]  # By the manifest's head; the first one is the main one.
+    classes: int | None = None  # None if unknown.
+    axes: AxisOrder | None = None  # Of a segmentation's scores.
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Further keys of the manifest.
+    notes: Sequence[str] = ()
     others: tuple[Tensor, ...] = ()  # Possible outputs that were not chosen.
+
+    @property
+    def output(self) -> Tensor:
+        """The main output."""
+        return next(iter(self.heads.values()))[0]
+
+    @property
+    def kind(self) -> OutputKind:
+        """The kind of the main output."""
+        return next(iter(self.heads.values()))[1]
+
+    @property
+    def sections(self) -> dict[str, OutputSection]:
+        """The outputs in the manifest."""
+        return {
+            head: OutputSection(tensor=tensor.name, kind=kind, axes=self.axes)
+            for head, (tensor, kind) in self.heads.items()
+        }
 
 
 class OutputRule:
@@ -90,10 +115,11 @@ class OutputRule:
         options: Options,
         observe: Callable[[Sequence[Tensor]], Arrays],
         *,
+        batch: int | None,
         planar: bool,
     ) -> None:
-        """`observe` returns the values of tensors by name for one batch of noise."""
-        self._path, self._image, self._options, self._observe = path, image, options, observe
+        """`observe` returns the values of tensors by name for a batch of noise; `batch` is the size that the file fixes."""
+        self._path, self._image, self._options, self._observe, self._batch = path, image, options, observe, batch or 1
         self._planar = planar
         self._seen: dict[str, npt.NDArray[Any]] = {}
 
@@ -108,38 +134,37 @@ class OutputRule:
             UndecidedError: several readings are possible, or none.
             EngineError: the model fails on noise.
         """
-        known = self._with_shapes(outputs)
+        known, task = self._usable(outputs), self._options.task
         readers: dict[str, Callable[[list[Tensor]], Reading | None]] = {
-            "tensors": self._tensors,
+            "selection": self._selection,
             "segmentation": self._segmentation,
             "detection": self._detection,
             "classification": self._classification,
+            "tensors": self._tensors,
         }
-        task = self._options.task
-        if task is not None:
-            reading = readers[task](known)
-        else:
-            reading = self._selection(known) or self._segmentation(known)
-            reading = reading or self._detection(known) or self._classification(known)
-            reading = reading or self._segmentation(self._with_shapes(inner()))
+        chosen = [readers[task]] if task else list(readers.values())[:-1]
+        reading = next(filter(None, (reader(known) for reader in chosen)), None)
+        if reading is None and task in (None, "segmentation"):
+            reading = self._segmentation(self._usable(inner()))
         if reading is None:
-            shown = format_tensors(known[:8])
-            raise UndecidedError(
-                self._path,
-                f"gives no class ids (N×H×W) or scores (N×C×H×W) of pixels, no scores of an image (N×C), and no boxes "
-                f"(N×A×4) with scores (N×A×C){f' for task {task}' if task else ''}: its outputs are {shown}; {_TENSORS}, --output-axes accepts a map of "
-                "another ratio of sides than the image",
+            raise self._undecided(
+                "gives no class ids (N×H×W) or scores (N×C×H×W) of pixels, no scores of an image (N×C), and no boxes "
+                f"(N×A×4) with scores (N×A×C){f' for task {task}' if task else ''}: its outputs are "
+                f"{format_tensors(outputs[:8])}; {_TENSORS}, --output-axes takes maps of another aspect ratio"
             )
         self._check_options(reading)
         return reading
 
-    def _with_shapes(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the tensors with the shapes of a run on noise where they are not declared."""
-        usable = [each for each in tensors if each.dtype in (*DTYPES, "bool")]
-        unknown = [each for each in usable if each.dtype in DTYPES and (each.shape is None or None in each.shape[1:])]
+    def _undecided(self, problem: str) -> UndecidedError:
+        return UndecidedError(self._path, problem)
+
+    def _usable(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the tensors of numbers with one row per image, with shapes from a run on noise if none are declared."""
+        numbers = [each for each in tensors if each.dtype in (*DTYPES, "bool")]
+        unknown = [each for each in numbers if each.dtype in DTYPES and (each.shape is None or None in each.shape)]
         seen = self._values(unknown[:MAX_TENSORS])
-        resolved = [replace(each, shape=seen[each.name].shape) if each.name in seen else each for each in usable]
-        return [each for each in resolved if each.shape is not None and 0 not in each.shape]
+        known = [replace(each, shape=seen[each.name].shape) if each.name in seen else each for each in numbers]
+        return [each for each in known if each.shape and 0 not in each.shape and each.shape[0] in (None, self._batch)]
 
     def _values(self, tensors: Sequence[Tensor]) -> dict[str, npt.NDArray[Any]]:
         """Returns the values of tensors on noise; each tensor is observed once."""
@@ -149,12 +174,12 @@ class OutputRule:
         return {each.name: self._seen[each.name] for each in tensors}
 
     def _tensors(self, outputs: list[Tensor]) -> Reading | None:
-        heads: dict[str, tuple[Tensor, OutputSection]] = {}
+        heads: dict[str, tuple[Tensor, OutputKind]] = {}
         for number, each in enumerate(outputs[:MAX_TENSORS]):
             name = re.sub(r"[^A-Za-z0-9_-]+", "_", each.name.removesuffix(":0")).strip("_")[:64]
             if not name or name in heads:
                 name = f"output-{number}"
-            heads[name] = each, OutputSection(tensor=each.name, kind=OutputKind.TENSOR)
+            heads[name] = each, OutputKind.TENSOR
         return Reading("tensors", heads) if heads else None
 
     def _segmentation(self, outputs: list[Tensor]) -> Reading | None:
@@ -181,19 +206,19 @@ class OutputRule:
                 self._refuse_parts(chosen, outputs)
             kind, axes, classes = self._scores(chosen, notes)
         if classes is not None and classes > MAX_MASK_LABELS:
-            raise UndecidedError(
-                self._path, f"{chosen} has {classes} classes, and a mask has at most {MAX_MASK_LABELS}: {_TENSORS}"
+            raise self._undecided(
+                f"{chosen} has {classes} classes, and a mask has at most {MAX_MASK_LABELS}: {_TENSORS}"
             )
-        section = OutputSection(tensor=chosen.name, kind=kind, axes=axes)
-        return Reading(
-            "segmentation", {MASK: (chosen, section)}, classes, None, tuple(notes), _without(outputs, chosen)
-        )
+        heads = {MASK: (chosen, kind)}
+        return Reading("segmentation", heads, classes, axes, notes=notes, others=_without(outputs, chosen))
 
     def _is_map(self, tensor: Tensor) -> bool:
         """Returns whether a tensor has the shape of a value or scores for each pixel."""
         shape, image = tensor.shape or (), self._image
+        if len(shape) == MAP_RANK and self._options.output_axes is not None:
+            return True
         if len(shape) == MAP_RANK:
-            return self._options.output_axes is not None or bool(fitting_axes(shape, image.height, image.width))
+            return any(_sides(tensor, axis) != [1, 1] for axis in fitting_axes(shape, image.height, image.width))
         is_flat = len(shape) == _ANCHORS_RANK or (len(shape) == 2 and not tensor.is_float)  # noqa: PLR2004 - H×W
         sides = [side or 0 for side in shape[-2:]]
         return is_flat and min(sides) >= _MIN_FLAT_SIDE and bool(fit(sides[0], sides[1], image.height, image.width))
@@ -213,18 +238,13 @@ class OutputRule:
             axis = self._axis(tensor)
             order = next(axes for axes, place in CHANNEL_AXES.items() if place == axis)
             channels = shape[axis] or 1
-            both = fitting_axes(shape, image.height, image.width)
-            if axes is None and len(both) > 1 and channels > 1:
-                others = " or ".join(str(shape[each]) for each in both if each != axis)
-                notes.append(
-                    f"{tensor} has {channels} classes in the axis order of the input; {others} are possible (--output-axes)"
-                )
+            if axes is None and channels > 1 and len(fitting_axes(shape, image.height, image.width)) > 1:
+                notes.append(f"{tensor} may be nhwc or nchw: took {order}, as the labels or the input (--output-axes)")
         if channels > 1:
             return self._options.output_kind or OutputKind.SCORES, order, channels
         kind = self._options.output_kind or self._scale_of(tensor, notes)
         if kind is None:
-            raise UndecidedError(
-                self._path,
+            raise self._undecided(
                 f"{tensor} has one value per pixel, and nothing shows whether it is a probability or a logit: give "
                 f"--output-kind probabilities (foreground above 0.5), logits (above 0) or class_ids",
             )
@@ -263,8 +283,7 @@ class OutputRule:
         """
         shape = chosen.shape or ()
         if chosen.operation == "concatenation" and len(shape) == MAP_RANK:
-            raise UndecidedError(
-                self._path,
+            raise self._undecided(
                 f"{chosen} is joined from several parts, as the boxes and scores of a detector: give --task tensors to serve "
                 "it as it is, or --task segmentation if each channel is a class",
             )
@@ -280,8 +299,7 @@ class OutputRule:
             )
         ]
         if others:
-            raise UndecidedError(
-                self._path,
+            raise self._undecided(
                 f"{chosen} may be the scores of pixels, or belong to {format_tensors(others[:3])}, as in a detector: give "
                 "--task segmentation or --task tensors",
             )
@@ -301,25 +319,18 @@ class OutputRule:
             self._refuse_slots(outputs)
             return None
         first = 0 if operation else 1
-        kinds = (OutputKind.BOXES, OutputKind.CLASSES, OutputKind.PROBABILITIES, OutputKind.COUNT)
-        heads = {
-            role: (roles[role], OutputSection(tensor=roles[role].name, kind=kind))
-            for role, kind in zip(_SELECTION, kinds, strict=True)
-            if role in roles
-        }
         owner = "TFLite_Detection_PostProcess" if operation else "the TensorFlow Object Detection API"
         return Reading(
             "detection",
-            dict(sorted(heads.items(), key=lambda each: each[0] != "scores")),
-            None,
-            {
+            {role: (roles[role], kind) for role, kind in _SELECTION_KINDS.items() if role in roles},
+            settings={
                 "box_format": BoxFormatSection(order=BoxOrder.YXYX, normalised=True),
                 "detection": DetectionSection(first_class=first),
             },
-            (
-                f"boxes are selected by {owner}: y1, x1, y2, x2 from 0 to 1; classes from {first} on (detection.first_class)",
-            ),
-            _without(outputs, *roles.values()),
+            notes=[
+                f"{owner} selected the boxes: y1, x1, y2, x2 from 0 to 1, classes from {first} (detection.first_class)"
+            ],
+            others=_without(outputs, *roles.values()),
         )
 
     def _refuse_slots(self, outputs: list[Tensor]) -> None:
@@ -338,8 +349,7 @@ class OutputRule:
             for shape in shapes
         )
         if (has_slots or without_batch) and self._options.task != "tensors":
-            raise UndecidedError(
-                self._path,
+            raise self._undecided(
                 f"gives boxes with one score or class each ({format_tensors(outputs[:6])}), and does not show the order of "
                 f"their numbers nor of the classes: {_TENSORS}",
             )
@@ -358,17 +368,9 @@ class OutputRule:
                 continue
             notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 in pixels of the input (box_format)"]
             kind = self._options.output_kind or self._decided_scale(scores[0], notes)
-            return Reading(
-                "detection",
-                {
-                    "scores": (scores[0], OutputSection(tensor=scores[0].name, kind=kind)),
-                    "boxes": (boxes, OutputSection(tensor=boxes.name, kind=OutputKind.BOXES)),
-                },
-                self._checked_classes(scores[0]),
-                None,
-                tuple(notes),
-                _without(outputs, boxes, scores[0]),
-            )
+            heads = {"scores": (scores[0], kind), "boxes": (boxes, OutputKind.BOXES)}
+            others = _without(outputs, boxes, scores[0])
+            return Reading("detection", heads, self._checked_classes(scores[0]), notes=notes, others=others)
         return None
 
     def _classification(self, outputs: list[Tensor]) -> Reading | None:
@@ -382,17 +384,13 @@ class OutputRule:
         if named[1:]:
             notes.append(f"other outputs are possible: {format_tensors(named[1:4])}; took {chosen}")
         kind = self._options.output_kind or self._decided_scale(chosen, notes)
-        section = OutputSection(tensor=chosen.name, kind=kind)
-        classes = self._checked_classes(chosen)
-        return Reading(
-            "classification", {"scores": (chosen, section)}, classes, None, tuple(notes), _without(outputs, chosen)
-        )
+        heads, others = {"scores": (chosen, kind)}, _without(outputs, chosen)
+        return Reading("classification", heads, self._checked_classes(chosen), notes=notes, others=others)
 
     def _decided_scale(self, tensor: Tensor, notes: list[str]) -> OutputKind:
         kind = self._scale_of(tensor, notes)
         if kind is None:
-            raise UndecidedError(
-                self._path,
+            raise self._undecided(
                 f"nothing shows whether {tensor} is probabilities or logits: give --output-kind probabilities or logits",
             )
         return kind
@@ -400,26 +398,18 @@ class OutputRule:
     def _checked_classes(self, tensor: Tensor) -> int:
         classes = (tensor.shape or ())[-1] or 0
         if classes > MAX_LABELS:
-            raise UndecidedError(
-                self._path, f"{tensor} has {classes} classes, and a model has at most {MAX_LABELS}: {_TENSORS}"
-            )
+            raise self._undecided(f"{tensor} has {classes} classes, and a model has at most {MAX_LABELS}: {_TENSORS}")
         return classes
 
     def _check_options(self, reading: Reading) -> None:
         """Raises an UndecidedError for an option that does not fit the task."""
         kind, heads = self._options.output_kind, task_named(reading.task).heads
-        main = next(iter(reading.heads.values()))[1]
         fitting = heads[MASK if MASK in heads else "scores"].kinds if heads else (OutputKind.TENSOR,)
-        if kind is not None and (kind not in fitting or main.kind is not kind):
-            raise UndecidedError(
-                self._path,
-                f"--output-kind {kind} does not fit {reading.task} of {next(iter(reading.heads.values()))[0]}: "
-                f"{' or '.join(fitting)} does",
-            )
-        if self._options.output_axes is not None and main.axes is None:
-            raise UndecidedError(
-                self._path, f"--output-axes is for maps with channels, and {reading.task} has none here: leave it out"
-            )
+        if kind is not None and (kind not in fitting or kind is not reading.kind):
+            fits = " or ".join(fitting) if "classes" not in reading.heads else reading.kind
+            raise self._undecided(f"--output-kind {kind} does not fit {reading.task}, {reading.output}: give {fits}")
+        if self._options.output_axes is not None and reading.axes is None:
+            raise self._undecided(f"--output-axes is for scores of pixels, not for {reading.output}: leave it out")
 
 
 def _without(outputs: Sequence[Tensor], *chosen: Tensor) -> tuple[Tensor, ...]:
