@@ -147,7 +147,8 @@ def _tflite_producer(path: Path) -> Callable[[str], tuple[str, str] | None]:
         code = model.operatorCodes[operator.opcodeIndex]
         builtin = max(code.builtinCode, code.deprecatedBuiltinCode)  # Older files have the second one only.
         custom = code.customCode.decode(errors="replace") if code.customCode else None
+        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
         for position, output in enumerate(operator.outputs):
-            operation = f"{custom}:{position}" if custom else builtins.get(builtin, "")
+            operation = f"{custom}:{position}" if custom else "limited" if is_limited else builtins.get(builtin, "")
             producers[names[output]] = operation, names[operator.inputs[0]] if len(operator.inputs) else ""
     return producers.get

@@ -18,7 +18,12 @@ _OPERATIONS = {
     **dict.fromkeys(("softmax",), "softmax"),
     **dict.fromkeys(("argmax", "arg_max", "topk"), "argmax"),
     **dict.fromkeys(("concat", "concatv2", "concatenation"), "concatenation"),
+    # Their results have no limits.
+    **dict.fromkeys(("conv", "conv2d", "conv_2d", "convolution", "groupconvolution", "convtranspose"), "linear"),
+    **dict.fromkeys(("conv2dbackpropinput", "transpose_conv", "convolutionbackpropdata", "matmul"), "linear"),
+    **dict.fromkeys(("depthwiseconv2dnative", "depthwise_conv_2d", "gemm", "fully_connected"), "linear"),
 }
+_ADDITIONS = ("add", "addv2", "biasadd")  # Of a bias, if a linear operation comes before.
 # Operations that keep the meaning of the values.
 _PASS_THROUGH = {
     *("identity", "cast", "convert", "squeeze", "expanddims", "expand_dims", "unsqueeze", "reshape", "flatten"),
@@ -47,7 +52,7 @@ class Tensor:
     @property
     def is_float(self) -> bool:
         """Whether the values are real numbers, perhaps quantised."""
-        return self.dtype.startswith("float") or self.quantization is not None
+        return self.dtype.startswith("float") or self.quantization not in (None, (1.0, 0))
 
 
 def format_tensors(tensors: Iterable[Tensor]) -> str:
@@ -94,6 +99,9 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
         if step is None:
             break
         operation = step[0].lower()
+        if operation in _ADDITIONS:
+            before = producer(step[1])
+            return ("linear" if before and _OPERATIONS.get(before[0].lower()) == "linear" else operation), output
         if operation not in _PASS_THROUGH:
             return _OPERATIONS.get(operation, operation), output
         output = step[1]

@@ -48,12 +48,6 @@ _ANCHORS_RANK = 3  # N×A×4 or N×A×C
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
 _ROUNDING = 1e-4
-# Operations whose results have no limits, and so are no probabilities.
-_LINEAR = {
-    *("conv", "conv2d", "conv_2d", "convolution", "groupconvolution", "depthwiseconv2dnative", "depthwise_conv_2d"),
-    *("convtranspose", "conv2dbackpropinput", "transpose_conv", "convolutionbackpropdata", "matmul", "gemm"),
-    *("fully_connected", "biasadd", "add", "addv2"),
-}
 _TENSORS = "--task tensors serves the outputs as they are"
 
 
@@ -263,7 +257,7 @@ class OutputRule:
             return OutputKind.PROBABILITIES
         if tensor.quantization is not None and np.isclose(tensor.quantization[0], _UNIT_SCALE, rtol=1e-6):
             return OutputKind.PROBABILITIES
-        if tensor.operation in _LINEAR:
+        if tensor.operation == "linear":
             return OutputKind.LOGITS
         values = self._values([tensor])[tensor.name].astype(np.float64)
         lowest, highest = float(np.min(values)), float(np.max(values))

@@ -1,5 +1,6 @@
 """Writes small ONNX and TensorFlow Lite files as third-party tools do, in the shapes that users bring."""
 
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -111,4 +112,64 @@ def tflite(
         wide = tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
         converter.target_spec.supported_ops = [built_in if bits == 8 else wide]
         converter.inference_input_type = converter.inference_output_type = getattr(tf, dtype)
-    path.write_bytes(converter.convert())
+    path.write_bytes(_converted(converter))
+
+
+def tflite_detector(path: Path, scores: npt.NDArray[np.float32]) -> None:
+    """Writes a detector that ends with TFLite_Detection_PostProcess, for scores A×(1 + C) of anchors in a row.
+
+    Anchor `n` is the square of 0.1 around (0.1 + 0.2 n, 0.5), relative to the image.
+    """
+    count, classes = scores.shape
+    anchors = np.array([[0.5, 0.1 + 0.2 * number, 0.1, 0.1] for number in range(count)], np.float32)
+    settings = {
+        "max_detections": 10,
+        "max_classes_per_detection": 1,
+        "detections_per_class": 100,
+        "use_regular_nms": False,
+        "nms_score_threshold": 0.0,
+        "nms_iou_threshold": 0.6,
+        "num_classes": classes - 1,
+        "y_scale": 10.0,
+        "x_scale": 10.0,
+        "h_scale": 5.0,
+        "w_scale": 5.0,
+    }
+    names = {bool: "b", int: "i", float: "f"}
+    attributes = " ".join(
+        f'attr {{ key: "{key}" value {{ {names[type(value)]}: {str(value).lower()} }} }}'
+        for key, value in settings.items()
+    )
+
+    @tf.function(experimental_implements=f'name: "TFLite_Detection_PostProcess" {attributes}')
+    def select(boxes: Any, scores: Any, _anchors: Any) -> Any:
+        total = tf.reduce_sum(scores)  # The converter replaces this body, but would merge equal results.
+        found = {
+            "boxes": tf.zeros((1, 10, 4)) + tf.reduce_sum(boxes),
+            "classes": tf.zeros((1, 10)) + total,
+            "scores": tf.ones((1, 10)) + total,
+            "count": total[None],
+        }
+        return tuple(found.values())
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 64, 64, 3), tf.float32, name="image")])
+    def network(image: Any) -> Any:
+        zero = tf.reduce_mean(image) * 0.0
+        boxes = tf.zeros((1, count, 4)) + zero
+        found = select(boxes, tf.constant(scores[np.newaxis]) + zero, tf.constant(anchors))
+        return {f"output_{number}": tensor for number, tensor in enumerate(found)}
+
+    module = tf.Module()
+    module.network = network
+    folder = path.with_suffix("")
+    tf.saved_model.save(module, str(folder), signatures=network)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
+    converter.allow_custom_ops = True
+    path.write_bytes(_converted(converter))
+
+
+def _converted(converter: Any) -> bytes:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The converter asks for statistics that it takes from the data set.
+        content: bytes = converter.convert()
+    return content
