@@ -10,7 +10,7 @@ from modelling.inspection.model_tensors import Tensor, image_sides, possible_axe
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.inference.errors import EngineError
 from shared.inference.pre_postprocess import quantised_levels
-from shared.models.manifest import NORMALIZATIONS, AxisOrder, InputSection
+from shared.models.manifest import MAX_SIDE, NORMALIZATIONS, AxisOrder, InputSection
 
 GUESSED_SIZE = (512, 1024)  # Height and width of a model that accepts any size.
 
@@ -82,6 +82,8 @@ def _size(path: Path, image: Tensor, axes: AxisOrder, size: tuple[int, int] | No
     found = (sides[0] or default[0], sides[1] or default[1])
     if size is not None and found != size:
         raise EngineError(path, f"its input is {found[0]}×{found[1]}: leave the size out")
+    if max(found) > MAX_SIDE:
+        raise EngineError(path, f"its input is {found[0]}×{found[1]}, and a side has at most {MAX_SIDE} pixels")
     return {"height": found[0], "width": found[1]}
 
 
@@ -126,13 +128,9 @@ def _range_of(path: Path, image: Tensor) -> str:
     limits = np.iinfo(image.dtype)
     lowest, highest = ((limit - zero_point) * step for limit in (limits.min, limits.max))
     for name, keys in NORMALIZATIONS.items():
-        ends = [
-            (pixel * keys["scale"] - mean) / std
-            for pixel in (0, 255)
-            for mean, std in zip(keys.get("mean", (0.0,)), keys.get("std", (1.0,) * 3), strict=False)
-        ]
-        tolerance = _TOLERANCE * (max(ends) - min(ends))
-        is_near = abs(lowest - min(ends)) <= tolerance and abs(highest - max(ends)) <= tolerance
+        ends = (np.array([[0.0], [255.0]]) * keys["scale"] - keys.get("mean", 0.0)) / keys.get("std", 1.0)
+        tolerance = _TOLERANCE * np.ptp(ends)
+        is_near = abs(lowest - ends.min()) <= tolerance and abs(highest - ends.max()) <= tolerance
         if limits.bits == _QUANTISED_BITS and is_near:
             return name
     raise UndecidedError(

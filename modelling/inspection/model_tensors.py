@@ -50,6 +50,11 @@ class Tensor:
         return f"{printable(self.name)} {self.dtype} {sides or 'scalar'}"
 
     @property
+    def sides(self) -> tuple[int | None, ...]:
+        """The shape; empty if the rank is unknown."""
+        return self.shape or ()
+
+    @property
     def is_float(self) -> bool:
         """Whether the values are real numbers, perhaps quantised."""
         return self.dtype.startswith("float") or self.quantization not in (None, (1.0, 0))

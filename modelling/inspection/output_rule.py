@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.labels import MAX_LABELS, MAX_MASK_LABELS
 from shared.inference.errors import EngineError
 from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK, channel_axis, fit, fitting_axes
+from shared.inference.pre_postprocess import THRESHOLDS
 from shared.messages.tensors import DTYPES, MAX_TENSORS
 from shared.models.manifest import (
     MASK,
@@ -44,7 +46,7 @@ _SELECTION_KINDS = {
 _SELECTION_NAME = re.compile(r"(?:^|[/:.])(?:detection_(boxes|classes|scores)|(num)_detections)(?::0)?$")
 _COCO_IDS = 90  # The highest class id of the detectors of the TensorFlow Object Detection API.
 _CORNERS = 4
-_ANCHORS_RANK = 3  # N×A×4 or N×A×C
+_SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
 _ROUNDING = 1e-4
@@ -136,8 +138,9 @@ class OutputRule:
             "classification": self._classification,
             "tensors": self._tensors,
         }
-        chosen = [readers[task]] if task else list(readers.values())[:-1]
-        reading = next(filter(None, (reader(known) for reader in chosen)), None)
+        tasks = [task] if task else list(readers)[:-1]
+        tasks = ["selection", *tasks] if task == "detection" else tasks
+        reading = next(filter(None, (readers[each](known) for each in tasks)), None)
         if reading is None and task in (None, "segmentation"):
             reading = self._segmentation(self._usable(inner()))
         if reading is None:
@@ -158,7 +161,8 @@ class OutputRule:
         unknown = [each for each in numbers if each.dtype in DTYPES and (each.shape is None or None in each.shape)]
         seen = self._values(unknown[:MAX_TENSORS])
         known = [replace(each, shape=seen[each.name].shape) if each.name in seen else each for each in numbers]
-        return [each for each in known if each.shape and 0 not in each.shape and each.shape[0] in (None, self._batch)]
+        filled = [each for each in known if each.shape and 0 not in each.shape]
+        return [each for each in filled if each.sides[0] in (None, self._batch) or self._is_map(each, rank=2)]
 
     def _values(self, tensors: Sequence[Tensor]) -> dict[str, npt.NDArray[Any]]:
         """Returns the values of tensors on noise; each tensor is observed once."""
@@ -177,17 +181,14 @@ class OutputRule:
         return Reading("tensors", heads) if heads else None
 
     def _segmentation(self, outputs: list[Tensor]) -> Reading | None:
-        maps = [each for each in outputs if self._is_map(each)]
-        if not maps:
-            return None
-
         def rank(tensor: Tensor) -> tuple[bool, bool, bool]:
-            named = any(word in tensor.name.lower() for word in _OUTPUT_NAMES)
-            return not tensor.is_float or tensor.operation == "argmax", named, tensor.operation == "argmax"
+            is_arg_max = tensor.operation == "argmax"
+            return is_arg_max or not tensor.is_float, _is_named(tensor), is_arg_max
 
-        ranked = sorted(maps, key=rank, reverse=True)
-        chosen = ranked[0]
-        notes = [f"other outputs are possible: {format_tensors(ranked[1:4])}; took {chosen}"] if ranked[1:] else []
+        ranked = sorted(filter(self._is_map, outputs), key=rank, reverse=True)
+        if not ranked:
+            return None
+        chosen, notes = ranked[0], _choice(ranked)
         if self._is_ids(chosen):
             kind, axes, classes = self._options.output_kind or OutputKind.CLASS_IDS, None, chosen.classes
             if chosen.dtype == "bool":
@@ -204,98 +205,86 @@ class OutputRule:
                 f"{chosen} has {classes} classes, and a mask has at most {MAX_MASK_LABELS}: {_TENSORS}"
             )
         heads = {MASK: (chosen, kind)}
-        return Reading("segmentation", heads, classes, axes, notes=notes, others=_without(outputs, chosen))
+        return Reading("segmentation", heads, classes, axes, notes=notes, others=_without(outputs, heads))
 
-    def _is_map(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor has the shape of a value or scores for each pixel."""
-        shape, image = tensor.shape or (), self._image
-        if len(shape) == MAP_RANK and self._options.output_axes is not None:
-            return True
-        if len(shape) == MAP_RANK:
-            return any(_sides(tensor, axis) != [1, 1] for axis in fitting_axes(shape, image.height, image.width))
-        is_flat = len(shape) == _ANCHORS_RANK or (len(shape) == 2 and not tensor.is_float)  # noqa: PLR2004 - H×W
-        sides = [side or 0 for side in shape[-2:]]
-        return is_flat and min(sides) >= _MIN_FLAT_SIDE and bool(fit(sides[0], sides[1], image.height, image.width))
+    def _is_map(self, tensor: Tensor, rank: int | None = None) -> bool:
+        """Returns whether a tensor, of this rank, has the shape of a value or scores for each pixel."""
+        sides, size = tensor.sides, (self._image.height, self._image.width)
+        if rank not in (None, len(sides)):
+            return False
+        if len(sides) == MAP_RANK:
+            fitting = fitting_axes(sides, *size)
+            return self._options.output_axes is not None or any(_pixels(tensor, axis) != [1, 1] for axis in fitting)
+        is_flat = len(sides) == _ANCHORS_RANK or (len(sides) == _SCORES_RANK and not tensor.is_float)  # N×H×W or H×W
+        rows, columns = (0, 0, *(side or 0 for side in sides))[-2:]
+        return is_flat and min(rows, columns) >= _MIN_FLAT_SIDE and bool(fit(rows, columns, *size))
 
     def _is_ids(self, tensor: Tensor) -> bool:
         if self._options.output_kind is not None:
             return self._options.output_kind is OutputKind.CLASS_IDS
-        shape = tensor.shape or ()
-        is_one = len(shape) < MAP_RANK or 1 in (shape[1], shape[3])
+        is_one = len(tensor.sides) < MAP_RANK or 1 in (tensor.sides[1], tensor.sides[3])
         return is_one and (tensor.operation == "argmax" or not tensor.is_float)
 
     def _scores(self, tensor: Tensor, notes: list[str]) -> tuple[OutputKind, AxisOrder | None, int]:
         """Returns the kind, the axis order and the number of classes of a map that is not class ids."""
-        shape, image, axes = tensor.shape or (), self._image, self._options.output_axes
-        channels, order = 1, None
-        if len(shape) == MAP_RANK:
-            axis = self._axis(tensor)
-            order = next(axes for axes, place in CHANNEL_AXES.items() if place == axis)
-            channels = shape[axis] or 1
-            if axes is None and channels > 1 and len(fitting_axes(shape, image.height, image.width)) > 1:
-                notes.append(f"{tensor} may be nhwc or nchw: took {order}, as the labels or the input (--output-axes)")
+        axis, image = self._axis(tensor), self._image
+        order = next((order for order, place in CHANNEL_AXES.items() if place == axis), None)
+        channels = 1 if axis is None else tensor.sides[axis] or 1
         if channels > 1:
+            fitting = fitting_axes(tensor.sides, image.height, image.width)
+            if self._options.output_axes is None and len(fitting) > 1:
+                notes.append(f"{tensor} may be nhwc or nchw: took {order}, as the labels or the input (--output-axes)")
             return self._options.output_kind or OutputKind.SCORES, order, channels
         kind = self._options.output_kind or self._scale_of(tensor, notes)
-        if kind is None:
-            raise self._undecided(
-                f"{tensor} has one value per pixel, and nothing shows whether it is a probability or a logit: give "
-                f"--output-kind probabilities (foreground above 0.5), logits (above 0) or class_ids",
-            )
-        notes.append(f"one channel is background and foreground: {kind} above {0.5 if kind == 'probabilities' else 0}")
+        notes.append(f"one channel is background and foreground: {kind} above {THRESHOLDS.get(kind, 0):g}")
         return kind, order, 2
 
-    def _axis(self, tensor: Tensor) -> int:
-        """Returns the axis of the channels of a map with four dimensions."""
+    def _axis(self, tensor: Tensor) -> int | None:
+        """Returns the axis of the channels of a map; None for one without."""
+        if len(tensor.sides) != MAP_RANK:
+            return None
         section = OutputSection(tensor=tensor.name, kind=OutputKind.SCORES, axes=self._options.output_axes)
         channels = (1, self._options.labels or 1)
-        return channel_axis(tensor.shape or (), section, self._image, planar=self._planar, channels=channels)
+        return channel_axis(tensor.sides, section, self._image, planar=self._planar, channels=channels)
 
-    def _scale_of(self, tensor: Tensor, notes: list[str]) -> OutputKind | None:
-        """Returns whether an output is logits or probabilities; None if nothing shows it."""
-        if tensor.operation in ("sigmoid", "softmax"):
-            return OutputKind.PROBABILITIES
-        if tensor.quantization is not None and np.isclose(tensor.quantization[0], _UNIT_SCALE, rtol=1e-6):
+    def _scale_of(self, tensor: Tensor, notes: list[str]) -> OutputKind:
+        """Returns whether an output is logits or probabilities."""
+        step = tensor.quantization[0] if tensor.quantization else 0.0
+        if tensor.operation in ("sigmoid", "softmax") or np.isclose(step, _UNIT_SCALE, rtol=1e-6):
             return OutputKind.PROBABILITIES
         if tensor.operation == "linear":
             return OutputKind.LOGITS
         values = self._values([tensor])[tensor.name].astype(np.float64)
-        lowest, highest = float(np.min(values)), float(np.max(values))
-        if lowest < -_ROUNDING:
-            notes.append(f"{tensor} is logits, because it gave {lowest:.3g} to {highest:.3g} on noise (--output-kind)")
+        if values.min() < -_ROUNDING:
+            notes.append(f"{tensor} is logits, because it gave {values.min():.3g} on noise (--output-kind)")
             return OutputKind.LOGITS
-        if values.ndim == 2 and values.shape[1] > 1 and np.allclose(values.sum(axis=1), 1, atol=1e-3):  # noqa: PLR2004
+        if values.ndim == _SCORES_RANK and values.shape[1] > 1 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
             notes.append(f"{tensor} is probabilities, because their sum is 1 on noise (--output-kind)")
             return OutputKind.PROBABILITIES
-        return None
+        raise self._undecided(
+            f"nothing shows whether {tensor} is probabilities or logits: give --output-kind probabilities (foreground of a "
+            "mask above 0.5) or logits (above 0), or for integers class_ids"
+        )
 
     def _refuse_parts(self, chosen: Tensor, outputs: list[Tensor]) -> None:
-        """Refuses scores of pixels that look like a part of another result.
-
-        Raises:
-            UndecidedError: the channels are joined from parts, or there are outputs of other sizes.
-        """
-        shape = chosen.shape or ()
-        if chosen.operation == "concatenation" and len(shape) == MAP_RANK:
+        """Refuses scores of pixels whose channels are joined from parts, or beside outputs of other sizes."""
+        axis = self._axis(chosen)
+        if chosen.operation == "concatenation" and axis is not None:
             raise self._undecided(
                 f"{chosen} is joined from several parts, as the boxes and scores of a detector: give --task tensors to serve "
-                "it as it is, or --task segmentation if each channel is a class",
+                "it as it is, or --task segmentation if each channel is a class"
             )
-        axis = self._axis(chosen) if len(shape) == MAP_RANK else None
-        sides = _sides(chosen, axis)
         others = [
             each
             for each in outputs
             if each.is_float
-            and each is not chosen
-            and (
-                _rank(each) == _ANCHORS_RANK != len(shape) or (_rank(each) == MAP_RANK and _sides(each, axis) != sides)
-            )
+            and (len(each.sides) == _ANCHORS_RANK < len(chosen.sides) or len(each.sides) == MAP_RANK)
+            and _pixels(each, axis) != _pixels(chosen, axis)
         ]
         if others:
             raise self._undecided(
                 f"{chosen} may be the scores of pixels, or belong to {format_tensors(others[:3])}, as in a detector: give "
-                "--task segmentation or --task tensors",
+                "--task segmentation or --task tensors"
             )
 
     def _selection(self, outputs: list[Tensor]) -> Reading | None:
@@ -314,86 +303,59 @@ class OutputRule:
             return None
         first = 0 if operation else 1
         owner = "TFLite_Detection_PostProcess" if operation else "the TensorFlow Object Detection API"
-        return Reading(
-            "detection",
-            {role: (roles[role], kind) for role, kind in _SELECTION_KINDS.items() if role in roles},
-            settings={
-                "box_format": BoxFormatSection(order=BoxOrder.YXYX, normalised=True),
-                "detection": DetectionSection(first_class=first),
-            },
-            notes=[
-                f"{owner} selected the boxes: y1, x1, y2, x2 from 0 to 1, classes from {first} (detection.first_class)"
-            ],
-            others=_without(outputs, *roles.values()),
-        )
+        heads = {role: (roles[role], kind) for role, kind in _SELECTION_KINDS.items() if role in roles}
+        notes = [
+            f"{owner} selected the boxes: y1, x1, y2, x2 from 0 to 1, classes from {first} (detection.first_class)"
+        ]
+        settings = {
+            "box_format": BoxFormatSection(order=BoxOrder.YXYX, normalised=True),
+            "detection": DetectionSection(first_class=first),
+        }
+        return Reading("detection", heads, settings=settings, notes=notes, others=_without(outputs, heads))
 
     def _refuse_slots(self, outputs: list[Tensor]) -> None:
-        """Refuses boxes with one score and class each, whose order of numbers and class ids nothing shows.
-
-        Raises:
-            UndecidedError: there are such outputs.
-        """
-        shapes = [each.shape or () for each in outputs]
-        slots = {
-            shape[1] for shape in shapes if len(shape) == _ANCHORS_RANK and shape[2] in range(_CORNERS, _CORNERS + 4)
-        }
-        has_slots = any(len(shape) == 2 and shape[1] in slots for shape in shapes)  # noqa: PLR2004 - N×K
-        without_batch = any(len(shape) == 1 for shape in shapes) and any(
-            len(shape) == 2 and shape[1] == _CORNERS  # noqa: PLR2004 - K×4
-            for shape in shapes
-        )
-        if (has_slots or without_batch) and self._options.task != "tensors":
+        """Refuses boxes with one score or class each, because nothing shows their order of numbers and class ids."""
+        boxes = (each.sides for each in outputs if len(each.sides) == _ANCHORS_RANK)
+        slots = {count for _, count, numbers in boxes if numbers in range(_CORNERS, _CORNERS + 4)}
+        if any(len(each.sides) == _SCORES_RANK and each.sides[1] in slots for each in outputs):
             raise self._undecided(
                 f"gives boxes with one score or class each ({format_tensors(outputs[:6])}), and does not show the order of "
-                f"their numbers nor of the classes: {_TENSORS}",
+                f"their numbers nor of the classes: {_TENSORS}"
             )
 
     def _detection(self, outputs: list[Tensor]) -> Reading | None:
         """Returns the reading of boxes N×A×4 and scores N×A×C of all anchors."""
-        if selected := self._selection(outputs):
-            return selected
-        anchors = [each for each in outputs if each.is_float and len(each.shape or ()) == _ANCHORS_RANK]
+        anchors = [each for each in outputs if each.is_float and len(each.sides) == _ANCHORS_RANK]
         # The scores of four classes have the shape of boxes, so the name decides.
         anchors.sort(key=lambda each: ("box" not in each.name.lower(), "score" in each.name.lower()))
         for boxes in anchors:
-            count, numbers = (boxes.shape or ())[1:]
-            scores = [each for each in anchors if each is not boxes and (each.shape or ())[1] == count]
-            if numbers != _CORNERS or not scores:
-                continue
-            notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 in pixels of the input (box_format)"]
-            kind = self._options.output_kind or self._decided_scale(scores[0], notes)
-            heads = {"scores": (scores[0], kind), "boxes": (boxes, OutputKind.BOXES)}
-            others = _without(outputs, boxes, scores[0])
-            return Reading("detection", heads, self._checked_classes(scores[0]), notes=notes, others=others)
+            scores = [each for each in anchors if each is not boxes and each.sides[1] == boxes.sides[1]]
+            if boxes.sides[2] == _CORNERS and scores:
+                notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 in pixels of the input (box_format)"]
+                return self._scored("detection", scores[0], outputs, notes, {"boxes": (boxes, OutputKind.BOXES)})
         return None
 
     def _classification(self, outputs: list[Tensor]) -> Reading | None:
         """Returns the reading of scores N×C of an image."""
         self._refuse_slots(outputs)
-        fitting = [each for each in outputs if each.is_float and len(each.shape or ()) == 2]  # noqa: PLR2004 - N×C
-        if not fitting:
-            return None
-        named = sorted(fitting, key=lambda each: not any(word in each.name.lower() for word in _OUTPUT_NAMES))
-        chosen, notes = named[0], []
-        if named[1:]:
-            notes.append(f"other outputs are possible: {format_tensors(named[1:4])}; took {chosen}")
-        kind = self._options.output_kind or self._decided_scale(chosen, notes)
-        heads, others = {"scores": (chosen, kind)}, _without(outputs, chosen)
-        return Reading("classification", heads, self._checked_classes(chosen), notes=notes, others=others)
+        fitting = [each for each in outputs if each.is_float and len(each.sides) == _SCORES_RANK]
+        fitting.sort(key=_is_named, reverse=True)
+        return self._scored("classification", fitting[0], outputs, _choice(fitting)) if fitting else None
 
-    def _decided_scale(self, tensor: Tensor, notes: list[str]) -> OutputKind:
-        kind = self._scale_of(tensor, notes)
-        if kind is None:
-            raise self._undecided(
-                f"nothing shows whether {tensor} is probabilities or logits: give --output-kind probabilities or logits",
-            )
-        return kind
-
-    def _checked_classes(self, tensor: Tensor) -> int:
-        classes = (tensor.shape or ())[-1] or 0
+    def _scored(
+        self,
+        task: str,
+        scores: Tensor,
+        outputs: list[Tensor],
+        notes: list[str],
+        others: Mapping[str, tuple[Tensor, OutputKind]] = MappingProxyType({}),
+    ) -> Reading:
+        """Returns the reading of scores of classes in the last dimension, beside other heads."""
+        classes = scores.sides[-1] or 0
         if classes > MAX_LABELS:
-            raise self._undecided(f"{tensor} has {classes} classes, and a model has at most {MAX_LABELS}: {_TENSORS}")
-        return classes
+            raise self._undecided(f"{scores} has {classes} classes, and a model has at most {MAX_LABELS}: {_TENSORS}")
+        heads = {"scores": (scores, self._options.output_kind or self._scale_of(scores, notes)), **others}
+        return Reading(task, heads, classes, notes=notes, others=_without(outputs, heads))
 
     def _check_options(self, reading: Reading) -> None:
         """Raises an UndecidedError for an option that does not fit the task."""
@@ -406,17 +368,24 @@ class OutputRule:
             raise self._undecided(f"--output-axes is for scores of pixels, not for {reading.output}: leave it out")
 
 
-def _without(outputs: Sequence[Tensor], *chosen: Tensor) -> tuple[Tensor, ...]:
+def _without(outputs: Sequence[Tensor], heads: Mapping[str, tuple[Tensor, OutputKind]]) -> tuple[Tensor, ...]:
+    chosen = [tensor for tensor, _ in heads.values()]
     return tuple(each for each in outputs if each not in chosen)
 
 
-def _rank(tensor: Tensor) -> int:
-    return len(tensor.shape or ())
+def _is_named(tensor: Tensor) -> bool:
+    return any(word in tensor.name.lower() for word in _OUTPUT_NAMES)
 
 
-def _sides(tensor: Tensor, axis: int | None) -> list[int | None]:
+def _choice(ranked: Sequence[Tensor]) -> list[str]:
+    """Returns a note if the first tensor was chosen of several."""
+    others = format_tensors(ranked[1:4])
+    return [f"other outputs are possible: {others}; took {ranked[0]}"] if ranked[1:] else []
+
+
+def _pixels(tensor: Tensor, axis: int | None) -> list[int | None]:
     """Returns the height and width of a map whose channels are on `axis`."""
-    return [side for place, side in enumerate(tensor.shape or ()) if place not in (0, axis)]
+    return [side for place, side in enumerate(tensor.sides) if place not in (0, axis)]
 
 
 def guessed_labels(reading: Reading) -> int | None:

@@ -141,7 +141,6 @@ def tflite_detector(path: Path, scores: npt.NDArray[np.float32]) -> None:
         for key, value in settings.items()
     )
 
-    @tf.function(experimental_implements=f'name: "TFLite_Detection_PostProcess" {attributes}')
     def select(boxes: Any, scores: Any, _anchors: Any) -> Any:
         total = tf.reduce_sum(scores)  # The converter replaces this body, but would merge equal results.
         found = {
@@ -152,17 +151,18 @@ def tflite_detector(path: Path, scores: npt.NDArray[np.float32]) -> None:
         }
         return tuple(found.values())
 
-    @tf.function(input_signature=[tf.TensorSpec((1, 64, 64, 3), tf.float32, name="image")])
+    operation = tf.function(select, experimental_implements=f'name: "TFLite_Detection_PostProcess" {attributes}')
+
     def network(image: Any) -> Any:
         zero = tf.reduce_mean(image) * 0.0
         boxes = tf.zeros((1, count, 4)) + zero
-        found = select(boxes, tf.constant(scores[np.newaxis]) + zero, tf.constant(anchors))
+        found = operation(boxes, tf.constant(scores[np.newaxis]) + zero, tf.constant(anchors))
         return {f"output_{number}": tensor for number, tensor in enumerate(found)}
 
     module = tf.Module()
-    module.network = network
+    module.network = tf.function(network, [tf.TensorSpec((1, 64, 64, 3), tf.float32, name="image")])
     folder = path.with_suffix("")
-    tf.saved_model.save(module, str(folder), signatures=network)
+    tf.saved_model.save(module, str(folder), signatures=module.network)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
     converter.allow_custom_ops = True
     path.write_bytes(_converted(converter))

@@ -24,7 +24,7 @@ from tests.support.foreign_models import onnx_constants, tflite_detector
 _SIDE = 64
 _IMAGE = np.full((_SIDE, _SIDE, 3), 99, np.uint8)
 # Two overlapping boxes of one class, which a second suppression would reduce to one, a weak box and two empty slots.
-_OUTPUTS = {
+_OUTPUTS: dict[str, Any] = {
     "detection_boxes": [[[0.1, 0.2, 0.5, 0.6], [0.1, 0.2, 0.5, 0.55], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]],
     "detection_scores": [[0.9, 0.8, 0.1, 0.0, 0.0]],
     "detection_classes": [[3.0, 3.0, 1.0, 1.0, 1.0]],
