@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from shared.inference.engine import Engine, Images, Outputs
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import THRESHOLDS
-from shared.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind
+from shared.models.manifest import MANIFEST_NAME, DetectionSection, InputSection, LabelSection, Manifest, OutputKind
 from shared.models.repository import Repository
 from shared.sanitize import printable
 from shared.tasks.task import task_named
@@ -37,6 +37,7 @@ GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 
 _MAP_RANK = 4  # N×H×W×C
 _ONE_CHANNEL = ("background", "foreground")  # The labels of a mask with one channel.
+_BACKGROUND = ("background", "???")  # Names of a background in label files, without underscores.
 _DRAFT_NAME = "draft"  # The name of a model before it is in its folder.
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
@@ -134,7 +135,7 @@ def inspect(
             "confidence": _confidence(reading, notes) if isinstance(analysis, FileAnalysis) else None,
             **({"output": next(iter(reading.sections.values()))} if has_one_head else {"outputs": reading.sections}),
             "labels": _labels(reading, labels or _known_labels(reading, notes), notes) if has_labels else (),
-            **reading.settings,
+            **_settings(path, reading, labels, notes),
         }
     )
     random = analysis.random_operations(reading.output)
@@ -220,6 +221,17 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
         signature = names[0]
     graph, inputs, outputs = freeze_signature(loaded.signatures[signature], path)
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
+
+
+def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[str]) -> Mapping[str, Any]:
+    """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
+    is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
+    if not is_background or "classes" not in reading.heads:
+        return reading.settings
+    if not reading.settings["detection"].first_class:
+        raise EngineError(path, "gives classes without the background, and the labels begin with it: remove that label")
+    notes.append("the labels begin with the background, so detection.first_class is 0")
+    return {**reading.settings, "detection": DetectionSection()}
 
 
 def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:

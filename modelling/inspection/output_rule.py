@@ -50,6 +50,7 @@ _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
 _ROUNDING = 1e-4
+_REAL_NUMBERS = ("sigmoid", "softmax", "linear")  # Operations whose results are integers only if they are quantised.
 _TENSORS = "--task tensors serves the outputs as they are"
 
 
@@ -183,7 +184,7 @@ class OutputRule:
     def _segmentation(self, outputs: list[Tensor]) -> Reading | None:
         def rank(tensor: Tensor) -> tuple[bool, bool, bool]:
             is_arg_max = tensor.operation == "argmax"
-            return is_arg_max or not tensor.is_float, _is_named(tensor), is_arg_max
+            return self._is_ids(tensor), _is_named(tensor), is_arg_max
 
         ranked = sorted(filter(self._is_map, outputs), key=rank, reverse=True)
         if not ranked:
@@ -223,7 +224,8 @@ class OutputRule:
         if self._options.output_kind is not None:
             return self._options.output_kind is OutputKind.CLASS_IDS
         is_one = len(tensor.sides) < MAP_RANK or 1 in (tensor.sides[1], tensor.sides[3])
-        return is_one and (tensor.operation == "argmax" or not tensor.is_float)
+        is_whole = not tensor.is_float and tensor.operation not in _REAL_NUMBERS
+        return is_one and (tensor.operation == "argmax" or is_whole)
 
     def _scores(self, tensor: Tensor, notes: list[str]) -> tuple[OutputKind, AxisOrder | None, int]:
         """Returns the kind, the axis order and the number of classes of a map that is not class ids."""
@@ -249,6 +251,8 @@ class OutputRule:
 
     def _scale_of(self, tensor: Tensor, notes: list[str]) -> OutputKind:
         """Returns whether an output is logits or probabilities."""
+        if not tensor.is_float:
+            raise self._undecided(f"{tensor} is quantised, and the file does not show its scale: {_TENSORS}")
         step = tensor.quantization[0] if tensor.quantization else 0.0
         if tensor.operation in ("sigmoid", "softmax") or np.isclose(step, _UNIT_SCALE, rtol=1e-6):
             return OutputKind.PROBABILITIES

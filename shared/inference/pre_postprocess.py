@@ -188,7 +188,9 @@ def _scores_of_pixels(
         return None, channels
     if section.kind not in THRESHOLDS:
         return "one channel is not one score per class: set output.kind to logits or probabilities", None
-    return None, _BACKGROUND_AND_FOREGROUND
+    if len(manifest.labels) not in (0, _BACKGROUND_AND_FOREGROUND):
+        return f"one channel is background and foreground: name these 2 labels, not {len(manifest.labels)}", None
+    return None, None
 
 
 def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Array:

@@ -140,6 +140,30 @@ def test_one_value_per_pixel_without_a_sign_is_undecided(tmp_path: Path) -> None
         assert inspect(path, options=Options(output_kind=kind)).interface.kind is kind
 
 
+def test_one_channel_needs_two_labels(tmp_path: Path) -> None:
+    """Labels of a data set cannot name background and foreground."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 1, after=(_SIGMOID,))
+    labels = Labels(tuple(f"c{number}" for number in range(19)), ((0, 0, 0),) * 19)
+    with pytest.raises(EngineError, match="one channel is background and foreground: name these 2 labels, not 19"):
+        inspect(tmp_path / "m.onnx", labels=labels)
+
+
+def test_a_quantised_channel_without_a_scale_is_refused(tmp_path: Path) -> None:
+    """ONNX does not declare the scale of an output that QuantizeLinear gives: 0.5 is an unknown integer."""
+    path = tmp_path / "m.onnx"
+    onnx_map(path, (1, 3, 64, 96), 1, after=(_SIGMOID,))
+    model = onnx.load(path)
+    (last,) = [node for node in model.graph.node if node.op_type == "Identity"]
+    last.op_type = "QuantizeLinear"
+    last.input.extend(["step", "zero"])
+    for name, value in (("step", np.float32(1 / 255)), ("zero", np.uint8(0))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    onnx.save(model, path)
+    with pytest.raises(UndecidedError, match="is quantised, and the file does not show its scale: --task tensors"):
+        inspect(path)
+
+
 def _random(*shape: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 

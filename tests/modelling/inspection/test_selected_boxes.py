@@ -13,6 +13,7 @@ from modelling.inspection import image_run
 from modelling.inspection.inspection import Inspection, inspect, write
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
+from shared.inference.errors import EngineError
 from shared.inference.placement import Placement
 from shared.messages.results import Detections, ResultError
 from shared.models.manifest import DetectionSection
@@ -138,6 +139,19 @@ def test_a_class_without_a_label_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="answers class 3, and its labels name 1 to 2"):
         write(found, tmp_path / "models" / "m")
     assert not (tmp_path / "models" / "m").exists()
+
+
+def test_labels_that_begin_with_the_background_name_class_0(tmp_path: Path) -> None:
+    """Both kinds of label files exist; off by one, every name would be wrong."""
+    _frozen(tmp_path / "m.pb")
+    labels = Labels(("__background__", "person", "bicycle", "car"), ((0, 0, 0),) * 4)
+    found = inspect(tmp_path / "m.pb", size=(_SIDE, _SIDE), labels=labels)
+    assert found.manifest.detection.first_class == 0
+    write(found, tmp_path / "models" / "m")
+    assert _run(tmp_path / "models", None).class_ids.tolist() == [3, 3]
+    tflite_detector(tmp_path / "m.tflite", np.eye(4, 6, dtype=np.float32))
+    with pytest.raises(EngineError, match="remove that label"):
+        inspect(tmp_path / "m.tflite", labels=labels)
 
 
 @pytest.mark.parametrize(
