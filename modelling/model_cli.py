@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,16 +64,8 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # Not generic at run ti
         return int(match[1]), int(match[2])
 
 
-class _EnumChoice(click.Choice):  # type: ignore[type-arg]  # As above.
-    """The values of an enumeration; returns the member."""
-
-    def __init__(self, members: Iterable[StrEnum]) -> None:
-        self._members = {each.value: each for each in members}
-        super().__init__(list(self._members))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the member, or fails with a usage error."""
-        return self._members[super().convert(value, param, ctx)]
+def _choice(values: Iterable[str]) -> click.ParamType:  # type: ignore[type-arg]  # As above.
+    return click.Choice([str(each) for each in values])
 
 
 @click.group()
@@ -191,16 +182,12 @@ def build(
 @click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
 @click.option("--size", type=_Size(), help="Height and width of the input, for a graph that accepts any size.")
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
-@click.option("--task", type=click.Choice(list(TASKS)), help="Task of the model. [by its outputs]")
-@click.option("--output-kind", type=_EnumChoice(OutputKind), help="Content of the mask or the scores. [by the graph]")
-@click.option("--layout", type=_EnumChoice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
-@click.option(
-    "--normalize", type=click.Choice(list(NORMALIZATIONS)), help="Range of the input's numbers. [by the graph, or 0..1]"
-)
-@click.option("--axes", type=_EnumChoice(AxisOrder), help="Axis order of the input. [by its shape]")
-@click.option(
-    "--output-axes", type=_EnumChoice(AxisOrder), help="Axis order of a segmentation's scores. [by the shapes]"
-)
+@click.option("--task", type=_choice(TASKS), help="Task of the model. [by its outputs]")
+@click.option("--output-kind", type=_choice(OutputKind), help="Content of the mask or the scores. [by the graph]")
+@click.option("--layout", type=_choice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
+@click.option("--normalize", type=_choice(NORMALIZATIONS), help="Range of the input's numbers. [by the graph, or 0..1]")
+@click.option("--axes", type=_choice(AxisOrder), help="Axis order of the input. [by its shape]")
+@click.option("--output-axes", type=_choice(AxisOrder), help="Axis order of a segmentation's scores. [by the shapes]")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(

@@ -8,6 +8,7 @@ import numpy as np
 
 from modelling.inspection.model_tensors import Tensor, image_sides, possible_axes
 from modelling.inspection.output_rule import Options, UndecidedError
+from shared.imaging.frames import Layout
 from shared.inference.errors import EngineError
 from shared.inference.pre_postprocess import quantised_levels
 from shared.models.manifest import MAX_SIDE, NORMALIZATIONS, AxisOrder, InputSection
@@ -29,13 +30,7 @@ def image_section(
 ) -> tuple[InputSection, bool, list[str]]:
     """Returns the manifest's section of an image input, whether it is N×3×H×W, and notes.
 
-    Args:
-        path: The model file, for messages.
-        image: The input.
-        options: What the user states.
-        size: Height and width for a model that accepts any size.
-        scale: Returns the scale of a float input, and the reason.
-        works: Returns whether the model runs with a section.
+    `scale` returns the factor for a float input and the reason, and `works` whether the model runs with a section.
 
     Raises:
         EngineError: the model does not take such an image.
@@ -45,19 +40,16 @@ def image_section(
     possible = possible_axes(image)
     if options.axes is not None and options.axes not in possible:
         raise EngineError(path, f"takes {image}, which is {possible[0]}: leave --axes out")
-    candidates = (options.axes,) if options.axes is not None else possible
-    numbers = _numbers(path, image, options, notes, scale)
+    keys = {
+        "tensor": image.name,
+        "layout": options.layout or Layout.RGB8,
+        **_numbers(path, image, options, notes, scale),
+    }
     sections = {
         axes: InputSection.model_validate(
-            {
-                "tensor": image.name,
-                "axes": axes if len(possible) > 1 else None,
-                **_size(path, image, axes, size),
-                **numbers,
-                **({} if options.layout is None else {"layout": options.layout}),
-            }
+            {**keys, "axes": axes if len(possible) > 1 else None, **_size(path, image, axes, size)}
         )
-        for axes in candidates
+        for axes in ((options.axes,) if options.axes else possible)
     }
     if len(sections) > 1:
         sections = {axes: section for axes, section in sections.items() if works(section)}

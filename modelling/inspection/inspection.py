@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.inspection.graph_analysis import GraphAnalysis
 from modelling.inspection.image_input import image_section
 from modelling.inspection.model_tensors import Tensor, format_tensors, is_image
-from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading, guessed_labels
+from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
@@ -38,6 +38,7 @@ GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 _MAP_RANK = 4  # N×H×W×C
 _ONE_CHANNEL = ("background", "foreground")  # The labels of a mask with one channel.
 _BACKGROUND = ("background", "???")  # Names of a background in label files, without underscores.
+_COCO_IDS = 90  # Class ids of the usual detectors that contain the suppression and do not show the number.
 _DRAFT_NAME = "draft"  # The name of a model before it is in its folder.
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
@@ -119,7 +120,7 @@ def inspect(
             return False
 
     image_input, is_planar, found = image_section(path, image, options, size, scale=analysis.scale, works=works)
-    options = replace(options, labels=len(labels.names) if labels else None)
+    options = options.model_copy(update={"labels": len(labels.names) if labels else None})
     batch = image.shape[0] if image.shape else None
     rule = OutputRule(path, image_input, options, observe, batch=batch, planar=is_planar)
     reading = rule.read(outputs, analysis.inner_outputs)
@@ -236,12 +237,12 @@ def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[s
 
 def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:
     """Returns the labels of a model that shows the meaning, or the numbers, of its classes; None for any other."""
-    if guessed := guessed_labels(reading):
+    if "classes" in reading.heads:
         first = reading.settings["detection"].first_class
         notes.append(
-            f"classes are numbered {first} to {guessed + first - 1}, because they have no names: give --labels"
+            f"classes are numbered {first} to {_COCO_IDS + first - 1}, because they have no names: give --labels"
         )
-        return numbered_labels(guessed, first)
+        return numbered_labels(_COCO_IDS, first)
     if reading.task == "segmentation" and reading.classes == len(_ONE_CHANNEL) and reading.kind in THRESHOLDS:
         return Labels(_ONE_CHANNEL, numbered_labels(len(_ONE_CHANNEL)).colours)
     return None

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.inspection.model_tensors import Tensor, format_tensors
+from shared.config import Section
 from shared.imaging.frames import Layout
 from shared.imaging.labels import MAX_LABELS, MAX_MASK_LABELS
 from shared.inference.errors import EngineError
@@ -44,7 +45,6 @@ _SELECTION_KINDS = {
     "count": OutputKind.COUNT,
 }
 _SELECTION_NAME = re.compile(r"(?:^|[/:.])(?:detection_(boxes|classes|scores)|(num)_detections)(?::0)?$")
-_COCO_IDS = 90  # The highest class id of the detectors of the TensorFlow Object Detection API.
 _CORNERS = 4
 _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
@@ -58,8 +58,7 @@ class UndecidedError(EngineError):
     """The file allows several readings, or none; the message names the option that decides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Section):
     """What the user states about a model; None: the model decides."""
 
     task: str | None = None
@@ -123,9 +122,7 @@ class OutputRule:
     def read(self, outputs: Sequence[Tensor], inner: Callable[[], Sequence[Tensor]]) -> Reading:
         """Returns the meaning of the outputs, of which the first ones are preferred.
 
-        Args:
-            outputs: The outputs of the model.
-            inner: Returns the tensors inside the graph that may be class ids, if no output has a meaning.
+        `inner` returns tensors inside the graph that may be class ids, if no output has a meaning.
 
         Raises:
             UndecidedError: several readings are possible, or none.
@@ -390,8 +387,3 @@ def _choice(ranked: Sequence[Tensor]) -> list[str]:
 def _pixels(tensor: Tensor, axis: int | None) -> list[int | None]:
     """Returns the height and width of a map whose channels are on `axis`."""
     return [side for place, side in enumerate(tensor.sides) if place not in (0, axis)]
-
-
-def guessed_labels(reading: Reading) -> int | None:
-    """Returns the number of classes of a detector that contains the suppression, which does not show it."""
-    return _COCO_IDS if "classes" in reading.heads else None

@@ -113,14 +113,7 @@ def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest,
     ):
         if section.axes in (None, axes) and _fits(shape, (None, *sides)):
             return Preprocessor(section, planar, shape[0])
-    expected = " or ".join(
-        sides
-        for axes, sides in (
-            (AxisOrder.NHWC, f"N×{section.height}×{section.width}×3"),
-            (AxisOrder.NCHW, f"N×3×{section.height}×{section.width}"),
-        )
-        if section.axes in (None, axes)
-    )
+    expected = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
     raise EngineError(path, f"input {section.tensor!r} is {_formatted(shape)}, the manifest's {expected}: correct it")
 
 

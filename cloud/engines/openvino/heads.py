@@ -40,10 +40,10 @@ def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
         places = ops.add(ops.convert(images, np.int32), np.arange(channels, dtype=np.int32) * count)
         images = ops.gather(ops.constant(preprocessor.levels.reshape(-1)), places, np.array(0))
     values = ops.transpose(images, np.array([0, 3, 1, 2])) if preprocessor.planar else images
-    if preprocessor.levels is not None:
-        return values
     dtype = preprocessor.section.dtype
-    return values if dtype == "uint8" else preprocessor.scaled(ops.convert(values, np.dtype(dtype)))
+    if preprocessor.levels is not None or dtype == "uint8":
+        return values
+    return preprocessor.scaled(ops.convert(values, np.dtype(dtype)))
 
 
 def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:

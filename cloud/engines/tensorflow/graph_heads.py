@@ -28,10 +28,10 @@ def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
         places = tf.cast(images, tf.int32) + [channel * count for channel in range(channels)]
         images = tf.gather(preprocessor.levels.reshape(-1), places)
     values = tf.transpose(images, (0, 3, 1, 2)) if preprocessor.planar else images
-    if preprocessor.levels is not None:
-        return values
     dtype = preprocessor.section.dtype
-    return values if dtype == "uint8" else preprocessor.scaled(tf.cast(values, dtype))
+    if preprocessor.levels is not None or dtype == "uint8":
+        return values
+    return preprocessor.scaled(tf.cast(values, dtype))
 
 
 def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:
