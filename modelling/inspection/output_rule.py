@@ -49,6 +49,7 @@ _CORNERS = 4
 _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
+_MAX_RELATIVE = 2.0  # Boxes of noise in pixels have larger numbers.
 _ROUNDING = 1e-4
 _REAL_NUMBERS = ("sigmoid", "softmax", "linear")  # Operations whose results are integers only if they are quantised.
 _TENSORS = "--task tensors serves the outputs as they are"
@@ -332,8 +333,12 @@ class OutputRule:
         for boxes in anchors:
             scores = [each for each in anchors if each is not boxes and each.sides[1] == boxes.sides[1]]
             if boxes.sides[2] == _CORNERS and scores:
-                notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 in pixels of the input (box_format)"]
-                return self._scored("detection", scores[0], outputs, notes, {"boxes": (boxes, OutputKind.BOXES)})
+                is_relative = np.abs(self._values([boxes])[boxes.name]).max() <= _MAX_RELATIVE
+                unit = "from 0 to 1, as on noise," if is_relative else "in pixels of the input"
+                notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 {unit} (box_format)"]
+                settings = {"box_format": BoxFormatSection(normalised=True)} if is_relative else {}
+                reading = self._scored("detection", scores[0], outputs, notes, {"boxes": (boxes, OutputKind.BOXES)})
+                return replace(reading, settings=settings)
         return None
 
     def _classification(self, outputs: list[Tensor]) -> Reading | None:

@@ -196,6 +196,14 @@ def test_outputs_that_are_no_result_of_a_task_are_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("unit", "is_relative"), [(1.0, True), (64.0, False)])
+def test_boxes_that_stay_in_0_to_1_are_relative(tmp_path: Path, unit: float, *, is_relative: bool) -> None:
+    """Taken for pixels, each box would be a point in the corner."""
+    boxes = np.random.default_rng(0).random((1, 50, 4)).astype(np.float32) * np.float32(unit)
+    onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": _random(1, 50, 9)})
+    assert inspect(tmp_path / "m.onnx").manifest.box_format.normalised is is_relative
+
+
 def test_joined_channels_are_not_the_scores_of_classes(tmp_path: Path) -> None:
     """A detector of one tensor has the shape of a segmentation; --task tensors serves it, --task segmentation insists."""
     path = tmp_path / "m.onnx"
