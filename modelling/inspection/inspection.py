@@ -29,7 +29,7 @@ from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import THRESHOLDS
 from shared.models.manifest import MANIFEST_NAME, DetectionSection, InputSection, LabelSection, Manifest, OutputKind
-from shared.models.repository import Repository
+from shared.models.repository import Repository, StoredModel
 from shared.sanitize import printable
 from shared.tasks.task import task_named
 
@@ -39,7 +39,6 @@ _MAP_RANK = 4  # N×H×W×C
 _ONE_CHANNEL = ("background", "foreground")  # The labels of a mask with one channel.
 _BACKGROUND = ("background", "???")  # Names of a background in label files, without underscores.
 _COCO_IDS = 90  # Class ids of the usual detectors that contain the suppression and do not show the number.
-_DRAFT_NAME = "draft"  # The name of a model before it is in its folder.
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
 _SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
@@ -163,11 +162,11 @@ def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Pat
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Two folders deep, so that nothing takes an unproven model for one of the repository.
         with tempfile.TemporaryDirectory(prefix=".inspecting-", dir=folder.parent) as temporary:
-            draft = Path(temporary) / "draft" / _DRAFT_NAME
+            draft = Path(temporary) / "draft" / folder.name
             draft.mkdir(parents=True)
             _copy(inspection.path, draft / manifest.file)
             (draft / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
-            _prove(Repository(draft.parent))
+            _prove(Repository(draft.parent).find(folder.name))
             folder.mkdir(exist_ok=True)
             target = folder / manifest.file
             if target.resolve() != inspection.path.resolve():
@@ -187,9 +186,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _prove(repository: Repository) -> None:
+def _prove(stored: StoredModel) -> None:
     """Loads the written model on its default engine and makes a result from noise."""
-    with open_model(repository.find(_DRAFT_NAME), None, Placement(device="cpu")) as model:
+    with open_model(stored, None, Placement(device="cpu")) as model:
         image_run.run(model, _noise(1, model.card.height, model.card.width)[0])
 
 

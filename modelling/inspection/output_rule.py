@@ -45,7 +45,7 @@ _SELECTION_KINDS = {
     "count": OutputKind.COUNT,
 }
 _SELECTION_NAME = re.compile(r"(?:^|[/:.])(?:detection_(boxes|classes|scores)|(num)_detections)(?::0)?$")
-_CORNERS = 4
+_RGB, _CORNERS = 3, 4
 _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
@@ -230,6 +230,8 @@ class OutputRule:
         axis, image = self._axis(tensor), self._image
         order = next((order for order, place in CHANNEL_AXES.items() if place == axis), None)
         channels = 1 if axis is None else tensor.sides[axis] or 1
+        if channels == _RGB:
+            notes.append(f"{tensor} may be an image instead of scores of 3 classes: then {_TENSORS}")
         if channels > 1:
             fitting = fitting_axes(tensor.sides, image.height, image.width)
             if self._options.output_axes is None and len(fitting) > 1:
