@@ -229,7 +229,7 @@ def inspect(
     )
     table.add_row("output", escape(f"{interface.output}, {interface.kind}"))
     for head, (tensor, _) in list(interface.heads.items())[1:]:
-        table.add_row(head, escape(str(tensor)))
+        table.add_row(f"output {head}", escape(str(tensor)))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)

@@ -154,7 +154,7 @@ def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Pat
         InspectionError: a manifest exists and `replace` is false, or the folder cannot be written.
         SkylaneError: the written model does not run.
     """
-    path, folder = folder / MANIFEST_NAME, folder.absolute()
+    path, folder = folder / MANIFEST_NAME, folder.resolve()
     if path.exists() and not replace:
         raise InspectionError(f"{path} exists already: give --force to replace it")
     manifest = inspection.manifest
