@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from cloud.models.loader import ModelLoader
 from modelling.bench_cli import bench, verify
@@ -28,8 +29,10 @@ from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
+from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind
 from shared.models.repository import Repository
-from shared.sanitize import printable
+from shared.sanitize import printable_lines
+from shared.tasks.task import TASKS
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:
@@ -57,6 +60,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # Not generic at run ti
         if match is None:
             self.fail(f"{value!r} is not a size: write height, x, width, as 608x968", param, ctx)
         return int(match[1]), int(match[2])
+
+
+def _choice(values: Iterable[str]) -> click.ParamType:  # type: ignore[type-arg]  # As above.
+    return click.Choice([str(each) for each in values])
 
 
 @click.group()
@@ -169,6 +176,12 @@ def build(
     "--size", type=_Size(), help="Height and width of the input, for a model that accepts any size or declares none."
 )
 @click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
+@click.option("--task", type=_choice(TASKS), help="Task of the model. [by its outputs]")
+@click.option("--output-kind", type=_choice(OutputKind), help="Content of the mask or the scores. [by the graph]")
+@click.option("--layout", type=_choice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
+@click.option("--normalize", type=_choice(NORMALIZATIONS), help="Range of the input's numbers. [by the graph, or 0..1]")
+@click.option("--axes", type=_choice(AxisOrder), help="Axis order of the input. [by its shape]")
+@click.option("--output-axes", type=_choice(AxisOrder), help="Axis order of a segmentation's scores. [by the shapes]")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(
@@ -180,13 +193,16 @@ def inspect(
     *,
     untrained: bool,
     force: bool,
+    **stated: Any,
 ) -> None:
     """Find the input and output of a model's FILE, and write its manifest.
 
     FILE is a frozen graph (.pb), a SavedModel's, OpenVINO's or ONNX folder, or a Keras, ONNX, TensorFlow Lite or TorchScript
-    file. The model is run, so inspect trusted files only.
+    file. The model is run, so inspect trusted files only. Where a file allows several readings, an error names the option
+    that decides.
     """
     from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
+    from modelling.inspection.output_rule import Options  # noqa: PLC0415
 
     found = inspection.inspect(
         file,
@@ -194,27 +210,30 @@ def inspect(
         size=size,
         signature=signature,
         trained=not untrained,
+        options=Options(**stated),
     )
     console = Console()
     table = Table(title=str(found.path), show_header=False)
     interface, manifest = found.interface, found.manifest
     table.add_row("format", manifest.format)
-    table.add_row("input", _plain(interface.image))
+    table.add_row("task", manifest.task)
+    table.add_row("input", escape(str(found.image)))
     table.add_row(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", _plain(f"{interface.output}, {interface.kind}"))
-    if interface.boxes is not None:
-        table.add_row("boxes", _plain(interface.boxes))
+    table.add_row("output", escape(f"{interface.output}, {interface.kind}"))
+    for head, (tensor, _) in list(interface.heads.items())[1:]:
+        table.add_row(f"output {head}", escape(str(tensor)))
     table.add_row("classes", "?" if interface.classes is None else str(interface.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)
     for note in found.notes:
-        console.print(Text("· ") + _plain(note), highlight=False, soft_wrap=True)
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     if folder is None:
-        text = "\n".join(map(printable, manifest.to_yaml().split("\n")))
-        click.echo(f"\n{text}\n--write models/NAME writes a model's folder with this model.yaml.")
+        click.echo(
+            f"\n{printable_lines(manifest.to_yaml())}\n--write models/NAME writes a model's folder with this model.yaml."
+        )
     else:
         click.echo(f"wrote {inspection.write(found, folder, replace=force)}")
 
@@ -276,11 +295,6 @@ def evaluate(
         return
     Console().print(result.table(f"{name} on {bag}"))
     click.echo(result.summary)
-
-
-def _plain(given: object) -> Text:
-    """Returns names from a file as text without markup and control characters."""
-    return Text(printable(str(given)))
 
 
 def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":

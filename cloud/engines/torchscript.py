@@ -92,7 +92,7 @@ class TorchScriptEngine:
                 outputs = self._run(black, preprocessor)
                 for head, output in self._manifest.heads.items():
                     tensor = find_tensor(outputs, output.tensor, "output", self._path)
-                    check_output(head, tensor.shape, self._manifest, self._path)
+                    check_output(head, tensor.shape, preprocessor, self._manifest, self._path)
                     postprocess(head, tensor, preprocessor, self._manifest, self._path)
             except (RuntimeError, ValueError) as error:
                 problems.append(EngineError(self._path, f"fails on a black image: {_last_line(error)}"))

@@ -10,7 +10,13 @@ from shared.tasks.task import task_named
 
 IMAGES = "images"  # The name of the input in end-to-end files.
 
-_FINAL_KINDS = {"mask": OutputKind.CLASS_IDS, "scores": OutputKind.PROBABILITIES, "boxes": OutputKind.BOXES}
+_FINAL_KINDS = {
+    "mask": OutputKind.CLASS_IDS,
+    "scores": OutputKind.PROBABILITIES,
+    "boxes": OutputKind.BOXES,
+    "classes": OutputKind.CLASSES,
+    "count": OutputKind.COUNT,
+}
 _NOT_INHERITED = {"labels_file", "engine", "agreement", "signature", "confidence"}
 
 

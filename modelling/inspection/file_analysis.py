@@ -1,24 +1,20 @@
-"""Finds the input and output of formats that declare them: ONNX, TensorFlow Lite and OpenVINO."""
+"""Reads the inputs and outputs of formats that declare them: ONNX, TensorFlow Lite and OpenVINO."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from cloud.engines.table import ENGINES
-from modelling.inspection.graph_analysis import ModelInterface, Tensor, format_tensors
+from modelling.inspection.model_tensors import Tensor, format_tensors, last_operation
 from shared import registry
 from shared.inference.errors import EngineError
 from shared.inference.tensor_binding import TensorInfo
-from shared.models.manifest import MAX_SIDE, OutputKind
+from shared.models.manifest import MAX_SIDE
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
 IR_NAME = "model.xml"  # Equals cloud.engines.openvino.graph.IR_NAME, whose module imports OpenVINO.
-_RGB = 3
-_CORNERS = 4
-_MAP_RANK = 4  # N×H×W×C or N×C×H×W
-_IMAGE_DTYPES = ("uint8", "int32", "float16", "float32")
 
 
 class FileAnalysis:
@@ -26,77 +22,54 @@ class FileAnalysis:
 
     def __init__(self, path: Path, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         self._path = path
-        self._inputs, self._outputs = list(inputs), list(outputs)
+        self.inputs, self._outputs = list(inputs), list(outputs)
 
-    def interface(self) -> ModelInterface:
-        """Finds the input and the output.
+    def outputs(self) -> list[Tensor]:
+        """Returns the outputs."""
+        return self._outputs
 
-        Raises:
-            EngineError: no input is an image, or no output is a mask, scores or boxes.
-        """
-        images = [each for each in map(_as_image, self._inputs) if each is not None]
-        if not images:
-            raise EngineError(
-                self._path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(self._inputs)}"
-            )
-        image = images[0]
-        other_inputs = [each for each in self._inputs if each.name != image.name]
-        boxes, scores = self._detection()
-        ranked = [scores] if boxes and scores else sorted(self._outputs, key=_rank, reverse=True)
-        kind = None if not ranked else OutputKind.LOGITS if boxes else _kind(ranked[0])
-        if kind is None:
-            raise EngineError(
-                self._path, f"gives no class ids, scores or boxes: its outputs are {format_tensors(self._outputs)}"
-            )
-        guesses = []
-        if len(ranked) > 1:
-            guesses.append(f"other outputs are possible: {format_tensors(ranked[1:4])}; took {ranked[0].name}")
-        if kind is OutputKind.LOGITS:
-            guesses.append(f"{ranked[0].name} is assumed to be logits: if it holds probabilities, set kind")
-        if other_inputs:
-            guesses.append(f"also needs {format_tensors(other_inputs)}: set input.constants by hand")
-        return ModelInterface(
-            image=image,
-            output=ranked[0],
-            boxes=boxes,
-            kind=kind,
-            classes=None if kind is OutputKind.CLASS_IDS else _channels(ranked[0], kind),
-            constants={},
-            unused=(),
-            others=tuple(ranked[1:]),
-            guesses=tuple(guesses),
-        )
+    def inner_outputs(self) -> list[Tensor]:
+        """Returns nothing, because a file declares all its outputs."""
+        return []
+
+    def used(self, images: Sequence[Tensor], _outputs: Iterable[Tensor]) -> list[Tensor]:
+        """Returns the images; a file does not show which one an output depends on."""
+        return list(images)
+
+    def other_inputs(
+        self, image: Tensor, _outputs: Iterable[Tensor]
+    ) -> tuple[dict[str, bool | int | float], tuple[Tensor, ...], list[str]]:
+        """Returns no constants, and a note about the inputs that need one."""
+        others = [each for each in self.inputs if each.name != image.name]
+        return {}, (), [f"also needs {format_tensors(others)}: set input.constants by hand"] if others else []
 
     def scale(self, image: Tensor) -> tuple[float, str]:
         """Returns the factor from pixels 0..255 to the input's range, and the reason."""
         if not image.dtype.startswith("float"):
             return 1.0, f"{image.name} takes {image.dtype}: pixels are fed unchanged"
-        return 1 / 255, "the file does not declare the range of its input: 0..1 is guessed (input.scale, mean, std)"
+        return 1 / 255, "the file does not declare the range of its input: 0..1 is guessed (--normalize)"
 
     def random_operations(self, _output: Tensor) -> list[str]:
         """Returns nothing, because the operations are unknown; two runs on the same noise reveal random ones."""
         return []
 
-    def _detection(self) -> tuple[Tensor | None, Tensor | None]:
-        """Returns a detector's boxes, N×A×4, and its scores, N×A×C."""
-        threes = [each for each in self._outputs if each.shape is not None and len(each.shape) == 3]  # noqa: PLR2004
-        boxes = next(
-            (each for each in threes if each.shape and each.shape[2] == _CORNERS and "score" not in each.name), None
-        )
-        scores = next((each for each in threes if each is not boxes), None)
-        return (boxes, scores) if boxes and scores else (None, None)
-
 
 def onnx_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of an ONNX file."""
     engine = import_module("shared.inference.onnxruntime")
-    return _tensors(*engine.tensors_of(engine.open_session(path)))
+    inputs, outputs = engine.tensors_of(engine.open_session(path))
+    return _tensors(inputs), _tensors(outputs, _onnx_producer(path))
 
 
 def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("shared.inference.tflite")
-    return _tensors(*engine.tensors_of(engine.open_model(path)))
+    model = engine.open_model(path)
+    inputs, outputs = engine.tensors_of(model)
+    quantizations = engine.quantizations_of(model)
+    return _tensors(inputs, quantizations=quantizations), _tensors(
+        outputs, _tflite_producer(path), quantizations=quantizations
+    )
 
 
 def openvino_tensors(path: Path) -> InputsAndOutputs:
@@ -107,12 +80,22 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         model = import_module("cloud.engines.openvino.runtime").core().read_model(path / IR_NAME)
     except RuntimeError as error:
         raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
+    operations = {each.get_friendly_name(): each for each in model.get_ops()}
 
-    def tensor(each: Any) -> Tensor:
-        name, dtype = each.get_any_name(), each.get_element_type().to_dtype().name
-        return Tensor(name, name, dtype, _sides(heads.shape_of(each)))
+    def producer(name: str) -> tuple[str, str] | None:
+        operation = operations[name]
+        if not operation.get_input_size():
+            return None
+        return operation.get_type_name(), operation.input_value(0).get_node().get_friendly_name()
 
-    return [tensor(each) for each in model.inputs], [tensor(each) for each in model.outputs]
+    def tensor(each: Any, operation: str = "") -> Tensor:
+        name, dtype, shape = each.get_any_name(), each.get_element_type().to_dtype().name, heads.shape_of(each)
+        return Tensor(name, name, dtype, None if shape is None else tuple(shape), operation=operation)
+
+    return [tensor(each) for each in model.inputs], [
+        tensor(each, last_operation(each.get_node().input_value(0).get_node().get_friendly_name(), producer)[0])
+        for each in model.outputs
+    ]
 
 
 def torchscript_tensors(path: Path, size: tuple[int, int] | None) -> InputsAndOutputs:
@@ -132,50 +115,53 @@ READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
 }
 
 
-def _tensors(*groups: dict[str, TensorInfo]) -> InputsAndOutputs:
-    inputs, outputs = (
-        [
-            Tensor(each.name, each.name, each.dtype or "unsupported", each.shape)
-            for each in dict.fromkeys(group.values())
-        ]
-        for group in groups
-    )
-    return inputs, outputs
+def _tensors(
+    tensors: Mapping[str, TensorInfo],
+    producer: Callable[[str], tuple[str, str] | None] = lambda _: None,
+    *,
+    quantizations: Mapping[str, tuple[float, int]] | None = None,
+) -> list[Tensor]:
+    return [
+        Tensor(
+            each.name,
+            each.name,
+            each.dtype or "unsupported",
+            each.shape,
+            (quantizations or {}).get(each.name),
+            last_operation(each.name, producer)[0],
+        )
+        for each in dict.fromkeys(tensors.values())
+    ]
 
 
-def _as_image(tensor: Tensor) -> Tensor | None:
-    """Returns an image tensor with its shape as N×H×W×3, in either axis order; None for any other tensor."""
-    shape = tensor.shape
-    if shape is None or len(shape) != _MAP_RANK or tensor.dtype not in _IMAGE_DTYPES:
-        return None
-    if shape[3] == _RGB:
-        return tensor
-    if shape[1] == _RGB:
-        return Tensor(tensor.name, tensor.node, tensor.dtype, (shape[0], shape[2], shape[3], _RGB))
-    return None
+def _onnx_producer(path: Path) -> Callable[[str], tuple[str, str] | None]:
+    """Returns the function for `last_operation`; without the package onnx, it knows no operation."""
+    try:
+        onnx = import_module("onnx")
+        file = next(path.glob("*.onnx")) if path.is_dir() else path
+        nodes = onnx.load_model(file, load_external_data=False).graph.node
+    except Exception:  # noqa: BLE001  ONNX Runtime has loaded the file, so the operations are merely unknown.
+        nodes = ()
+    producers = {output: (node.op_type, node.input[0]) for node in nodes if node.input for output in node.output}
+    return producers.get
 
 
-def _kind(tensor: Tensor) -> OutputKind | None:
-    rank = None if tensor.shape is None else len(tensor.shape)
-    if not tensor.dtype.startswith("float"):
-        return OutputKind.CLASS_IDS if rank in (None, 2, 3, _MAP_RANK) else None
-    if rank == _MAP_RANK:
-        return OutputKind.SCORES
-    return OutputKind.LOGITS if rank == 2 else None  # noqa: PLR2004 - N×C
+def _tflite_producer(path: Path) -> Callable[[str], tuple[str, str] | None]:
+    """Returns the function for `last_operation`.
 
-
-def _rank(tensor: Tensor) -> tuple[bool, bool, int]:
-    """Ranks class ids before scores of pixels, and these before scores of an image."""
-    return _kind(tensor) is not None, not tensor.dtype.startswith("float"), len(tensor.shape or ())
-
-
-def _channels(tensor: Tensor, kind: OutputKind) -> int | None:
-    """Returns the number of classes: for a map, the smaller of the two dimensions that may be the channels."""
-    shape = tensor.shape or ()
-    if kind is OutputKind.SCORES:
-        return min((side for side in (shape[1], shape[3]) if side), default=None)
-    return shape[-1]
-
-
-def _sides(shape: Any) -> tuple[int | None, ...] | None:
-    return None if shape is None else tuple(shape)
+    A custom operation is named with the position of the output, such as "TFLite_Detection_PostProcess:0".
+    """
+    schema: Any = import_module("ai_edge_litert.schema_py_generated")
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    builtins = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    graph, producers = model.subgraphs[0], {}
+    names = [(tensor.name or b"").decode(errors="replace") for tensor in graph.tensors]
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        builtin = max(code.builtinCode, code.deprecatedBuiltinCode)  # Older files have the second one only.
+        custom = code.customCode.decode(errors="replace") if code.customCode else None
+        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
+        for position, output in enumerate(operator.outputs):
+            operation = f"{custom}:{position}" if custom else "limited" if is_limited else builtins.get(builtin, "")
+            producers[names[output]] = operation, names[operator.inputs[0]] if len(operator.inputs) else ""
+    return producers.get

@@ -1,11 +1,12 @@
 """`skylane model inspect`: analyses a third-party model file, runs it, and drafts its manifest."""
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -13,23 +14,34 @@ from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
+from cloud.models.opening import open_model
+from modelling.inspection import image_run
 from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis, torchscript_tensors
-from modelling.inspection.graph_analysis import GraphAnalysis, ModelInterface
+from modelling.inspection.graph_analysis import GraphAnalysis
+from modelling.inspection.image_input import image_section
 from modelling.inspection.model_files import copy_model, refuse_other_files
+from modelling.inspection.model_tensors import Tensor, format_tensors, is_image
+from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
-from shared.inference.engine import Engine
+from shared.inference.engine import Engine, Images, Outputs
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.onnx_weights import weight_files
 from shared.inference.placement import Placement
-from shared.models.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
+from shared.inference.pre_postprocess import THRESHOLDS
+from shared.models.manifest import MANIFEST_NAME, DetectionSection, InputSection, LabelSection, Manifest, OutputKind
+from shared.models.repository import Repository, StoredModel
+from shared.sanitize import printable
+from shared.tasks.task import task_named
 
-GUESSED_SIZE = (512, 1024)  # Height and width of a graph that accepts any size.
 GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 
 _MAP_RANK = 4  # N×H×W×C
+_ONE_CHANNEL = ("background", "foreground")  # The labels of a mask with one channel.
+_BACKGROUND = ("background", "???")  # Names of a background in label files, without underscores.
+_COCO_IDS = 90  # Class ids of the usual detectors that contain the suppression and do not show the number.
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
 _SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
@@ -45,7 +57,8 @@ class Inspection:
 
     path: Path
     manifest: Manifest
-    interface: ModelInterface
+    image: Tensor
+    interface: Reading
     notes: tuple[str, ...]  # Guesses and unusual findings, one line each.
 
 
@@ -64,7 +77,7 @@ def _with_weights(inspect: Callable[Concatenate[Path, _P], Inspection]) -> Calla
             folder = Path(temporary) / path.stem
             try:
                 copy_model(path, folder)
-                return replace(inspect(folder, *args, **options), path=path)
+                return replace_fields(inspect(folder, *args, **options), path=path)
             except EngineError as error:
                 raise EngineError(path, error.problem) from error
             except OSError as error:
@@ -81,6 +94,7 @@ def inspect(
     size: tuple[int, int] | None = None,
     signature: str = "serving_default",
     trained: bool = True,
+    options: Options = Options(),  # noqa: B008 - frozen.
 ) -> Inspection:
     """Analyses a model file and runs it on noise, so inspect trusted files only.
 
@@ -91,78 +105,122 @@ def inspect(
         size: Height and width for a graph that accepts any size.
         signature: A SavedModel's signature; if it does not exist, the first one is used.
         trained: False marks the weights as random.
+        options: What the user states about the model.
 
     Raises:
-        EngineError: the file is not a model, or has no image input or no usable output.
+        EngineError: the file is not a model, has no image input or no usable output, or fails on noise.
+        UndecidedError: several readings are possible; the message names the option that decides.
     """
     path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
     kind, analysis, signature = _read(path, signature, size, notes)
-    interface = analysis.interface()
-    notes.extend(interface.guesses)
-    notes.extend(f"not needed for the output: {tensor}" for tensor in interface.unused)
-    height, width = _size(path, interface, size, notes)
-    scale, reason = analysis.scale(interface.image)
-    notes.append(reason)
-    notes.append("a graph does not declare its channel order: rgb8 is guessed (input.layout), and crop (input.resize)")
-    output = OutputSection(tensor=interface.output.name, kind=interface.kind)
-    boxes = interface.boxes and OutputSection(tensor=interface.boxes.name, kind=OutputKind.BOXES)
-    manifest = Manifest(
-        task=_task(interface),
-        format=kind,
-        file=path.name,
-        sha256=tree_sha256(path),
-        trained=trained,
-        signature=signature,
-        input=InputSection.model_validate(
-            {
-                "tensor": interface.image.name,
-                "dtype": interface.image.dtype,
-                "height": height,
-                "width": width,
-                "scale": scale,
-                "constants": interface.constants,
-            }
-        ),
-        confidence=_confidence(interface, notes) if isinstance(analysis, FileAnalysis) else None,
-        output=None if boxes else output,
-        outputs={"boxes": boxes, "scores": output} if boxes else {},
-        labels=_labels(interface, labels, notes),
+    images, outputs = list(filter(is_image, analysis.inputs)), analysis.outputs()
+    if not images:
+        raise EngineError(
+            path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(analysis.inputs)}"
+        )
+    used = analysis.used(images, outputs or analysis.inner_outputs()) or images
+    image = used[0]
+    if len(used) > 1:
+        notes.append(f"{len(used)} inputs can be an image ({format_tensors(used)}): took {image.name}")
+    draft: dict[str, Any] = {
+        "format": kind,
+        "file": path.name,
+        "sha256": tree_sha256(path),
+        "trained": trained,
+        "signature": signature,
+    }
+
+    def observe(tensors: Sequence[Tensor], section: InputSection | None = None) -> Arrays:
+        """Returns the values of tensors on noise."""
+        section = section or image_input
+        needed = analysis.other_inputs(image, tensors)[0]
+        heads = {f"t{place}": {"tensor": each.name, "kind": "tensor"} for place, each in enumerate(tensors)}
+        keys = draft | {"task": "tensors", "outputs": heads}
+        manifest = Manifest.model_validate(keys | {"input": section.model_copy(update={"constants": needed})})
+        values = _on_noise(path, manifest)[0]
+        return {each.name: values[f"t{place}"] for place, each in enumerate(tensors)}
+
+    def works(section: InputSection) -> bool:
+        try:
+            return bool(observe(outputs[:1], section))
+        except EngineError:
+            return False
+
+    image_input, is_planar, found = image_section(path, image, options, size, scale=analysis.scale, works=works)
+    options = options.model_copy(update={"labels": len(labels.names) if labels else None})
+    batch = image.shape[0] if image.shape else None
+    rule = OutputRule(path, image_input, options, observe, batch=batch, planar=is_planar)
+    reading = rule.read(outputs, analysis.inner_outputs)
+    constants, unused, needs = analysis.other_inputs(image, [tensor for tensor, _ in reading.heads.values()])
+    notes += [*reading.notes, *needs, *(f"not needed for the output: {tensor}" for tensor in unused), *found]
+    task = task_named(reading.task)
+    has_one_head, has_labels = len(task.heads) == 1, task.labels[0] > 0
+    manifest = Manifest.model_validate(
+        draft
+        | {
+            "task": reading.task,
+            "input": image_input.model_copy(update={"constants": constants}),
+            "confidence": _confidence(reading, notes) if isinstance(analysis, FileAnalysis) else None,
+            **({"output": next(iter(reading.sections.values()))} if has_one_head else {"outputs": reading.sections}),
+            "labels": _labels(reading, labels or _known_labels(reading, notes), notes) if has_labels else (),
+            **_settings(path, reading, labels, notes),
+        }
     )
-    random = analysis.random_operations(interface.output)
+    random = analysis.random_operations(reading.output)
     if random:
         notes.append(f"the output depends on random operations ({', '.join(random[:3])}): dropout or noise")
-    _run_twice(path, manifest, notes)
-    return Inspection(path, manifest, interface, tuple(notes))
+    _check_run(path, manifest, notes)
+    return Inspection(path, manifest, image, reading, tuple(map(printable, notes)))
 
 
 def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Path:
-    """Copies the model's file into a model's folder and writes `model.yaml`, whose path it returns.
+    """Writes a model's folder, with `model.yaml` and a copy of the model's file; returns the path of `model.yaml`.
+
+    The folder changes only after the written model was loaded from another place and run on noise.
 
     Raises:
         InspectionError: a manifest exists and `replace` is false, or the folder cannot be written.
+        SkylaneError: the written model does not run.
     """
-    path = folder / MANIFEST_NAME
+    path, folder = folder / MANIFEST_NAME, folder.resolve()
     if path.exists() and not replace:
         raise InspectionError(f"{path} exists already: give --force to replace it")
-    target = folder / inspection.manifest.file
+    manifest = inspection.manifest
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        copy_model(inspection.path, target)
-        if tree_sha256(target) != inspection.manifest.sha256:
-            raise InspectionError(
-                f"{target} is not what was inspected: a file changed meanwhile, or {target.name} has others: remove it"
-            )
-        path.write_text(inspection.manifest.to_yaml(), encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Two folders deep, so that nothing takes an unproven model for one of the repository.
+        with tempfile.TemporaryDirectory(prefix=".inspecting-", dir=folder.parent) as temporary:
+            draft = Path(temporary) / "draft" / folder.name
+            draft.mkdir(parents=True)
+            copy_model(inspection.path, draft / manifest.file)
+            if tree_sha256(draft / manifest.file) != manifest.sha256:
+                raise InspectionError(f"{inspection.path} is not what was inspected: it changed meanwhile")
+            (draft / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+            _prove(Repository(draft.parent).find(folder.name))
+            folder.mkdir(exist_ok=True)
+            target = folder / manifest.file
+            if target.resolve() != inspection.path.resolve():
+                if target.exists():
+                    target.rename(Path(temporary) / "replaced")
+                (draft / manifest.file).rename(target)
+            (draft / MANIFEST_NAME).replace(path)
     except OSError as error:
         raise InspectionError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
     return path
 
 
-def numbered_labels(count: int) -> Labels:
-    """Returns the names `class-0`, `class-1` and so on, with distinct colours."""
+def _prove(stored: StoredModel) -> None:
+    """Loads the written model on its default engine and makes a result from noise."""
+    with open_model(stored, None, Placement(device="cpu")) as model:
+        image_run.run(model, _noise(1, model.card.height, model.card.width)[0])
+
+
+def numbered_labels(count: int, first: int = 0) -> Labels:
+    """Returns the names `class-0`, `class-1` and so on from number `first` on, with distinct colours."""
     return Labels(
-        tuple(f"class-{number}" for number in range(count)), tuple(_spread_colour(number) for number in range(count))
+        tuple(f"class-{number + first}" for number in range(count)),
+        tuple(_spread_colour(number) for number in range(count)),
     )
 
 
@@ -198,14 +256,31 @@ def _folder_format(path: Path) -> str | None:
     return "onnx" if not is_other and any(each.suffix.lower() == ".onnx" for each in path.iterdir()) else None
 
 
-def _task(interface: ModelInterface) -> str:
-    if interface.boxes is not None:
-        return "detection"
-    is_classifier = interface.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES)
-    return "classification" if is_classifier else "segmentation"
+def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[str]) -> Mapping[str, Any]:
+    """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
+    is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
+    if not is_background or "classes" not in reading.heads:
+        return reading.settings
+    if not reading.settings["detection"].first_class:
+        raise EngineError(path, "gives classes without the background, and the labels begin with it: remove that label")
+    notes.append("the labels begin with the background, so detection.first_class is 0")
+    return {**reading.settings, "detection": DetectionSection()}
 
 
-def _confidence(interface: ModelInterface, notes: list[str]) -> str | None:
+def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:
+    """Returns the labels of a model that shows the meaning, or the numbers, of its classes; None for any other."""
+    if "classes" in reading.heads:
+        first = reading.settings["detection"].first_class
+        notes.append(
+            f"classes are numbered {first} to {_COCO_IDS + first - 1}, because they have no names: give --labels"
+        )
+        return numbered_labels(_COCO_IDS, first)
+    if reading.task == "segmentation" and reading.classes == len(_ONE_CHANNEL) and reading.kind in THRESHOLDS:
+        return Labels(_ONE_CHANNEL, numbered_labels(len(_ONE_CHANNEL)).colours)
+    return None
+
+
+def _confidence(interface: Reading, notes: list[str]) -> str | None:
     """Returns the declared output with the scores of a mask of class ids, if there is exactly one."""
     scores = [
         each for each in interface.others if each.dtype.startswith("float") and len(each.shape or ()) == _MAP_RANK
@@ -216,21 +291,7 @@ def _confidence(interface: ModelInterface, notes: list[str]) -> str | None:
     return scores[0].name
 
 
-def _size(path: Path, interface: ModelInterface, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
-    """Returns the height and width of the input: the graph's if they are fixed, else `size` or a guess."""
-    shape = interface.image.shape or (None, None, None, None)
-    if shape[0] is not None:
-        notes.append(f"the input has a fixed batch size of {shape[0]}: frames are run {shape[0]} at a time")
-    default = size or GUESSED_SIZE
-    found = (shape[1] or default[0], shape[2] or default[1])
-    if size is not None and found != size:
-        raise EngineError(path, f"its input is {found[0]}×{found[1]}: leave the size out")
-    if size is None and None in shape[1:3]:
-        notes.append(f"the graph accepts any input size: {found[0]}×{found[1]} is guessed (--size)")
-    return found
-
-
-def _labels(interface: ModelInterface, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
+def _labels(interface: Reading, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
     if labels is None:
         count = min(interface.classes or GUESSED_CLASSES, MAX_LABELS)
         unknown = "" if interface.classes else ", and the graph does not show their number"
@@ -253,26 +314,41 @@ def _fitting_sets(classes: int | None) -> list[str]:
     return [name for name, path in label_sets().items() if len(read_labels(path).names) == classes]
 
 
-def _run_twice(path: Path, manifest: Manifest, notes: list[str]) -> None:
-    """Loads the model by its draft manifest, runs it twice on the same noise, and compares the outputs."""
+def _on_noise(path: Path, manifest: Manifest) -> list[Outputs]:
+    """Loads a model by its draft manifest and returns its outputs of two runs on the same noise.
+
+    Raises:
+        EngineError: the model does not run.
+    """
     engine: Engine = registry.load("engine", ENGINES, readers(manifest.format)[0])(
         path, manifest, Placement(device="cpu")
     )
-    shape = (engine.batch_size or 1, manifest.input.height, manifest.input.width, 3)
-    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    noise = _noise(engine.batch_size or 1, manifest.input.height, manifest.input.width)
     try:
-        first, second = engine.infer(noise), engine.infer(noise)
+        return [{head: values.copy() for head, values in engine.infer(noise).items()} for _ in range(2)]
     except InferenceError as error:
-        notes.append(f"a run on noise failed: {error}")
-        return
+        size = f"{manifest.input.height}×{manifest.input.width}"
+        raise EngineError(path, f"a run on noise of {size} failed: {error}") from error
     finally:
         engine.close()
-    if any(not np.array_equal(first[head], second[head]) for head in first):
+
+
+def _noise(count: int, height: int, width: int) -> Images:
+    return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8)
+
+
+def _check_run(path: Path, manifest: Manifest, notes: list[str]) -> None:
+    """Runs the model twice by its draft manifest and notes what is unusual in its outputs."""
+    first, second = _on_noise(path, manifest)
+    if any(not np.array_equal(first[head], second[head], equal_nan=True) for head in first):
         notes.append("the same image gave two different outputs: dropout or noise is on and cannot be switched off")
-    if "mask" in first and first["mask"].max() >= len(manifest.labels):
-        notes.append(
-            f"the model predicts class {first['mask'].max()}, and only {len(manifest.labels)} are named: name all"
-        )
+    if "mask" not in first:
+        return
+    highest = first["mask"].max()
+    if highest >= len(manifest.labels):
+        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: name all")
+    if highest == first["mask"].min():
+        notes.append(f"every pixel of noise is class {highest}: check a mask of a real image with `skylane model run`")
 
 
 def _spread_colour(number: int) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ written by `skylane model convert` contains them already.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,21 @@ import numpy.typing as npt
 
 from shared.inference.engine import Images
 from shared.inference.errors import EngineError, InferenceError
+from shared.inference.map_axes import MAP_RANK, Shape, channel_axis
 from shared.inference.placement import Placement, Precision
-from shared.models.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
+from shared.models.manifest import MASK, AxisOrder, BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.sanitize import printable
 
 Array = npt.NDArray[Any]
-Shape = Sequence[int | None]  # None stands for a dimension of any size.
+
+# The foreground of a mask with one channel has larger values.
+THRESHOLDS = {OutputKind.LOGITS: 0.0, OutputKind.PROBABILITIES: 0.5}
 
 _RGB = 3
-_MAP_RANK = 4  # N×H×W×C or N×C×H×W
+_LEVELS = 256  # Values of a pixel.
 _BOXES_RANK = 3  # N×A×4, or N×A×C
 _CORNERS = 4
+_BACKGROUND_AND_FOREGROUND = 2  # The labels of a mask with one channel.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,20 @@ class Preprocessor:
     section: InputSection
     planar: bool  # The input is N×3×H×W instead of N×H×W×3.
     batch_size: int | None  # Fixed by the file; None if it accepts any.
+    levels: Array | None = field(init=False, compare=False)  # See `quantised_levels`.
+
+    def __post_init__(self) -> None:
+        """Computes the levels of a quantised input once."""
+        object.__setattr__(self, "levels", quantised_levels(self.section))
 
     def __call__(self, images: Images) -> Array:
         """Returns `(pixel * scale - mean) / std` in the model's dtype, for uint8 images N×H×W×3.
 
         If there is nothing to convert, the result is `images` itself.
         """
+        if self.levels is not None:
+            quantised = np.stack([level[images[..., place]] for place, level in enumerate(self.levels)], axis=-1)
+            return np.ascontiguousarray(quantised.transpose(0, 3, 1, 2)) if self.planar else quantised
         if self.planar:
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         return images if self.section.dtype == "uint8" else self.scaled(images.astype(self.section.dtype))
@@ -55,6 +67,27 @@ class Preprocessor:
         if section.std:
             values /= np.array(section.std, section.dtype).reshape(by_channel)
         return values
+
+
+def quantised_levels(section: InputSection) -> Array | None:
+    """Returns the numbers, 3×256 by channel and pixel value, that are fed to a quantised input; None for pixels unchanged.
+
+    A file that maps the whole range of pixels to the whole range of its numbers, give or take a rounding step, takes
+    pixels, less 128 for int8.
+    """
+    quantization = section.quantization
+    if quantization is None:
+        return None
+    pixels = np.tile(np.arange(_LEVELS, dtype=np.float64), (_RGB, 1))
+    mean, std = (
+        np.reshape(given or (neutral,) * _RGB, (_RGB, 1)) for given, neutral in ((section.mean, 0), (section.std, 1))
+    )
+    steps = (pixels * section.scale - mean) / std / quantization.scale + quantization.zero_point
+    limits = np.iinfo(section.dtype)
+    whole_range = pixels + limits.min
+    if limits.bits == 8 and np.abs(steps - whole_range).max() <= 1.0 + 1e-6:  # noqa: PLR2004
+        return None if limits.min == 0 else np.asarray(whole_range, section.dtype)
+    return np.asarray(np.clip(np.rint(steps), limits.min, limits.max), section.dtype)
 
 
 def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest, path: Path) -> Preprocessor:
@@ -73,12 +106,12 @@ def preprocessor_for(shape: Shape | None, dtype: str | None, manifest: Manifest,
     if dtype is not None and dtype != section.dtype:
         raise EngineError(path, f"input {section.tensor!r} is {dtype}, the manifest's dtype {section.dtype}")
     if shape is None:
-        return Preprocessor(section, planar=False, batch_size=None)
-    for planar, sides in (
-        (False, (section.height, section.width, _RGB)),
-        (True, (_RGB, section.height, section.width)),
+        return Preprocessor(section, planar=section.axes is AxisOrder.NCHW, batch_size=None)
+    for planar, axes, sides in (
+        (False, AxisOrder.NHWC, (section.height, section.width, _RGB)),
+        (True, AxisOrder.NCHW, (_RGB, section.height, section.width)),
     ):
-        if _fits(shape, (None, *sides)):
+        if section.axes in (None, axes) and _fits(shape, (None, *sides)):
             return Preprocessor(section, planar, shape[0])
     expected = f"N×{section.height}×{section.width}×3 or N×3×{section.height}×{section.width}"
     raise EngineError(path, f"input {section.tensor!r} is {_formatted(shape)}, the manifest's {expected}: correct it")
@@ -99,7 +132,7 @@ def file_precision(manifest: Manifest, placement: Placement, engine: str, path: 
     return manifest.precision
 
 
-def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path) -> None:
+def check_output(head: str, shape: Shape | None, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> None:
     """Checks the shape of a head's output against the manifest; an unknown shape (None) always passes.
 
     Raises:
@@ -108,17 +141,22 @@ def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path)
     section = manifest.heads[head]
     if shape is None or section.kind is OutputKind.TENSOR:
         return
-    labels = len(manifest.labels) or None  # Unknown here if the manifest names a labels file.
+    has_classes = any(each.kind is OutputKind.CLASSES for each in manifest.outputs.values())
     problem, channels = None, None
     match section.kind:
         case OutputKind.CLASS_IDS:
-            fits = len(shape) in (2, 3) or (len(shape) == _MAP_RANK and 1 in (shape[1], shape[3]))
+            fits = len(shape) in (2, 3) or (len(shape) == MAP_RANK and 1 in (shape[1], shape[3]))
             problem = None if fits else "class ids need N×H×W; for scores set output.kind"
-        case OutputKind.SCORES:
-            problem = None if len(shape) == _MAP_RANK else "scores need N×H×W×C or N×C×H×W"
-            channels = None if problem or labels in (shape[1], shape[3]) else shape[3]
+        case _ if head == MASK:
+            problem, channels = _scores_of_pixels(shape, section, preprocessor, manifest)
         case OutputKind.BOXES:
             problem = None if _fits(shape, (None, None, _CORNERS)) else "boxes are N×A×4"
+        case OutputKind.CLASSES:
+            problem = None if len(shape) == 2 else "the classes of boxes are N×A"  # noqa: PLR2004
+        case OutputKind.COUNT:
+            problem = None if len(shape) == 1 or _fits(shape, (None, 1)) else "the number of boxes is N"
+        case _ if has_classes:
+            problem = None if len(shape) == 2 else "the scores of boxes with classes are N×A"  # noqa: PLR2004
         case _:
             rank = _BOXES_RANK if manifest.has_boxes else 2
             expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
@@ -126,8 +164,26 @@ def check_output(head: str, shape: Shape | None, manifest: Manifest, path: Path)
             channels = None if problem else shape[-1]
     if problem:
         raise EngineError(path, f"output {section.tensor!r} is {_formatted(shape)}: {problem}")
+    labels = len(manifest.labels) or None  # Unknown here if the manifest names a labels file.
     if None not in (channels, labels) and channels != labels:
         raise EngineError(path, f"gives {channels} scores where the manifest has {labels} labels: name all")
+
+
+def _scores_of_pixels(
+    shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
+) -> tuple[str | None, int | None]:
+    """Returns the problem of a mask's output of any kind but class ids, and the number of its classes."""
+    is_flat = len(shape) == _BOXES_RANK and section.kind in THRESHOLDS
+    if len(shape) != MAP_RANK and not is_flat:
+        return "scores need N×H×W×C or N×C×H×W", None
+    channels = 1 if is_flat else shape[scores_axis(shape, section, preprocessor, manifest)]
+    if channels != 1:
+        return None, channels
+    if section.kind not in THRESHOLDS:
+        return "one channel is not one score per class: set output.kind to logits or probabilities", None
+    if len(manifest.labels) not in (0, _BACKGROUND_AND_FOREGROUND):
+        return f"one channel is background and foreground: name these 2 labels, not {len(manifest.labels)}", None
+    return None, None
 
 
 def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Array:
@@ -140,27 +196,32 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise InferenceError(f"the model returned NaN in {head!r}")
     try:
-        check_output(head, values.shape, manifest, path)
+        check_output(head, values.shape, preprocessor, manifest, path)
     except EngineError as error:
         raise InferenceError(error.problem) from error
     match section.kind:
         case OutputKind.TENSOR:
             return values
+        case _ if head == MASK:
+            return _class_ids(values, section, preprocessor, manifest)
         case OutputKind.BOXES:
             return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
-        case OutputKind.PROBABILITIES:
-            return _floats(values)
         case OutputKind.LOGITS:
             return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
-    return _class_ids(values, section, preprocessor, manifest)
+    return _floats(values)
 
 
-def channel_axis(shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest) -> int | None:
-    """Returns the axis of the scores in a segmentation's output, or the axis of size 1 of class ids, if there is one."""
-    if section.kind is OutputKind.SCORES:
-        label_axes = [axis for axis in (1, 3) if shape[axis] == len(manifest.labels)]
-        return label_axes[0] if len(label_axes) == 1 else 1 if preprocessor.planar else 3
-    return None if len(shape) != _MAP_RANK else 3 if shape[3] == 1 else 1
+def scores_axis(shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest) -> int:
+    """Returns the axis of the channels in a mask's scores with four dimensions."""
+    channels = (1,) if section.kind in THRESHOLDS and len(manifest.labels) == _BACKGROUND_AND_FOREGROUND else ()
+    return channel_axis(
+        shape, section, manifest.input, planar=preprocessor.planar, channels=(len(manifest.labels), *channels)
+    )
+
+
+def axis_of_one(shape: Shape) -> int | None:
+    """Returns the axis of size 1 in class ids N×H×W×1 or N×1×H×W; None for N×H×W."""
+    return None if len(shape) != MAP_RANK else 3 if shape[3] == 1 else 1
 
 
 def box_corners(numbers: Sequence[Any], manifest: Manifest) -> list[Any]:
@@ -190,13 +251,18 @@ def _class_ids(
     values: Array, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
 ) -> npt.NDArray[np.uint8]:
     """Returns uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
-    axis = channel_axis(values.shape, section, preprocessor, manifest)
-    if section.kind is OutputKind.SCORES:
-        values = np.asarray(np.argmax(values, axis))
-    elif axis is not None:
-        values = values.squeeze(axis)
-    elif values.ndim == 2:  # noqa: PLR2004 - H×W
-        values = values[np.newaxis]
+    if section.kind is OutputKind.CLASS_IDS:
+        axis = axis_of_one(values.shape)
+        if axis is not None:
+            values = values.squeeze(axis)
+        elif values.ndim == 2:  # noqa: PLR2004 - H×W
+            values = values[np.newaxis]
+    else:
+        axis = scores_axis(values.shape, section, preprocessor, manifest) if values.ndim == MAP_RANK else None
+        if axis is not None and values.shape[axis] > 1:
+            values = np.asarray(np.argmax(values, axis))
+        else:
+            values = (values if axis is None else values.squeeze(axis)) > THRESHOLDS[section.kind]
     class_ids = values.astype(np.uint8, copy=False)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):

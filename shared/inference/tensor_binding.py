@@ -14,6 +14,7 @@ from shared.inference.errors import EngineError
 from shared.inference.pre_postprocess import Array, check_output, postprocess, preprocessor_for
 from shared.messages.tensors import MAX_BYTES
 from shared.models.manifest import Manifest
+from shared.sanitize import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def check_other_inputs(required: Iterable[str], manifest: Manifest, path: Path) 
     """
     missing = sorted(set(required) - set(manifest.input.constants))
     if missing:
-        raise EngineError(path, f"also needs {', '.join(missing[:5])}: give each a value in input.constants")
+        raise EngineError(path, f"also needs {printable(', '.join(missing[:5]))}: give each a value in input.constants")
 
 
 class TensorBinding:
@@ -80,7 +81,7 @@ class TensorBinding:
         self.heads: dict[str, TensorInfo] = {}
         for head, section in manifest.heads.items():
             self.heads[head] = find_tensor(outputs, section.tensor, "output", path)
-            check_output(head, self.heads[head].shape, manifest, path)
+            check_output(head, self.heads[head].shape, self._preprocessor, manifest, path)
         self._constants = {inputs[name]: value for name, value in manifest.input.constants.items() if name in inputs}
         if needs_all:
             others = {each.name for each in inputs.values() if each not in self._constants}

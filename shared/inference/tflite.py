@@ -108,6 +108,16 @@ def tensors_of(model: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]
     return {key: _info(each) for key, each in inputs.items()}, {key: _info(each) for key, each in outputs.items()}
 
 
+def quantizations_of(model: Any) -> dict[str, tuple[float, int]]:
+    """Returns scale and zero point of the quantised inputs and outputs by tensor name."""
+    tensors = (*model.get_input_details(), *model.get_output_details())
+    return {
+        each["name"]: (float(each["quantization"][0]), int(each["quantization"][1]))
+        for each in tensors
+        if each["quantization"][0]
+    }
+
+
 def _by_name(details: list[Any]) -> dict[str, Any]:
     return {each["name"]: each for each in details}
 

@@ -24,6 +24,14 @@ MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 MANIFEST_NAME = "model.yaml"
+COLOUR_LAYOUTS = (Layout.RGB8, Layout.BGR8)
+# The usual ranges of images in training, as keys of the input.
+NORMALIZATIONS: dict[str, dict[str, Any]] = {
+    "0..255": {"scale": 1.0},
+    "0..1": {"scale": 1 / 255},
+    "-1..1": {"scale": 1 / 127.5, "mean": (1.0, 1.0, 1.0)},
+    "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+}
 REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # Protocols of remote model servers.
 
 Colour = tuple[
@@ -36,7 +44,7 @@ Version = Annotated[
     Field(pattern=VERSION_NAME),
 ]
 
-_MASK = "mask"  # The head of a segmentation.
+MASK = "mask"  # The head of a segmentation.
 
 
 def _known_task(name: str) -> str:
@@ -53,10 +61,27 @@ class OutputKind(StrEnum):
 
     CLASS_IDS = "class_ids"  # N×H×W or N×H×W×1: class ids.
     SCORES = "scores"  # N×H×W×C: scores per class; the highest wins, or the lowest id if equal.
-    LOGITS = "logits"  # N×C for images (before softmax), N×A×C for boxes (before the sigmoid).
-    PROBABILITIES = "probabilities"  # Same shapes, in 0..1.
+    # N×C for images (before softmax), N×A×C for boxes (before the sigmoid); N×H×W×1 for masks, foreground above 0.
+    LOGITS = "logits"
+    PROBABILITIES = "probabilities"  # Same shapes, in 0..1; a mask's foreground is above 0.5.
     BOXES = "boxes"  # N×A×4, in `box_format`.
+    CLASSES = "classes"  # N×A: the class of each box, of a detector that contains the suppression.
+    COUNT = "count"  # N: the number of valid boxes.
     TENSOR = "tensor"  # Any shape with the batch first.
+
+
+class AxisOrder(StrEnum):
+    """The order of the axes of an image or a map."""
+
+    NHWC = "nhwc"
+    NCHW = "nchw"
+
+
+class QuantizationSection(Section):
+    """The quantisation of a tensor, which holds `value / scale + zero_point`, rounded."""
+
+    scale: float = Field(gt=0)
+    zero_point: int = 0
 
 
 class InputSection(Section):
@@ -64,7 +89,9 @@ class InputSection(Section):
 
     # The tensor of a frozen graph ("input:0"), the key of a SavedModel's signature, or the name of a Keras input.
     tensor: str = Field(min_length=1)
-    dtype: Literal["uint8", "int32", "float16", "float32"] = "uint8"
+    dtype: Literal["uint8", "int8", "int16", "int32", "float16", "float32"] = "uint8"
+    axes: AxisOrder | None = None  # If the file does not show it.
+    quantization: QuantizationSection | None = None  # Applied after the scaling.
     height: int = Field(ge=1, le=MAX_SIDE)
     width: int = Field(ge=1, le=MAX_SIDE)
     layout: Layout = Layout.RGB8
@@ -77,14 +104,19 @@ class InputSection(Section):
     @field_validator("layout")
     @classmethod
     def _colour_only(cls, layout: Layout) -> Layout:
-        if layout not in (Layout.RGB8, Layout.BGR8):
-            raise ValueError(f"{layout} is not a colour layout: use rgb8 or bgr8")
+        if layout not in COLOUR_LAYOUTS:
+            raise ValueError(f"{layout} is not a colour layout: use {' or '.join(COLOUR_LAYOUTS)}")
         return layout
 
     @model_validator(mode="after")
     def _scaling_needs_floats(self) -> Self:
-        if not self.dtype.startswith("float") and (self.scale != 1.0 or self.mean or self.std):
-            raise ValueError(f"scale, mean and std need a float dtype, not {self.dtype}")
+        is_float, is_scaled = self.dtype.startswith("float"), self.scale != 1.0 or self.mean or self.std
+        if self.quantization is None and not is_float and is_scaled:
+            raise ValueError(f"scale, mean and std need a float dtype or quantization, not {self.dtype} alone")
+        if self.quantization is None and self.dtype in ("int8", "int16"):
+            raise ValueError(f"dtype {self.dtype} needs quantization: the scale and zero_point of the input")
+        if self.quantization is not None and (is_float or self.dtype == "int32"):
+            raise ValueError(f"quantization is for uint8, int8 and int16, not {self.dtype}: remove it")
         if self.std and not all(self.std):
             raise ValueError("std must not be 0")
         return self
@@ -95,6 +127,7 @@ class OutputSection(Section):
 
     tensor: str = Field(min_length=1)  # Same names as in the input; the output key of a SavedModel's signature.
     kind: OutputKind
+    axes: AxisOrder | None = None  # Of a segmentation's scores; by default the shape decides.
 
 
 class BoxOrder(StrEnum):
@@ -120,6 +153,7 @@ class DetectionSection(Section):
         default=0.5, ge=0, le=1
     )  # Boxes of one class that overlap more are reduced to the best one.
     max_detections: int = Field(default=100, ge=1, le=MAX_DETECTIONS)
+    first_class: int = Field(default=0, ge=0, le=MAX_LABELS)  # The number in `classes` that means the first label.
 
 
 class SourceSection(Section):
@@ -232,20 +266,27 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _outputs_fit_task(self) -> Self:
-        heads = task_named(self.task).heads
+        task = task_named(self.task)
+        heads, optional = task.heads, task.optional_heads
         if len(heads) == 1 and (self.output is None or self.outputs):
             raise ValueError(f"a {self.task} model has one output: give output, {{tensor, kind}}, and no outputs")
         if len(heads) != 1 and (self.output is not None or not self.outputs):
             raise ValueError(f"give outputs, a map of {{tensor, kind}} by name, and no output: task {self.task}")
-        if heads and set(self.heads) != set(heads):
-            raise ValueError(f"the outputs of a {self.task} are {', '.join(heads)}, not {', '.join(self.outputs)}")
+        if heads and not set(heads) <= set(self.heads) <= {*heads, *optional}:
+            maybe = f", if needed {', '.join(optional)}" if optional else ""
+            given = ", ".join(self.outputs)
+            raise ValueError(f"the outputs of a {self.task} are {', '.join(heads)}{maybe}, not {given}")
         for name, section in self.heads.items():
             if not heads and not re.fullmatch(NAME, name):
                 raise ValueError(f"outputs: {name[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
-            kinds = heads[name].kinds if heads else (OutputKind.TENSOR,)
+            kinds = {**heads, **optional}[name].kinds if heads else (OutputKind.TENSOR,)
             if section.kind not in kinds:
                 raise ValueError(f"output {name}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
-        if self.confidence is not None and _MASK not in heads:
+            if section.axes is not None and name != MASK:
+                raise ValueError(
+                    f"output {name}: axes is a key of a segmentation's output, not of {self.task}: remove it"
+                )
+        if self.confidence is not None and MASK not in heads:
             raise ValueError(f"confidence is the key of a segmentation, not of {self.task}: remove it")
         return self
 

@@ -24,6 +24,7 @@ class ClassificationTask:
     sinks = ("jsonl", "overlay")
     labels = (1, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {"scores": Head(("logits", "probabilities"), "float32", ("labels",))}
+    optional_heads: ClassVar[dict[str, Head]] = {}
     settings = ("top_k",)
     comparison = "labels: frames with the same class; off by: largest difference of a probability; truth: accuracy"
 

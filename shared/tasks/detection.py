@@ -1,4 +1,4 @@
-"""Detection: the objects in a frame, from the boxes and class scores of all anchors."""
+"""Detection: the objects in a frame, from the boxes and class scores of all anchors, or from the boxes a model selected."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -36,6 +36,10 @@ class DetectionTask:
     heads: ClassVar[dict[str, Head]] = {
         "boxes": Head(("boxes",), "float32", (-1, _BOX_VALUES)),
         "scores": Head(("logits", "probabilities"), "float32", (-1, "labels")),
+    }
+    optional_heads: ClassVar[dict[str, Head]] = {
+        "classes": Head(("classes",), "float32", (-1,)),
+        "count": Head(("count",), "float32", ()),
     }
     settings = ("box_format", "detection")
     comparison = (
@@ -115,12 +119,15 @@ def objects(outputs: Mapping[str, Any], geometry: Geometry, manifest: Any) -> De
     """Returns the objects of one frame, best first, in pixels of the source of `geometry`.
 
     Each anchor has its most probable class (the lowest id if equal), and is dropped below the score threshold.
-    Non-maximum suppression keeps the better of two overlapping boxes of the same class. Boxes outside the frame, such as
-    in the margins of a letterbox, are dropped.
+    Non-maximum suppression keeps the better of two overlapping boxes of the same class, unless the model selected its boxes
+    itself. Boxes outside the frame, such as in the margins of a letterbox, are dropped.
+
+    Raises:
+        ResultError: the outputs of a model that selects its boxes contradict each other or its labels.
     """
-    scores, corners = outputs["scores"], outputs["boxes"]  # float32 A×C, A×4
-    class_ids = scores.argmax(axis=1)
-    best = scores[np.arange(len(scores)), class_ids]
+    corners = outputs["boxes"]  # float32 A×4
+    is_selected = "classes" in outputs
+    class_ids, best = _selected(outputs, manifest) if is_selected else _most_probable(outputs["scores"])
     candidates = np.flatnonzero(best >= manifest.detection.score_threshold)
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
@@ -128,9 +135,42 @@ def objects(outputs: Mapping[str, Any], geometry: Geometry, manifest: Any) -> De
     in_frame = boxes.to_source(kept, geometry)
     visible = np.flatnonzero((in_frame[:, 2:] > in_frame[:, :2]).all(axis=1))
     anchors = candidates[visible]
-    chosen = visible[_suppress(kept[visible], best[anchors], class_ids[anchors], manifest.detection)]
+    if is_selected:
+        chosen = visible[: manifest.detection.max_detections]
+        _check_named(class_ids[candidates[chosen]], manifest)
+    else:
+        chosen = visible[_suppress(kept[visible], best[anchors], class_ids[anchors], manifest.detection)]
     anchors = candidates[chosen]
     return Detections(in_frame[chosen], class_ids[anchors].astype(np.uint16), best[anchors])
+
+
+def _most_probable(scores: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """Returns the class and the score of each anchor, from scores A×C."""
+    class_ids = scores.argmax(axis=1)
+    return class_ids, scores[np.arange(len(scores)), class_ids]
+
+
+def _selected(outputs: Mapping[str, Any], manifest: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """Returns the class and the score of each valid box that the model selected."""
+    scores, classes = outputs["scores"], outputs["classes"]  # float32 A
+    sizes = {head: len(outputs[head]) for head in ("boxes", "scores", "classes")}
+    if len(set(sizes.values())) > 1:
+        given = ", ".join(f"{size} {head}" for head, size in sizes.items())
+        raise ResultError(f"the model gives {given}: name the outputs of one selection in outputs")
+    count = np.ravel(outputs.get("count", len(scores)))[0]
+    valid = slice(int(np.clip(count, 0, len(scores))))
+    return np.rint(classes[valid]).astype(np.intp) - manifest.detection.first_class, scores[valid]
+
+
+def _check_named(class_ids: npt.NDArray[np.intp], manifest: Any) -> None:
+    """Raises a ResultError for a class without a label."""
+    unnamed = class_ids[(class_ids < 0) | (class_ids >= len(manifest.labels))]
+    if len(unnamed):
+        first = manifest.detection.first_class
+        raise ResultError(
+            f"the model answers class {unnamed[0] + first}, and its labels name {first} to "
+            f"{len(manifest.labels) + first - 1}: correct labels or detection.first_class"
+        )
 
 
 def _suppress(

@@ -28,7 +28,10 @@ class SegmentationTask:
     has_shape = True
     sinks = ("png",)
     labels = (1, MAX_MASK_LABELS)
-    heads: ClassVar[dict[str, Head]] = {"mask": Head(("class_ids", "scores"), "uint8", ("height", "width"))}
+    heads: ClassVar[dict[str, Head]] = {
+        "mask": Head(("class_ids", "scores", "logits", "probabilities"), "uint8", ("height", "width"))
+    }
+    optional_heads: ClassVar[dict[str, Head]] = {}
     settings = ()
     comparison = "labels: pixels with the same class; truth: mean IoU against the bag's labels"
 

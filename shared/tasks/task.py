@@ -26,6 +26,7 @@ class Task(Protocol):
     sinks: tuple[str, ...]  # Names of the sinks of a run that configures none.
     labels: tuple[int, int]  # Minimum and maximum number of labels of a model.
     heads: Mapping[str, Head]  # The outputs of a model; empty if they are named by its manifest.
+    optional_heads: Mapping[str, Head]  # The outputs that a model may have in addition.
     settings: tuple[str, ...]  # Keys of the manifest that only this task uses.
     comparison: str  # What a comparison of engines counts as equal labels, as difference, and as accuracy.
 

@@ -27,6 +27,7 @@ class TensorsTask:
     sinks = ("jsonl", "npz")
     labels = (0, MAX_LABELS)
     heads: ClassVar[dict[str, Head]] = {}
+    optional_heads: ClassVar[dict[str, Head]] = {}
     settings = ()
     comparison = "labels: numbers within a thousandth of the largest; off by: largest difference of a number"
 

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.runtime import ops
-from shared.inference.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
-from shared.models.manifest import Manifest, OutputKind, OutputSection
+from shared.inference.errors import EngineError
+from shared.inference.map_axes import MAP_RANK, Shape
+from shared.inference.pre_postprocess import (
+    THRESHOLDS,
+    Preprocessor,
+    axis_of_one,
+    box_corners,
+    check_output,
+    scores_axis,
+)
+from shared.models.manifest import MASK, Manifest, OutputKind, OutputSection
+
+_QUANTISED_DTYPES = ("int8", "uint8", "int16")
+_ORDERS = (OutputKind.CLASS_IDS, OutputKind.SCORES)  # The kinds for which the scale of the numbers does not matter.
 
 
 def shape_of(output: Any) -> Shape | None:
@@ -23,9 +35,15 @@ def shape_of(output: Any) -> Shape | None:
 
 def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
     """Adds `(pixel * scale - mean) / std` in the model's dtype, for `images`, uint8 N×H×W×3."""
+    if preprocessor.levels is not None:
+        channels, count = preprocessor.levels.shape
+        places = ops.add(ops.convert(images, np.int32), np.arange(channels, dtype=np.int32) * count)
+        images = ops.gather(ops.constant(preprocessor.levels.reshape(-1)), places, np.array(0))
     values = ops.transpose(images, np.array([0, 3, 1, 2])) if preprocessor.planar else images
     dtype = preprocessor.section.dtype
-    return values if dtype == "uint8" else preprocessor.scaled(ops.convert(values, np.dtype(dtype)))
+    if preprocessor.levels is not None or dtype == "uint8":
+        return values
+    return preprocessor.scaled(ops.convert(values, np.dtype(dtype)))
 
 
 def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:
@@ -35,20 +53,25 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
         EngineError: the output does not match the manifest.
     """
     shape, section = shape_of(output), manifest.heads[head]
-    check_output(head, shape, manifest, path)
+    check_output(head, shape, preprocessor, manifest, path)
+    dtype = output.get_element_type().to_dtype().name
+    if manifest.format == "tflite" and dtype in _QUANTISED_DTYPES and section.kind not in _ORDERS:
+        raise EngineError(
+            path, f"OpenVINO does not show the quantisation of output {section.tensor!r}, {dtype}: use engine tflite"
+        )
     match section.kind:
         case OutputKind.TENSOR:
             return output
+        case _ if head == MASK:
+            return _class_ids(output, shape, section, preprocessor, manifest)
         case OutputKind.BOXES:
             boxes = ops.convert(output, np.float32)
             numbers = [ops.gather(boxes, np.array([index]), np.array(-1)) for index in range(4)]
             return ops.concat(box_corners(numbers, manifest), -1)
-        case OutputKind.PROBABILITIES:
-            return ops.convert(output, np.float32)
         case OutputKind.LOGITS:
             scores = ops.convert(output, np.float32)
             return ops.sigmoid(scores) if manifest.has_boxes else ops.softmax(scores, -1)
-    return _class_ids(output, shape, section, preprocessor, manifest)
+    return ops.convert(output, np.float32)
 
 
 def _class_ids(
@@ -58,9 +81,15 @@ def _class_ids(
     height, width = manifest.input.height, manifest.input.width
     if shape is None:
         return ops.convert(ops.reshape(output, np.array([-1, height, width]), special_zero=False), np.uint8)
-    axis = channel_axis(shape, section, preprocessor, manifest)
-    if section.kind is OutputKind.SCORES:
-        output = ops.topk(output, np.array(1), axis, "max", "value", "i32", stable=True).output(1)
+    is_ids = section.kind is OutputKind.CLASS_IDS
+    axis = axis_of_one(shape)
+    if not is_ids:
+        axis = scores_axis(shape, section, preprocessor, manifest) if len(shape) == MAP_RANK else None
+        if axis is not None and shape[axis] != 1:
+            output = ops.topk(output, np.array(1), axis, "max", "value", "i32", stable=True).output(1)
+        else:
+            threshold = np.array(THRESHOLDS[section.kind], output.get_element_type().to_dtype())
+            output = ops.greater(output, threshold)
     if axis is not None:
         output = ops.squeeze(output, np.array([axis]))
         shape = [side for place, side in enumerate(shape) if place != axis]

@@ -8,16 +8,30 @@ from typing import Any
 
 from cloud.engines.tensorflow.runtime import tf
 from shared.inference.errors import EngineError
-from shared.inference.pre_postprocess import Preprocessor, Shape, box_corners, channel_axis, check_output
+from shared.inference.map_axes import MAP_RANK, Shape
+from shared.inference.pre_postprocess import (
+    THRESHOLDS,
+    Preprocessor,
+    axis_of_one,
+    box_corners,
+    check_output,
+    scores_axis,
+)
 from shared.messages.tensors import DTYPES
-from shared.models.manifest import Manifest, OutputKind, OutputSection
+from shared.models.manifest import MASK, Manifest, OutputKind, OutputSection
 
 
 def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
     """Adds `(pixel * scale - mean) / std` in the model's dtype, for `images`, uint8 N×H×W×3."""
+    if preprocessor.levels is not None:
+        channels, count = preprocessor.levels.shape
+        places = tf.cast(images, tf.int32) + [channel * count for channel in range(channels)]
+        images = tf.gather(preprocessor.levels.reshape(-1), places)
     values = tf.transpose(images, (0, 3, 1, 2)) if preprocessor.planar else images
     dtype = preprocessor.section.dtype
-    return values if dtype == "uint8" else preprocessor.scaled(tf.cast(values, dtype))
+    if preprocessor.levels is not None or dtype == "uint8":
+        return values
+    return preprocessor.scaled(tf.cast(values, dtype))
 
 
 def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:
@@ -28,7 +42,7 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
     """
     shape = None if output.shape.rank is None else output.shape.as_list()
     section = manifest.heads[head]
-    check_output(head, shape, manifest, path)
+    check_output(head, shape, preprocessor, manifest, path)
     match section.kind:
         case OutputKind.TENSOR if output.dtype.name in DTYPES:
             return output
@@ -37,13 +51,15 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
                 f"output {section.tensor!r} is {output.dtype.name}: only numbers can be sent ({', '.join(DTYPES)})"
             )
             raise EngineError(path, problem)
+        case _ if head == MASK:
+            if shape is None and section.kind in THRESHOLDS:
+                raise EngineError(path, f"output {section.tensor!r} has no known shape: kind {section.kind} needs one")
+            return _class_ids(output, shape, section, preprocessor, manifest)
         case OutputKind.BOXES:
             return tf.concat(box_corners(tf.split(tf.cast(output, tf.float32), 4, axis=-1), manifest), axis=-1)
-        case OutputKind.PROBABILITIES:
-            return tf.cast(output, tf.float32)
         case OutputKind.LOGITS:
             return (tf.nn.sigmoid if manifest.has_boxes else tf.nn.softmax)(tf.cast(output, tf.float32))
-    return _class_ids(output, shape, section, preprocessor, manifest)
+    return tf.cast(output, tf.float32)
 
 
 def _class_ids(
@@ -51,15 +67,22 @@ def _class_ids(
 ) -> Any:
     """Adds uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
     size = (manifest.input.height, manifest.input.width)
-    axis = -1 if shape is None else channel_axis(shape, section, preprocessor, manifest)
-    if section.kind is OutputKind.SCORES:
-        output = tf.argmax(output, axis=axis, output_type=tf.int32)
+    if section.kind is OutputKind.CLASS_IDS:
+        axis = None if shape is None else axis_of_one(shape)
+        if shape is None:
+            output = tf.reshape(output, (-1, *size))
+        elif axis is not None:
+            output = tf.squeeze(output, axis)
+        elif len(shape) == 2:  # noqa: PLR2004 - H×W
+            output = output[tf.newaxis]
     elif shape is None:
-        output = tf.reshape(output, (-1, *size))
-    elif axis is not None:
-        output = tf.squeeze(output, axis)
-    elif len(shape) == 2:  # noqa: PLR2004 - H×W
-        output = output[tf.newaxis]
+        output = tf.argmax(output, axis=-1, output_type=tf.int32)
+    else:
+        axis = scores_axis(shape, section, preprocessor, manifest) if len(shape) == MAP_RANK else None
+        if axis is not None and shape[axis] != 1:
+            output = tf.argmax(output, axis=axis, output_type=tf.int32)
+        else:
+            output = (output if axis is None else tf.squeeze(output, axis)) > THRESHOLDS[section.kind]
     class_ids = tf.cast(output, tf.uint8)
     if class_ids.shape.rank is not None and tuple(class_ids.shape[1:]) not in (size, (None, None)):
         # The output is smaller than the input: enlarge it by nearest neighbour.

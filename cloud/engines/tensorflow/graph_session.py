@@ -30,7 +30,7 @@ from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import Preprocessor, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
-from shared.models.manifest import Manifest, OutputKind
+from shared.models.manifest import MASK, Manifest, OutputKind
 
 _PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
 
@@ -64,7 +64,11 @@ def assemble(frozen: FrozenModel, manifest: Manifest, device: str = "", batch_si
         heads = {
             name: postprocess_ops(name, tensor, preprocessor, manifest, frozen.path) for name, tensor in outputs.items()
         }
-        scores = [outputs[name] for name, section in manifest.heads.items() if section.kind is OutputKind.SCORES]
+        scores = [
+            outputs[name]
+            for name, section in manifest.heads.items()
+            if name == MASK and section.kind is not OutputKind.CLASS_IDS
+        ]
         # NaN propagates through the sum, which costs less than checking each score.
         is_nan = tf.math.is_nan(tf.reduce_sum(tf.cast(scores[0], tf.float32))) if scores else None
     return EndToEndGraph(graph, images, heads, batch_size, is_nan)

@@ -47,11 +47,15 @@ def output_specs(
 ) -> tuple[TensorSpec, ...]:
     """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
     sizes = {"height": card.height, "width": card.width, "labels": len(card.labels.names)}
+    task = task_named(card.task)
+    declared = (
+        task.heads if task.optional_heads.keys().isdisjoint(heads) else {}
+    )  # They change the shape of the others.
     known = {
         name: TensorSpec(
             name, head.dtype, (ANY, *(sizes[side] if isinstance(side, str) else side for side in head.shape))
         )
-        for name, head in task_named(card.task).heads.items()
+        for name, head in declared.items()
     } or {name: TensorSpec(name, each.dtype, (ANY, *each.shape)) for name, each in (warmup_types or {}).items()}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)
 

@@ -206,7 +206,7 @@ def test_the_written_folder_is_a_model_of_the_repository(tmp_path: Path) -> None
     [
         (lambda: tf.compat.v1.placeholder(tf.float32, (1, 10), "features") * 2, "takes no image"),
         (lambda: tf.reduce_mean(_images(), (1, 2, 3)), "gives no class ids.*no scores of an image.*no boxes"),
-        (lambda: tf.argmax(_images(shape=(1, 3, 8, 12)), 1), "takes no image"),
+        (lambda: tf.argmax(_images(shape=(1, 4, 8, 12)), 1), "takes no image"),
         (lambda: tf.constant(1), "takes no image.*its inputs are none"),
     ],
 )

@@ -1,0 +1,113 @@
+"""The tensors of a third-party model, and what its graph shows about them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK
+from shared.models.manifest import AxisOrder
+from shared.sanitize import printable
+
+IMAGE_DTYPES = ("uint8", "int8", "int16", "int32", "float16", "float32")
+_RGB = 3
+_MIN_SIDE = 8  # Pixels; a smaller side of a tensor with unknown channels is not that of an image.
+_MAX_STEPS = 64  # Operations in a row that do not change the meaning of a tensor.
+
+# The operations that show the meaning of an output, by their names in lower case in each format.
+_OPERATIONS = {
+    **dict.fromkeys(("sigmoid", "logistic", "hardsigmoid"), "sigmoid"),
+    **dict.fromkeys(("softmax",), "softmax"),
+    **dict.fromkeys(("argmax", "arg_max", "topk"), "argmax"),
+    **dict.fromkeys(("concat", "concatv2", "concatenation"), "concatenation"),
+    # Their results have no limits.
+    **dict.fromkeys(("conv", "conv2d", "conv_2d", "convolution", "groupconvolution", "convtranspose"), "linear"),
+    **dict.fromkeys(("conv2dbackpropinput", "transpose_conv", "convolutionbackpropdata", "matmul"), "linear"),
+    **dict.fromkeys(("depthwiseconv2dnative", "depthwise_conv_2d", "gemm", "fully_connected"), "linear"),
+}
+_ADDITIONS = ("add", "addv2", "biasadd")  # Of a bias, if a linear operation comes before.
+# Operations that keep the meaning of the values.
+_PASS_THROUGH = {
+    *("identity", "cast", "convert", "squeeze", "expanddims", "expand_dims", "unsqueeze", "reshape", "flatten"),
+    *("stopgradient", "snapshot", "transpose", "quantize", "quantizelinear", "dequantize", "dequantizelinear"),
+    *("fakequantize", "resizebilinear", "resize_bilinear", "resizenearestneighbor", "resize_nearest_neighbor"),
+    *("resize", "upsample", "interpolate"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output of a model."""
+
+    name: str  # The name in the manifest, such as a SavedModel signature's key.
+    node: str  # The tensor in the graph, with its ":0".
+    dtype: str
+    shape: tuple[int | None, ...] | None  # None if the rank is unknown.
+    quantization: tuple[float, int] | None = None  # Scale and zero point.
+    operation: str = ""  # The last operation that changes the meaning; empty if unknown.
+    classes: int | None = None  # The number of scores from which an arg max chose.
+
+    def __str__(self) -> str:
+        sides = "any shape" if self.shape is None else "×".join("?" if s is None else str(s) for s in self.shape)
+        return f"{printable(self.name)} {self.dtype} {sides or 'scalar'}"
+
+    @property
+    def sides(self) -> tuple[int | None, ...]:
+        """The shape; empty if the rank is unknown."""
+        return self.shape or ()
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are real numbers, perhaps quantised."""
+        return self.dtype.startswith("float") or self.quantization not in (None, (1.0, 0))
+
+
+def format_tensors(tensors: Iterable[Tensor]) -> str:
+    """Returns a list of tensors as text."""
+    return "; ".join(str(tensor) for tensor in tensors) or "none"
+
+
+def is_image(tensor: Tensor) -> bool:
+    """Returns whether a tensor has the dtype and, as far as it is known, the shape of an image."""
+    return tensor.dtype in IMAGE_DTYPES and bool(possible_axes(tensor))
+
+
+def possible_axes(tensor: Tensor) -> tuple[AxisOrder, ...]:
+    """Returns the axis orders in which a tensor may be an image of three channels."""
+    shape = tensor.shape
+    if shape is None:
+        return tuple(AxisOrder)
+    if len(shape) != MAP_RANK:
+        return ()
+    proven = tuple(axes for axes in AxisOrder if shape[CHANNEL_AXES[axes]] == _RGB)
+    return proven or tuple(
+        axes
+        for axes in AxisOrder
+        if shape[CHANNEL_AXES[axes]] is None
+        and all(side is None or side >= _MIN_SIDE for side in image_sides(shape, axes))
+    )
+
+
+def image_sides(shape: tuple[int | None, ...], axes: AxisOrder) -> tuple[int | None, int | None]:
+    """Returns the height and width in the shape of an image or a map."""
+    rows = 2 if axes is AxisOrder.NCHW else 1
+    return shape[rows], shape[rows + 1]
+
+
+def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None]) -> tuple[str, str]:
+    """Returns the operation that gives an output its meaning, and the tensor that it computes.
+
+    Args:
+        output: The name of a tensor.
+        producer: Returns the operation that computes a tensor and its first input; None at an input of the model.
+    """
+    for _ in range(_MAX_STEPS):
+        step = producer(output)
+        if step is None:
+            break
+        operation = step[0].lower()
+        if operation in _ADDITIONS:
+            before = producer(step[1])
+            return ("linear" if before and _OPERATIONS.get(before[0].lower()) == "linear" else operation), output
+        if operation not in _PASS_THROUGH:
+            return _OPERATIONS.get(operation, operation), output
+        output = step[1]
+    return "", output
