@@ -105,7 +105,8 @@ def torchscript_tensors(path: Path, size: tuple[int, int] | None) -> InputsAndOu
     if max(size) > MAX_SIDE:
         raise EngineError(path, f"cannot take {size[0]}×{size[1]} pixels: give a --size of at most {MAX_SIDE} a side")
     registry.load("engine", ENGINES, "torchscript")
-    return _tensors(*import_module("cloud.engines.torchscript").tensors_of(path, size))
+    inputs, outputs = import_module("cloud.engines.torchscript").tensors_of(path, size)
+    return _tensors(inputs), _tensors(outputs)
 
 
 READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {

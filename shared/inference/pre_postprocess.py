@@ -205,7 +205,8 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         case _ if head == MASK:
             return _class_ids(values, section, preprocessor, manifest)
         case OutputKind.BOXES:
-            return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
+            with np.errstate(over="ignore", invalid="ignore"):  # Boxes of noise; no such box is in the frame.
+                return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
         case OutputKind.LOGITS:
             return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
     return _floats(values)

@@ -10,7 +10,7 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import Inspection, inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
-from shared.imaging.labels import Labels
+from shared.imaging.labels import Labels, LabelsError
 from shared.inference.errors import EngineError
 from shared.models.manifest import AxisOrder, OutputKind
 from shared.models.repository import Repository
@@ -92,7 +92,7 @@ def test_the_message_counts_the_scores_on_the_axis_of_the_channels(tmp_path: Pat
     """The width of a planar map is not the number of its classes."""
     onnx_map(tmp_path / "m.onnx", (1, 3, 64, 64), 21)
     labels = Labels(tuple(f"c{number}" for number in range(19)), ((0, 0, 0),) * 19)
-    with pytest.raises(EngineError, match="gives 21 scores where the manifest has 19 labels"):
+    with pytest.raises(LabelsError, match="the labels name 19 classes, and the model has 21: give --labels with 21"):
         inspect(tmp_path / "m.onnx", labels=labels)
 
 
@@ -144,7 +144,7 @@ def test_one_channel_needs_two_labels(tmp_path: Path) -> None:
     """Labels of a data set cannot name background and foreground."""
     onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 1, after=(_SIGMOID,))
     labels = Labels(tuple(f"c{number}" for number in range(19)), ((0, 0, 0),) * 19)
-    with pytest.raises(EngineError, match="one channel is background and foreground: name these 2 labels, not 19"):
+    with pytest.raises(LabelsError, match="the labels name 19 classes, and the model has 2: give --labels with 2"):
         inspect(tmp_path / "m.onnx", labels=labels)
 
 
