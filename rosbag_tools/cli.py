@@ -24,6 +24,7 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.frames import Layout
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -203,7 +204,8 @@ def verify(path: Path) -> None:
     for finding in findings:
         where = finding.place
         if finding.topic:
-            where = f"{where}, {finding.topic} message {finding.sequence}"
+            message = "" if finding.sequence is None else f" message {finding.sequence}"
+            where = f"{where}, {finding.topic}{message}"
         if finding.stamp_ns is not None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
         click.echo(f"{where}: {finding.reason}")
@@ -247,9 +249,10 @@ def _show(report: BagReport) -> None:
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
         table.add_row(
-            f"{escape(topic.name)}\n[dim]{escape(topic.type)}[/]",
+            f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]"
+            + (f"\n{escape(printable(topic.fault))}" if topic.fault else ""),
             str(topic.count),
-            "\n".join([*topic.resolutions, *map(escape, topic.encodings)]),
+            "\n".join([*topic.resolutions, *(escape(printable(each)) for each in topic.encodings)]),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )

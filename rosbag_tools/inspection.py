@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from rosbag_tools.messages.ros_types import read, read_stamp
+from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
+from rosbag_tools.reading.records import Message, TopicChannel
+from rosbag_tools.reading.video_topics import PictureSizes
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
 
@@ -29,6 +30,8 @@ class TopicReport:
     worst_gap_s: float | None
     zero_stamps: int
     unreadable: int  # Messages whose image header cannot be read.
+    serialization: str = ""  # Of the messages.
+    fault: str = ""  # Why the messages are not supported.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +97,31 @@ class _Tally:
     resolutions: Counter[str] = field(default_factory=Counter)
     zero_stamps: int = 0
     unreadable: int = 0
+    sizes: PictureSizes = field(default_factory=PictureSizes)
 
     def add(self, message: Message) -> None:
         self.times_ns.append(message.time_ns)
         if not self.channel.has_images:
             return
         try:
-            stamp_ns, image = read_stamp(message), read(message)
-            is_raw = self.channel.message_type == IMAGE
-            encoding, size = (image.encoding, image) if is_raw else (image.format, read_header(memoryview(image.data)))
+            stamp_ns = read_stamp(message)
+            encoding, width, height = self._picture(message)
         except SkylaneError:
             self.unreadable += 1
             return
         self.encodings[encoding] += 1
-        self.resolutions[f"{size.width}×{size.height}"] += 1
+        self.resolutions[f"{width}×{height}"] += 1
         self.zero_stamps += stamp_ns == 0
+
+    def _picture(self, message: Message) -> tuple[str, int, int]:
+        """Returns encoding or format, width and height."""
+        if self.channel.has_video:
+            return self.sizes.after(message)
+        image = read_camera(message)
+        if self.channel.has_raw_images:
+            return image.encoding, image.width, image.height
+        header = read_header(memoryview(image.data))
+        return image.format, header.width, header.height
 
     def report(self) -> TopicReport:
         times = sorted(self.times_ns)
@@ -127,4 +140,6 @@ class _Tally:
             worst_gap_s=max(gaps) / 1e9 if gaps else None,
             zero_stamps=self.zero_stamps,
             unreadable=self.unreadable,
+            serialization=self.channel.encoding or self.channel.wire.value,
+            fault=self.channel.fault,
         )

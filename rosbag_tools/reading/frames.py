@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
-from rosbag_tools.messages.encodings import decode_compressed_image, decode_image
-from rosbag_tools.messages.ros_types import read, read_stamp
+from rosbag_tools.messages.encodings import UndecodableImageError, decode_compressed_image, decode_image
+from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
-from rosbag_tools.reading.records import IMAGE, Damage, Message
+from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
@@ -25,11 +27,17 @@ class NoImagesError(SkylaneError):
 def decode(message: Message) -> tuple[Pixels, Layout]:
     """Decodes an image message into pixels and their layout (see `rosbag_tools.messages.encodings`).
 
+    A message of a video must come from `with_pictures`.
+
     Raises:
         SkylaneError: the message is malformed, or its image cannot be decoded.
     """
-    decode_fields = decode_image if message.channel.message_type == IMAGE else decode_compressed_image
-    return decode_fields(read(message))
+    if message.picture is not None:
+        return message.picture
+    if message.channel.has_video:
+        raise UndecodableImageError(message.loss)
+    decode_fields = decode_image if message.channel.has_raw_images else decode_compressed_image
+    return decode_fields(read_camera(message))
 
 
 class BagSource:
@@ -101,7 +109,11 @@ class BagSource:
             DamagedBagError: after the last readable frame, if part of the bag is lost.
         """
         names = {topic.name for topic in self._topics}
-        items = self._bag.messages(names, self._start_ns, self._stop_ns)
+        videos = {topic.name for topic in self._topics if topic.channel.has_video}
+        before: Iterator[Message | Damage] = iter(())
+        if videos and self._start_ns is not None:  # Frames depend on those before the part.
+            before = self._bag.messages(videos, None, self._start_ns)
+        items = with_pictures(chain(before, self._bag.messages(names, self._start_ns, self._stop_ns)))
         index = 0
         latest_ns = 0
         lost: Damage | None = None
@@ -112,6 +124,8 @@ class BagSource:
                 break
             if isinstance(item, Damage) and item.channel is None:
                 lost = lost or item
+                continue
+            if self._start_ns is not None and item.time_ns < self._start_ns:
                 continue
             latest_ns = max(latest_ns, item.time_ns)  # Messages of a damaged bag come in file order.
             yield self._frame(item, index, latest_ns, began_ns)
@@ -160,13 +174,20 @@ def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
         for topic in chosen:
             if not topic.channel.has_images:
                 known = ", ".join(each.name for each in with_images) or "no topic of this bag"
+                if topic.channel.fault:
+                    raise NoImagesError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
                 raise NoImagesError(
                     f"topic {topic.name} has {topic.channel.type} messages, not images: images are on {known}"
                 )
         return chosen
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
     if not cameras:
-        topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
+        topics = ", ".join(f"{topic.name} ({_described(topic)})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}")
     return cameras
+
+
+def _described(topic: Topic) -> str:
+    fault = topic.channel.fault
+    return f"{topic.count} of {topic.channel.type}: {fault}" if fault else topic.channel.type

@@ -12,9 +12,14 @@ from io import BytesIO
 from typing import BinaryIO, Self
 
 from shared.errors import SkylaneError
+from shared.imaging.frames import Layout, Pixels
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
+_RAW = (IMAGE, "foxglove_msgs/msg/RawImage", "foxglove.RawImage")
+_COMPRESSED = (COMPRESSED_IMAGE, "foxglove_msgs/msg/CompressedImage", "foxglove.CompressedImage")
+_VIDEO = (FFMPEG_PACKET, "foxglove_msgs/msg/CompressedVideo", "foxglove.CompressedVideo")
 
 
 class Serialization(StrEnum):
@@ -22,6 +27,13 @@ class Serialization(StrEnum):
 
     ROS1 = "ros1"
     CDR = "cdr"
+    PROTOBUF = "protobuf"
+    OTHER = "other"  # Such messages are counted, and nothing else.
+
+    @property
+    def is_ros(self) -> bool:
+        """True for the serializations of ROS, in which bags are written."""
+        return self in (Serialization.ROS1, Serialization.CDR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class TopicChannel:
     definition: str = ""  # Empty if the file has no definition.
     is_idl: bool = False  # The definition is in OMG IDL instead of ROS's notation.
     is_latched: bool = False  # Late subscribers get the last message; only an index shows it.
+    encoding: str = ""  # The name of the serialization in an MCAP file, if it is none of ROS.
 
     @property
     def message_type(self) -> str:
@@ -43,8 +56,26 @@ class TopicChannel:
 
     @property
     def has_images(self) -> bool:
-        """True for raw and compressed images."""
-        return self.message_type in (IMAGE, COMPRESSED_IMAGE)
+        """True for raw and compressed images, and video."""
+        is_typed = self.message_type in (*_RAW, *_COMPRESSED, *_VIDEO)
+        return is_typed and self.wire is not Serialization.OTHER and ("." in self.type) != self.wire.is_ros
+
+    @property
+    def has_raw_images(self) -> bool:
+        """True for images that are not compressed."""
+        return self.has_images and self.message_type in _RAW
+
+    @property
+    def has_video(self) -> bool:
+        """True for video, whose messages can be decoded only one after the other."""
+        return self.has_images and self.message_type in _VIDEO
+
+    @property
+    def fault(self) -> str:
+        """Why the messages cannot be read, if their serialization is not supported."""
+        return (
+            "" if self.wire is not Serialization.OTHER else f"{self.encoding or 'unnamed'} messages are not supported"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +86,8 @@ class Message:
     time_ns: int  # Recording time.
     data: bytes
     place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
+    picture: tuple[Pixels, Layout] | None = None  # Of a video message that was decoded.
+    loss: str = ""  # Why a video message has no picture.
 
 
 @dataclass(frozen=True, slots=True)

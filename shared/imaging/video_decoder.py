@@ -8,6 +8,7 @@ from a VP9 or AV1 stream.
 
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import av
@@ -53,7 +54,8 @@ class RotationError(SkylaneError):
     """A picture has a display matrix that is no quarter turn or flip."""
 
 
-class Decoded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Decoded:
     """The result for one packet: a picture, or the reason why there is none."""
 
     index: int  # Of the packet.
@@ -117,11 +119,10 @@ class VideoDecoder:
         """Decodes a packet of PyAV, and returns the results that are known now, also those of earlier packets."""
         view = memoryview(packet)
         if not view:
-            self.interrupt()
-            return [*self._taken(), Decoded(index, reason="it is empty")]
+            return [*self.interrupt(), Decoded(index, reason="it is empty")]
         facts = self._bitstream.look(view)
         if facts.has_gap:
-            self.interrupt()
+            self._restart()
         if not (facts.is_hidden or packet.is_discard):
             self._pending[index] = _Pending(
                 self._time(packet),
@@ -134,16 +135,29 @@ class VideoDecoder:
             self._late += 1
         elif packet.is_discard and packet.is_keyframe:
             self._waiting = ""  # An edit list hides it, and what follows may depend on it.
-        delay = self._context.reorder_depth and self._context.reorder_depth + self._late if self._is_immediate else _MAX_DELAY
+        delay = (
+            self._context.reorder_depth and self._context.reorder_depth + self._late
+            if self._is_immediate
+            else _MAX_DELAY
+        )
         if len(self._pending) > delay:
             is_newest = index in self._pending and not self._waiting
             self._lose(index if is_newest else min(self._pending), self._waiting or _NO_PICTURE)
         if self._broken_at is not None:
-            self.interrupt()
+            self._restart()
         return self._taken()
 
-    def interrupt(self) -> None:
-        """Loses what is decoded next, up to the next key frame, because a packet is missing or damaged."""
+    def interrupt(self) -> list[Decoded]:
+        """Ends the trust in the stream up to its next key frame, because a packet is missing; returns results."""
+        self._restart()
+        return self._taken()
+
+    def finish(self) -> list[Decoded]:
+        """Returns the results of the remaining packets."""
+        self._drain()
+        return self._taken()
+
+    def _restart(self) -> None:
         if self._context.codec.intra_only:
             return
         self._drain()
@@ -151,11 +165,6 @@ class VideoDecoder:
         self._late = 0
         self._waiting = self._waiting or _DEPENDENT
         self._broken_at = None
-
-    def finish(self) -> list[Decoded]:
-        """Returns the results of the remaining packets."""
-        self._drain()
-        return self._taken()
 
     def _time(self, packet: Any) -> tuple[int, int]:
         """Returns the presentation time of a packet, which is comparable with those before it."""
@@ -190,7 +199,7 @@ class VideoDecoder:
 
     def _take(self, frame: Any) -> None:
         """Takes a picture of the decoder, unless it or a frame that it may depend on is damaged."""
-        (index,) = frame.opaque or (None,)
+        index: int = (frame.opaque or [-1])[0]
         packet = self._pending.get(index)
         if packet is None:
             return
@@ -302,7 +311,7 @@ def _signs(frame: Any, default: tuple[int, ...]) -> tuple[int, ...]:
     return signs
 
 
-def _turned(pixels: Pixels, signs: tuple[int, ...]) -> Any:
+def _turned(pixels: Any, signs: tuple[int, ...]) -> Any:
     if signs == _UPRIGHT:
         return pixels
     a, b, c, d = signs
