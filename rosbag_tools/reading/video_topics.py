@@ -12,6 +12,8 @@ from shared.imaging.frames import Layout
 from shared.registry import Entry, load
 
 # PyAV comes with the extra of the vehicle; bags without video are read without it.
+_CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing number is a missing packet.
+_CHECKED_BY_CONTENT = ("h264", "hevc")
 _LIBRARY = {
     "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
     "size": Entry("shared.imaging.video_decoder:PictureSize", "edge"),
@@ -73,6 +75,8 @@ class _VideoTopic:
         self._decoder: Any = None
         self._format = ""
         self._numbers = count()
+        self._pts = 0
+        self._steps = 0  # Packets whose number followed that of the packet before.
         self._held: dict[int, Message] = {}
 
     def decode(self, message: Message) -> Iterator[Message]:
@@ -86,10 +90,21 @@ class _VideoTopic:
             yield from self.interrupt()
             yield replace(message, loss=str(error))
             return
+        if self._is_gap(fields.pts):
+            yield from self.interrupt()
         index = next(self._numbers)
         self._held[index] = message
         packet = load("video", _LIBRARY, "packet")(fields.data, index if fields.pts is None else fields.pts)
         yield from self._results(self._decoder.decode(index, packet))
+
+    def _is_gap(self, pts: int | None) -> bool:
+        """Returns whether a packet is missing before this one: of VP9 and AV1, only consecutive numbers show it."""
+        if pts is None or self._format in _CHECKED_BY_CONTENT:
+            return False
+        step, self._pts = pts - self._pts, pts
+        is_gap = self._steps >= _CONSECUTIVE and step > 1
+        self._steps = self._steps + 1 if step == 1 else 0
+        return is_gap
 
     def interrupt(self) -> Iterator[Message]:
         """Ends what depends on a message that is lost."""

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _HEAD_BYTES = 1 << 16  # Headers come before the image data.
-_MAX_UNITS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
+_UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
+_MAX_HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
+MAX_UNITS = 4096  # NAL units of a packet; encoders write at most a few hundred slices.
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # H.264, 7.3.2.1.1
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
 _HEVC_SLICES = 32  # Unit types below are slices (H.265, table 7-1).
@@ -52,10 +54,10 @@ class Bitstream:
     def look(self, packet: memoryview) -> PacketFacts:
         """Returns the facts about the next packet, which is not empty."""
         first, last = packet[0], packet[-1]
-        if self._codec == "vp8":  # RFC 6386, 9.1: show_frame.
-            return PacketFacts(is_hidden=not first & 0x10)
-        if self._codec == "vp9":  # show_existing_frame, then show_frame; a superframe holds a frame that is shown.
-            return PacketFacts(is_hidden=not first & 0x0A and last & 0xE0 != 0xC0)  # noqa: PLR2004
+        if self._codec == "vp8":  # RFC 6386, 9.1: no key frame, and not show_frame.
+            return PacketFacts(is_hidden=first & 0x11 == 1)
+        if self._codec == "vp9":  # The marker 2, neither show_existing_frame nor show_frame, and no superframe.
+            return PacketFacts(is_hidden=first & 0xCA == 0x80 and last & 0xE0 != 0xC0)  # noqa: PLR2004
         if self._codec == "h264":
             return self._h264(self._units(packet))
         if self._codec == "hevc":
@@ -66,17 +68,25 @@ class Bitstream:
                     return PacketFacts(is_disposable=kind < _HEVC_LEADING_TYPES and not kind % 2 and is_base)
         return PacketFacts()
 
-    def _units(self, packet: memoryview) -> Iterator[bytes]:
+    def is_split_up(self, packet: memoryview) -> bool:
+        """Returns whether a packet has more than MAX_UNITS units, for each of which FFmpeg's decoders allocate 4 kB."""
+        if self._codec not in ("h264", "hevc") or len(packet) <= MAX_UNITS:
+            return False
+        if not self._length_bytes:
+            return bytes(packet).count(b"\0\0\1") > MAX_UNITS
+        return sum(1 for _ in self._units(packet, MAX_UNITS + 1)) > MAX_UNITS
+
+    def _units(self, packet: memoryview, most: int = _MAX_HEADERS) -> Iterator[bytes]:
         if not self._length_bytes:
             yield from _after_start_codes(bytes(packet[:_HEAD_BYTES]))
             return
         at = 0
-        for _ in range(_MAX_UNITS):
+        for _ in range(most):
             begin = at + self._length_bytes
             at = begin + int.from_bytes(packet[at:begin])
             if begin >= len(packet):
                 return
-            if unit := bytes(packet[begin : min(at, begin + _HEAD_BYTES)]):
+            if unit := bytes(packet[begin : min(at, begin + _UNIT_BYTES)]):
                 yield unit
 
     def _h264(self, units: Iterator[bytes]) -> PacketFacts:
@@ -122,7 +132,7 @@ class _Bits:
     """Reads the bits of a header, without the bytes that prevent the emulation of start codes."""
 
     def __init__(self, unit: bytes) -> None:
-        data = unit[:512].replace(b"\0\0\3", b"\0\0")
+        data = unit[:_UNIT_BYTES].replace(b"\0\0\3", b"\0\0")
         self._bits, self._left = int.from_bytes(data), 8 * len(data)
 
     def take(self, count: int) -> int:
@@ -183,7 +193,7 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 def _after_start_codes(data: bytes) -> Iterator[bytes]:
     at = data.find(b"\0\0\1")
-    for _ in range(_MAX_UNITS):
+    for _ in range(_MAX_HEADERS):
         if at < 0 or at + 3 >= len(data):
             return
         end = data.find(b"\0\0\1", at + 3)

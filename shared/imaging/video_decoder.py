@@ -17,7 +17,7 @@ from av.sidedata.sidedata import Type as SideData
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import MAX_PIXELS, cv2
-from shared.imaging.video_bitstream import Bitstream
+from shared.imaging.video_bitstream import MAX_UNITS, Bitstream
 
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
@@ -70,7 +70,7 @@ class _Pending(NamedTuple):
     time: tuple[int, int]  # Of presentation: the round of the stream's clock, and the time in it.
     is_key: bool  # According to the file.
     is_disposable: bool  # No other frame needs it.
-    is_repetition: bool  # It may show the picture before it again, for which decoders return none.
+    is_pictureless: bool  # No picture of its own is due, if it is no damage.
 
 
 class VideoDecoder:
@@ -94,6 +94,7 @@ class VideoDecoder:
         self.is_turned = False
         # Of FFmpeg's decoders with one thread a frame, only that of AV1 holds back pictures that are not reordered.
         self._is_immediate = context.codec.name != "libdav1d"
+        self._is_topic = False  # Every packet is a message, which needs a result.
         self._late = 0  # Pictures that the decoder holds back longer, because it failed when they were due.
         self._broken_at: int | None = None  # A lost packet that later ones need.
         self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets are lost up to a key frame.
@@ -112,7 +113,7 @@ class VideoDecoder:
             UnknownCodecError: the codec is not supported.
         """
         decoder = cls(codec_context(name))
-        decoder._is_immediate = True
+        decoder._is_topic = decoder._is_immediate = True
         return decoder
 
     def decode(self, index: int, packet: Any) -> list[Decoded]:
@@ -123,14 +124,12 @@ class VideoDecoder:
         facts = self._bitstream.look(view)
         if facts.has_gap:
             self._restart()
-        if not (facts.is_hidden or packet.is_discard):
+        if not packet.is_discard and (self._is_topic or not facts.is_hidden):
+            is_small = self._codec == "mpeg4" and len(view) < _SMALL_BYTES
             self._pending[index] = _Pending(
-                self._time(packet),
-                packet.is_keyframe,
-                facts.is_disposable,
-                self._codec == "mpeg4" and len(view) < _SMALL_BYTES,
+                self._time(packet), packet.is_keyframe, facts.is_disposable, facts.is_hidden or is_small
             )
-        if fault := self._fault(index, packet, len(view)):
+        if fault := self._fault(index, packet, view):
             self._lose(index, fault)
             self._late += 1
         elif packet.is_discard and packet.is_keyframe:
@@ -176,10 +175,10 @@ class VideoDecoder:
         self._latest_time = max(time, self._latest_time)
         return time
 
-    def _fault(self, index: int, packet: Any, size: int) -> str:
+    def _fault(self, index: int, packet: Any, view: memoryview) -> str:
         """Decodes a packet and takes the decoder's pictures; returns why the packet is lost, or nothing."""
-        if size > MAX_PACKET_BYTES:
-            return f"it has {size} bytes, more than {MAX_PACKET_BYTES}"
+        if excess := _excess(self._bitstream, view):
+            return excess
         if packet.is_corrupt:
             return "its data is incomplete"
         packet.opaque = [index]  # A new object each time: PyAV finds it by its address.
@@ -242,7 +241,7 @@ class VideoDecoder:
             return
         self._results.append(Decoded(index, reason=reason))
         # Frames before the last key frame that come after it in the stream are needed by no frame behind it.
-        is_needless = packet.is_disposable or (packet.is_repetition and reason == _NO_PICTURE)
+        is_needless = packet.is_disposable or (packet.is_pictureless and reason == _NO_PICTURE)
         if not (self._waiting or is_needless or packet.time < self._key_time) and self._broken_at is None:
             self._broken_at = index
 
@@ -257,10 +256,14 @@ class PictureSize:
     def __init__(self, name: str) -> None:
         self._context = codec_context(name)
         self._context.skip_frame = "NONKEY"
+        self._bitstream = Bitstream(self._context.codec.canonical_name, None)
         self._size: tuple[int, int] | None = None
 
     def after(self, packet: Any) -> tuple[int, int] | None:
         """Returns width and height after a packet; None before the first key frame."""
+        view = memoryview(packet)
+        if not view or _excess(self._bitstream, view):
+            return self._size
         try:
             for frame in self._context.decode(packet):
                 self._size = frame.width, frame.height
@@ -290,6 +293,13 @@ def topic_packet(data: Any, time: int) -> Any:
     packet = av.Packet(bytes(data))
     packet.pts = time
     return packet
+
+
+def _excess(bitstream: Bitstream, view: memoryview) -> str:
+    """Returns why a packet would take too much memory, or nothing."""
+    if len(view) > MAX_PACKET_BYTES:
+        return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
+    return f"it has more than {MAX_UNITS} units" if bitstream.is_split_up(view) else ""
 
 
 def _signs(frame: Any, default: tuple[int, ...]) -> tuple[int, ...]:
