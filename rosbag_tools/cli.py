@@ -187,7 +187,7 @@ def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *,
             path, folder, topics=topics, raw=raw, method=demosaic, progress=lambda: bar.advance(task)
         )
     for reason in extracted.unreadable:
-        click.echo(f"left out: {reason}", err=True)
+        click.echo(printable(f"left out: {reason}"), err=True)
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
 
 
@@ -208,7 +208,7 @@ def verify(path: Path) -> None:
             where = f"{where}, {finding.topic}{message}"
         if finding.stamp_ns is not None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
-        click.echo(f"{where}: {finding.reason}")
+        click.echo(printable(f"{where}: {finding.reason}"))
     if findings:
         raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all intact")
@@ -224,7 +224,7 @@ def _rewrite(path: Path, out: Path, part: BagPart, **target: Any) -> None:
     with _progress("writing", total) as (bar, task):
         rewritten = rewrite(path, out, part=part, progress=lambda _: bar.advance(task), **target)
     for topic, reason in rewritten.left_out.items():
-        click.echo(f"left out {topic}: {reason}", err=True)
+        click.echo(printable(f"left out {topic}: {reason}"), err=True)
     click.echo(f"{out}: {rewritten.messages} messages")
 
 
@@ -248,11 +248,12 @@ def _show(report: BagReport) -> None:
     for heading in ("topic, type", "messages", "picture", "rate", "gaps"):
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
+        unreadable = [f"{topic.unreadable} unreadable"] if topic.unreadable else []
         table.add_row(
             f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]"
             + (f"\n{escape(printable(topic.fault))}" if topic.fault else ""),
             str(topic.count),
-            "\n".join([*topic.resolutions, *(escape(printable(each)) for each in topic.encodings)]),
+            "\n".join([*topic.resolutions, *(escape(printable(each)) for each in topic.encodings), *unreadable]),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )

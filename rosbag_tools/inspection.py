@@ -8,8 +8,9 @@ from statistics import median
 
 from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message, TopicChannel
-from rosbag_tools.reading.video_topics import PictureSizes
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.errors import SkylaneError
 from shared.imaging.image_header import read_header
 
@@ -62,11 +63,11 @@ def inspect(path: Path) -> BagReport:
     with Bag(path) as bag:
         tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
         damage: list[str] = []
-        for item in bag.messages():
+        for item in with_pictures(bag.messages()):
             if isinstance(item, Message):
                 tallies.setdefault(item.channel, _Tally(item.channel)).add(item)
             elif item.channel is not None:
-                tallies.setdefault(item.channel, _Tally(item.channel)).unreadable += 1
+                tallies.setdefault(item.channel, _Tally(item.channel)).damaged += 1
             else:
                 damage.append(f"damaged at {item.place}: {item.reason}")
         topics = tuple(tally.report() for tally in tallies.values())
@@ -97,7 +98,7 @@ class _Tally:
     resolutions: Counter[str] = field(default_factory=Counter)
     zero_stamps: int = 0
     unreadable: int = 0
-    sizes: PictureSizes = field(default_factory=PictureSizes)
+    damaged: int = 0  # Messages that cannot be read at all.
 
     def add(self, message: Message) -> None:
         self.times_ns.append(message.time_ns)
@@ -115,9 +116,10 @@ class _Tally:
 
     def _picture(self, message: Message) -> tuple[str, int, int]:
         """Returns encoding or format, width and height."""
-        if self.channel.has_video:
-            return self.sizes.after(message)
         image = read_camera(message)
+        if self.channel.has_video:
+            height, width = decode(message)[0].shape[:2]
+            return image.format, width, height
         if self.channel.has_raw_images:
             return image.encoding, image.width, image.height
         header = read_header(memoryview(image.data))
@@ -132,14 +134,14 @@ class _Tally:
         return TopicReport(
             name=self.channel.topic,
             type=self.channel.message_type,
-            count=len(times) + self.unreadable,
+            count=len(times) + self.damaged,
             encodings=dict(self.encodings),
             resolutions=dict(self.resolutions),
             rate_hz=len(periods) * 1e9 / span_ns if span_ns else None,
             gaps=len(gaps),
             worst_gap_s=max(gaps) / 1e9 if gaps else None,
             zero_stamps=self.zero_stamps,
-            unreadable=self.unreadable,
+            unreadable=self.unreadable + self.damaged,
             serialization=self.channel.encoding or self.channel.wire.value,
             fault=self.channel.fault,
         )

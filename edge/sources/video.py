@@ -3,7 +3,7 @@
 import logging
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -100,34 +100,26 @@ class VideoSource:
         """Yields the time in ns and the result of every frame, in the order of presentation."""
         decoder = VideoDecoder(stream.codec_context, _angle(stream))
         packets = container.demux(stream)
-        losses: list[tuple[int, Decoded]] = []
-        times: dict[int, int | None] = {}
+        losses: list[Decoded] = []
         count = latest_ns = 0
         packet: Any = True
         while packet is not None:
             packet, error = _next(packets)
-            if packet is not None:
-                times[count] = _ns(packet.dts if packet.pts is None else packet.pts, stream)
-                # An empty packet does not disturb the decoder: the recorder dropped the frame before it was encoded.
-                empty = [Decoded(count, reason="its packet is empty: the recorder dropped it")]
-                results = decoder.decode(count, packet) if packet.size else empty
-                count += 1
-            else:
-                results = decoder.finish()
+            results = decoder.finish() if packet is None else decoder.decode(count, packet)
+            count += packet is not None
             if decoder.is_turned and _TURNED not in self._notes:
                 self._notes.append(_TURNED)
             for each in results:
-                time_ns = times.pop(each.index)
                 if each.pixels is None:
-                    insort(losses, (latest_ns if time_ns is None else time_ns, each), key=itemgetter(0))
+                    insort(losses, each, key=attrgetter("place"))
                     continue
+                while losses and losses[0].place <= each.place:
+                    yield _ns(losses[0].time, stream) or 0, losses.pop(0)
                 latest_ns = _ns(each.time, stream) or 0
-                while losses and losses[0][0] <= latest_ns:
-                    yield losses.pop(0)
                 yield latest_ns, each
             while len(losses) > (0 if packet is None else _HELD_LOSSES):
-                latest_ns = max(latest_ns, losses[0][0])
-                yield losses.pop(0)
+                latest_ns = _ns(losses[0].time, stream) or 0
+                yield latest_ns, losses.pop(0)
         yield from self._missing(container, stream, count, latest_ns, error)
 
     def _missing(
@@ -138,7 +130,10 @@ class VideoSource:
         declared = len(stream.index_entries) if is_mp4 else stream.frames if container.format.name == "avi" else 0
         period_ns = round(1e9 / stream.average_rate) if stream.average_rate else 1
         missing = max(declared - count, bool(error))
-        reason = f"the file ends before it{error and ': '}{error}: it is truncated"
+        reason = (
+            error
+            or f"the file declares {declared} frames and holds {count}: it is truncated, or its recorder dropped some"
+        )
         for number in range(min(missing, _MAX_MISSING)):
             yield latest_ns + (number + 1) * period_ns, Decoded(count + number, reason=reason)
         length_ns = (container.duration or 0) * 1000 if "matroska" in container.format.name else 0
@@ -178,7 +173,7 @@ def _video_streams(container: Any) -> list[Any]:
 
 def _angle(stream: Any) -> int:
     """Returns the clockwise angle that old recorders wrote as a tag instead of a display matrix."""
-    tag = stream.metadata.get("rotate", "0")
+    tag = stream.metadata.get("rotate") or stream.metadata.get("ROTATE", "0")
     return int(tag) % 360 if tag.removeprefix("-").isdecimal() and len(tag) < _MAX_TAG else 0
 
 

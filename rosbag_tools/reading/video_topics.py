@@ -16,7 +16,6 @@ _CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing numbe
 _CHECKED_BY_CONTENT = ("h264", "hevc")
 _LIBRARY = {
     "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
-    "size": Entry("shared.imaging.video_decoder:PictureSize", "edge"),
     "packet": Entry("shared.imaging.video_decoder:topic_packet", "edge"),
 }
 
@@ -44,28 +43,6 @@ def with_pictures(items: Iterable[Message | Damage]) -> Iterator[Message | Damag
                 yield from topic.decode(item)
     for topic in topics.values():
         yield from topic.finish()
-
-
-class PictureSizes:
-    """The size of the pictures of one video topic."""
-
-    def __init__(self) -> None:
-        self._finder: Any = None
-        self._format = ""
-
-    def after(self, message: Message) -> tuple[str, int, int]:
-        """Returns format, width and height.
-
-        Raises:
-            SkylaneError: the message is malformed, its format is not supported, or no key frame has come yet.
-        """
-        fields = read_camera(message)
-        if self._finder is None or fields.format != self._format:
-            self._finder, self._format = load("video", _LIBRARY, "size")(fields.format), fields.format
-        size = self._finder.after(load("video", _LIBRARY, "packet")(fields.data, 0))
-        if size is None:
-            raise SkylaneError("no key frame has come yet")
-        return fields.format, *size
 
 
 class _VideoTopic:

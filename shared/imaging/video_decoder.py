@@ -17,7 +17,7 @@ from av.sidedata.sidedata import Type as SideData
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import MAX_PIXELS, cv2
-from shared.imaging.video_bitstream import MAX_UNITS, Bitstream
+from shared.imaging.video_bitstream import MAX_UNITS, Bitstream, PacketFacts
 
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
@@ -41,7 +41,7 @@ _DECODERS = {
 }
 _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwise angle → signs of the display matrix.
 _UPRIGHT = (1, 0, 0, 1)
-_NO_TIME = -1 << 63
+_NO_TIME, _MAX_TIME = -1 << 63, 1 << 60
 _SMALL_BYTES = 16  # An MPEG-4 frame without changes.
 _TOLERANCE = 0.02  # Of the elements of a display matrix, relative to the largest.
 
@@ -60,14 +60,16 @@ class Decoded:
 
     index: int  # Of the packet.
     pixels: Pixels | None = None  # bgr8, H×W×3, upright, C-contiguous.
-    time: int | None = None  # Presentation time in the stream's unit, if it has one.
     reason: str = ""
+    time: int | None = None  # Of presentation, in the stream's unit; of decoding if it has no other.
+    place: tuple[int, int] = (0, 0)  # Sorts the frames of a stream by their presentation.
 
 
 class _Pending(NamedTuple):
     """A packet without a result."""
 
-    time: tuple[int, int]  # Of presentation: the round of the stream's clock, and the time in it.
+    place: tuple[int, int]  # The round of the stream's clock, and the time of presentation in it.
+    dts: int | None  # Time of decoding.
     is_key: bool  # According to the file.
     is_disposable: bool  # No other frame needs it.
     is_pictureless: bool  # No picture of its own is due, if it is no damage.
@@ -100,7 +102,10 @@ class VideoDecoder:
         self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets are lost up to a key frame.
         self._round = 0  # Times start again where recordings were joined.
         self._last_dts = _NO_TIME
-        self._key_time = self._latest_time = (0, _NO_TIME)
+        self._key = self._latest = (
+            0,
+            _NO_TIME,
+        )  # Places of the last key frame that ended a loss, and of the last frame.
         self._is_reordered = False  # Times tell the order of presentation: they differ from the order of the packets.
         self._pending: dict[int, _Pending] = {}
         self._results: list[Decoded] = []
@@ -112,36 +117,42 @@ class VideoDecoder:
         Raises:
             UnknownCodecError: the codec is not supported.
         """
-        decoder = cls(codec_context(name))
+        known = name.lower().replace(".", "").removeprefix("lib").partition("_")[0]
+        if known not in _DECODERS:
+            raise UnknownCodecError(f"video format {name[:40]!r} is not supported{suggestion(known, _DECODERS)}")
+        context: Any = av.CodecContext.create(_DECODERS[known], "r")
+        context.thread_count = _TOPIC_THREADS
+        if context.name == "libdav1d":
+            context.options = {"max_frame_delay": "1"}
+        decoder = cls(context)
         decoder._is_topic = decoder._is_immediate = True
         return decoder
 
     def decode(self, index: int, packet: Any) -> list[Decoded]:
         """Decodes a packet of PyAV, and returns the results that are known now, also those of earlier packets."""
         view = memoryview(packet)
-        if not view:
-            return [*self.interrupt(), Decoded(index, reason="it is empty")]
-        facts = self._bitstream.look(view)
+        facts = self._bitstream.look(view) if view else PacketFacts(is_disposable=not self._is_topic)
         if facts.has_gap:
             self._restart()
         if not packet.is_discard and (self._is_topic or not facts.is_hidden):
             is_small = self._codec == "mpeg4" and len(view) < _SMALL_BYTES
             self._pending[index] = _Pending(
-                self._time(packet), packet.is_keyframe, facts.is_disposable, facts.is_hidden or is_small
+                self._place(packet), packet.dts, packet.is_keyframe, facts.is_disposable, facts.is_hidden or is_small
             )
         if fault := self._fault(index, packet, view):
+            place = self._latest if index not in self._pending else self._pending[index].place
             self._lose(index, fault)
             self._late += 1
+            # While it waits, a damaged key frame must not be used; frames that are shown before one may be incomplete.
+            if self._waiting and all(each.place < place for each in self._pending.values()):
+                self._broken_at = index
         elif packet.is_discard and packet.is_keyframe:
             self._waiting = ""  # An edit list hides it, and what follows may depend on it.
-        delay = (
-            self._context.reorder_depth and self._context.reorder_depth + self._late
-            if self._is_immediate
-            else _MAX_DELAY
-        )
-        if len(self._pending) > delay:
+        depth = self._context.reorder_depth
+        if len(self._pending) > (depth + self._late * bool(depth) if self._is_immediate else _MAX_DELAY):
+            first = min(self._pending, key=lambda each: self._pending[each].place if self._is_reordered else (0, each))
             is_newest = index in self._pending and not self._waiting
-            self._lose(index if is_newest else min(self._pending), self._waiting or _NO_PICTURE)
+            self._lose(index if is_newest else first, self._waiting or _NO_PICTURE)
         if self._broken_at is not None:
             self._restart()
         return self._taken()
@@ -157,28 +168,30 @@ class VideoDecoder:
         return self._taken()
 
     def _restart(self) -> None:
-        if self._context.codec.intra_only:
-            return
-        self._drain()
-        self._context.flush_buffers()
-        self._late = 0
-        self._waiting = self._waiting or _DEPENDENT
+        if not self._context.codec.intra_only:
+            self._drain()
+            self._context.flush_buffers()
+            self._late = 0
+            self._waiting = self._waiting or _DEPENDENT
         self._broken_at = None
 
-    def _time(self, packet: Any) -> tuple[int, int]:
-        """Returns the presentation time of a packet, which is comparable with those before it."""
+    def _place(self, packet: Any) -> tuple[int, int]:
         if packet.dts is not None:
             self._round += packet.dts < self._last_dts
             self._last_dts = packet.dts
-        time = self._round, _NO_TIME if packet.pts is None else packet.pts
-        self._is_reordered |= (time[0], _NO_TIME) < time < self._latest_time
-        self._latest_time = max(time, self._latest_time)
-        return time
+        place = self._round, _NO_TIME if packet.pts is None else packet.pts
+        self._is_reordered |= (self._round, _NO_TIME) < place < self._latest
+        self._latest = max(place, self._latest)
+        return place
 
     def _fault(self, index: int, packet: Any, view: memoryview) -> str:
         """Decodes a packet and takes the decoder's pictures; returns why the packet is lost, or nothing."""
-        if excess := _excess(self._bitstream, view):
-            return excess
+        if not view:
+            return "it is empty"
+        if len(view) > MAX_PACKET_BYTES:
+            return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
+        if self._bitstream.is_split_up(view):
+            return f"it has more than {MAX_UNITS} units"
         if packet.is_corrupt:
             return "its data is incomplete"
         packet.opaque = [index]  # A new object each time: PyAV finds it by its address.
@@ -207,7 +220,7 @@ class VideoDecoder:
         if self._waiting and is_key:
             for other in [each for each in self._pending if each < index]:
                 self._lose(other, self._waiting)
-            self._waiting, self._key_time = "", packet.time
+            self._waiting, self._key = "", packet.place
         for other in [each for each in self._pending if self._is_before(each, index)]:
             self._lose(other, self._waiting or _NO_PICTURE)
         is_dependent = self._broken_at is not None and index > self._broken_at and not frame.key_frame
@@ -222,27 +235,29 @@ class VideoDecoder:
         """Returns whether a packet's picture should have come before the one that is shown."""
         if not self._context.reorder_depth:
             return index < shown
-        return self._is_reordered and self._pending[index].time < self._pending[shown].time
+        return self._is_reordered and self._pending[index].place < self._pending[shown].place
 
     def _give(self, index: int, frame: Any) -> None:
-        del self._pending[index]
+        place = self._pending.pop(index).place
         try:
             signs = _signs(frame, self._signs)
             pixels = _turned(frame.to_ndarray(format="bgr24"), signs)
         except (SkylaneError, *VIDEO_ERRORS) as error:
-            self._results.append(Decoded(index, reason=str(error)))
+            self._results.append(Decoded(index, None, str(error), frame.pts, place))
             return
         self.is_turned |= signs != _UPRIGHT
-        self._results.append(Decoded(index, pixels, frame.pts))
+        self._results.append(Decoded(index, pixels, "", frame.pts, place))
 
     def _lose(self, index: int, reason: str) -> None:
         packet = self._pending.pop(index, None)
         if packet is None:
             return
-        self._results.append(Decoded(index, reason=reason))
+        time = packet.dts if packet.place[1] == _NO_TIME else packet.place[1]
+        self._results.append(Decoded(index, None, reason, time, packet.place))
         # Frames before the last key frame that come after it in the stream are needed by no frame behind it.
-        is_needless = packet.is_disposable or (packet.is_pictureless and reason == _NO_PICTURE)
-        if not (self._waiting or is_needless or packet.time < self._key_time) and self._broken_at is None:
+        # PyAV drops a picture that was due when the decoder failed, and the decoder has it.
+        is_needless = packet.is_disposable or (reason == _NO_PICTURE and (packet.is_pictureless or self._late))
+        if not (self._waiting or is_needless or packet.place < self._key) and self._broken_at is None:
             self._broken_at = index
 
     def _taken(self) -> list[Decoded]:
@@ -250,56 +265,11 @@ class VideoDecoder:
         return results
 
 
-class PictureSize:
-    """Finds the picture size of a topic's stream by decoding its key frames only."""
-
-    def __init__(self, name: str) -> None:
-        self._context = codec_context(name)
-        self._context.skip_frame = "NONKEY"
-        self._bitstream = Bitstream(self._context.codec.canonical_name, None)
-        self._size: tuple[int, int] | None = None
-
-    def after(self, packet: Any) -> tuple[int, int] | None:
-        """Returns width and height after a packet; None before the first key frame."""
-        view = memoryview(packet)
-        if not view or _excess(self._bitstream, view):
-            return self._size
-        try:
-            for frame in self._context.decode(packet):
-                self._size = frame.width, frame.height
-        except VIDEO_ERRORS:
-            self._context.flush_buffers()
-        return self._size
-
-
-def codec_context(name: str) -> Any:
-    """Returns a decoder without delay for a topic's stream, by the name of its codec or encoder.
-
-    Raises:
-        UnknownCodecError: the codec is not supported.
-    """
-    known = name.lower().replace(".", "").removeprefix("lib").partition("_")[0]
-    if known not in _DECODERS:
-        raise UnknownCodecError(f"video format {name[:40]!r} is not supported{suggestion(known, _DECODERS)}")
-    context: Any = av.CodecContext.create(_DECODERS[known], "r")
-    context.thread_count = _TOPIC_THREADS
-    if context.codec.name == "libdav1d":
-        context.options = {"max_frame_delay": "1"}
-    return context
-
-
 def topic_packet(data: Any, time: int) -> Any:
     """Returns a packet of PyAV with the data of a message and its time of presentation, in any unit."""
     packet = av.Packet(bytes(data))
-    packet.pts = time
+    packet.pts = min(time, _MAX_TIME)
     return packet
-
-
-def _excess(bitstream: Bitstream, view: memoryview) -> str:
-    """Returns why a packet would take too much memory, or nothing."""
-    if len(view) > MAX_PACKET_BYTES:
-        return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
-    return f"it has more than {MAX_UNITS} units" if bitstream.is_split_up(view) else ""
 
 
 def _signs(frame: Any, default: tuple[int, ...]) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def picture(index: int, width: int = WIDTH, height: int = HEIGHT) -> npt.NDArray
     """Returns a picture of a moving texture, rgb8, that differs for each index."""
     rng = np.random.default_rng(7)
     texture = cv2.GaussianBlur(rng.integers(0, 255, (height + 128, width + 256, 3), np.uint8), (0, 0), 3)
-    texture = cv2.normalize(texture, None, 0, 255, cv2.NORM_MINMAX)
+    texture = cv2.normalize(texture, texture, 0, 255, cv2.NORM_MINMAX)
     return np.ascontiguousarray(texture[index : index + height, 2 * index : 2 * index + width])
 
 
@@ -95,7 +95,7 @@ def packet_message(wire: Serialization, packet: StreamPacket, stamp_ns: int, enc
     sequence = (0,) if wire is Serialization.ROS1 else ()
     header = types.types["std_msgs/msg/Header"](*sequence, time, "cam")
     data = np.frombuffer(packet.data, np.uint8)
-    message = types.types[name](header, WIDTH, HEIGHT, encoding, packet.pts, 0, False, data)
+    message = types.types[name](header, WIDTH, HEIGHT, encoding, packet.pts, 0, False, data)  # noqa: FBT003 (big-endian)
     return _serialized(types, message, name, wire)
 
 
