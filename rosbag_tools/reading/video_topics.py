@@ -57,12 +57,13 @@ class _VideoTopic:
         self._held: dict[int, Message] = {}
 
     def decode(self, message: Message) -> Iterator[Message]:
+        decoder_class, topic_packet = (load("video", _LIBRARY, name) for name in _LIBRARY)
         try:
             fields = read_camera(message)
             if self._decoder is None or fields.format != self._format:
                 yield from self.finish()
                 self._decoder = None
-                self._decoder, self._format = load("video", _LIBRARY, "decoder").named(fields.format), fields.format
+                self._decoder, self._format = decoder_class.named(fields.format), fields.format
         except SkylaneError as error:
             yield from self.interrupt()
             yield replace(message, loss=str(error))
@@ -71,7 +72,7 @@ class _VideoTopic:
             yield from self.interrupt()
         index = next(self._numbers)
         self._held[index] = message
-        packet = load("video", _LIBRARY, "packet")(fields.data, index if fields.pts is None else fields.pts)
+        packet = topic_packet(fields.data, index if fields.pts is None else fields.pts)
         yield from self._results(self._decoder.decode(index, packet))
 
     def _is_gap(self, pts: int | None) -> bool:

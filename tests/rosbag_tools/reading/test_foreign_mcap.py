@@ -152,7 +152,7 @@ def test_a_truncated_file_gives_the_messages_before_its_end(tmp_path: Path) -> N
     write_mcap(path, [IMAGE], images(), is_whole=False)
     path.write_bytes(path.read_bytes()[:-100])
     source = BagSource(path)
-    frames = []
+    frames: list[Frame | UnreadableFrame] = []
     with pytest.raises(Exception, match="damaged"):
         frames.extend(source.frames())
     source.close()
