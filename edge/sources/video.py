@@ -19,8 +19,8 @@ from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder
 
 _log = logging.getLogger(__name__)
 
+_TAGS = {"90": 90, "180": 180, "270": 270, "-90": 270, "-180": 180, "-270": 90}
 _TURNED = "its pictures are turned upright, as its header says"
-_MAX_TAG = 5  # Characters of an angle, "-270".
 
 _HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
 _MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
@@ -174,7 +174,7 @@ def _video_streams(container: Any) -> list[Any]:
 def _angle(stream: Any) -> int:
     """Returns the clockwise angle that old recorders wrote as a tag instead of a display matrix."""
     tag = stream.metadata.get("rotate") or stream.metadata.get("ROTATE", "0")
-    return int(tag) % 360 if tag.removeprefix("-").isdecimal() and len(tag) < _MAX_TAG else 0
+    return _TAGS.get(tag, 0)
 
 
 def _ns(time: int | None, stream: Any) -> int | None:

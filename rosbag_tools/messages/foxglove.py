@@ -27,8 +27,8 @@ _SCHEMAS: dict[str, _Schema] = {
     "foxglove.CompressedImage": {2: ("data", _BYTES), 3: ("format", _BYTES)},
     "foxglove.CompressedVideo": {3: ("data", _BYTES), 4: ("format", _BYTES)},
 }
-_SECONDS_LIMIT = 1 << 33  # The year 2242; a negative number is a larger one here.
-_NANOS_LIMIT = 1_000_000_000
+_LATEST_S = 1 << 33  # The year 2242; a negative number is a larger one here.
+_NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def read_protobuf_stamp(data: bytes) -> int:
     """
     found = _read(_read(data, _HEAD).get("timestamp", b""), _TIMESTAMP)
     seconds, nanos = found.get("seconds", 0), found.get("nanos", 0)
-    if seconds > _SECONDS_LIMIT or nanos >= _NANOS_LIMIT:
+    if seconds > _LATEST_S or nanos >= _NS_PER_S:
         raise ProtobufError(f"its timestamp is {seconds} s and {nanos} ns")
-    return int(seconds * _NANOS_LIMIT + nanos)
+    return int(seconds * _NS_PER_S + nanos)
 
 
 def _read(data: Any, schema: _Schema) -> dict[str, Any]:

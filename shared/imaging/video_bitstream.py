@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 _HEAD_BYTES = 1 << 16  # Headers come before the image data.
 _UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
-_MAX_HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
+_HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
 MAX_UNITS = 4096  # NAL units of a packet; encoders write at most a few hundred slices.
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # H.264, 7.3.2.1.1
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
@@ -76,7 +76,7 @@ class Bitstream:
             return bytes(packet).count(b"\0\0\1") > MAX_UNITS
         return sum(1 for _ in self._units(packet, MAX_UNITS + 1)) > MAX_UNITS
 
-    def _units(self, packet: memoryview, most: int = _MAX_HEADERS) -> Iterator[bytes]:
+    def _units(self, packet: memoryview, most: int = _HEADERS) -> Iterator[bytes]:
         if not self._length_bytes:
             yield from _after_start_codes(bytes(packet[:_HEAD_BYTES]))
             return
@@ -193,7 +193,7 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 def _after_start_codes(data: bytes) -> Iterator[bytes]:
     at = data.find(b"\0\0\1")
-    for _ in range(_MAX_HEADERS):
+    for _ in range(_HEADERS):
         if at < 0 or at + 3 >= len(data):
             return
         end = data.find(b"\0\0\1", at + 3)

@@ -22,7 +22,7 @@ from shared.imaging.video_bitstream import MAX_UNITS, Bitstream, PacketFacts
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
 MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
-_MAX_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
+_LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
@@ -41,7 +41,7 @@ _DECODERS = {
 }
 _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwise angle → signs of the display matrix.
 _UPRIGHT = (1, 0, 0, 1)
-_NO_TIME, _MAX_TIME = -1 << 63, 1 << 60
+_NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
 _SMALL_BYTES = 16  # An MPEG-4 frame without changes.
 _TOLERANCE = 0.02  # Of the elements of a display matrix, relative to the largest.
 
@@ -149,7 +149,7 @@ class VideoDecoder:
         elif packet.is_discard and packet.is_keyframe:
             self._waiting = ""  # An edit list hides it, and what follows may depend on it.
         depth = self._context.reorder_depth
-        if len(self._pending) > (depth + self._late * bool(depth) if self._is_immediate else _MAX_DELAY):
+        if len(self._pending) > (depth + self._late * bool(depth) if self._is_immediate else _LONGEST_DELAY):
             first = min(self._pending, key=lambda each: self._pending[each].place if self._is_reordered else (0, each))
             is_newest = index in self._pending and not self._waiting
             self._lose(index if is_newest else first, self._waiting or _NO_PICTURE)
@@ -268,7 +268,7 @@ class VideoDecoder:
 def topic_packet(data: Any, time: int) -> Any:
     """Returns a packet of PyAV with the data of a message and its time of presentation, in any unit."""
     packet = av.Packet(bytes(data))
-    packet.pts = min(time, _MAX_TIME)
+    packet.pts = min(time, _LAST_TIME)
     return packet
 
 
