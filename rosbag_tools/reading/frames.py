@@ -110,10 +110,10 @@ class BagSource:
         """
         names = {topic.name for topic in self._topics}
         videos = {topic.name for topic in self._topics if topic.channel.has_video}
-        before: Iterator[Message | Damage] = iter(())
+        items = self._bag.messages(names, self._start_ns, self._stop_ns)
         if videos and self._start_ns is not None:  # Frames depend on those before the part.
-            before = self._bag.messages(videos, None, self._start_ns)
-        items = with_pictures(chain(before, self._bag.messages(names, self._start_ns, self._stop_ns)))
+            items = chain(self._bag.messages(videos, None, self._start_ns), items)
+        items = with_pictures(items) if videos else items
         index = 0
         latest_ns = 0
         lost: Damage | None = None

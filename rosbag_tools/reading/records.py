@@ -8,6 +8,7 @@ of each message, and skip chunks that they cannot decompress.
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from io import BytesIO
 from typing import BinaryIO, Self
 
@@ -17,9 +18,17 @@ from shared.imaging.frames import Layout, Pixels
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
-_RAW = (IMAGE, "foxglove_msgs/msg/RawImage", "foxglove.RawImage")
-_COMPRESSED = (COMPRESSED_IMAGE, "foxglove_msgs/msg/CompressedImage", "foxglove.CompressedImage")
-_VIDEO = (FFMPEG_PACKET, "foxglove_msgs/msg/CompressedVideo", "foxglove.CompressedVideo")
+_RAW, _COMPRESSED, _VIDEO = "raw", "compressed", "video"
+_KINDS = {  # By the type in ROS, or by the schema of a protocol buffer.
+    IMAGE: _RAW,
+    COMPRESSED_IMAGE: _COMPRESSED,
+    FFMPEG_PACKET: _VIDEO,
+    **{
+        f"{package}{name}": kind
+        for package in ("foxglove_msgs/msg/", "foxglove.")
+        for name, kind in (("RawImage", _RAW), ("CompressedImage", _COMPRESSED), ("CompressedVideo", _VIDEO))
+    },
+}
 
 
 class Serialization(StrEnum):
@@ -51,24 +60,22 @@ class TopicChannel:
     @property
     def message_type(self) -> str:
         """The type with "/msg/", as in ROS 2; recorders of ROS 1 and ROS 2 may omit it."""
-        package, _, name = self.type.rpartition("/")
-        return self.type if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{name}"
+        return _message_type(self.type)
 
     @property
     def has_images(self) -> bool:
         """True for raw and compressed images, and video."""
-        is_typed = self.message_type in (*_RAW, *_COMPRESSED, *_VIDEO)
-        return is_typed and self.wire is not Serialization.OTHER and ("." in self.type) != self.wire.is_ros
+        return bool(_image_kind(self.type, self.wire))
 
     @property
     def has_raw_images(self) -> bool:
         """True for images that are not compressed."""
-        return self.has_images and self.message_type in _RAW
+        return _image_kind(self.type, self.wire) == _RAW
 
     @property
     def has_video(self) -> bool:
         """True for video, whose messages can be decoded only one after the other."""
-        return self.has_images and self.message_type in _VIDEO
+        return _image_kind(self.type, self.wire) == _VIDEO
 
     @property
     def fault(self) -> str:
@@ -76,6 +83,18 @@ class TopicChannel:
         return (
             "" if self.wire is not Serialization.OTHER else f"{self.encoding or 'unnamed'} messages are not supported"
         )
+
+
+@lru_cache(maxsize=256)
+def _message_type(name: str) -> str:
+    package, _, last = name.rpartition("/")
+    return name if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{last}"
+
+
+@lru_cache(maxsize=256)
+def _image_kind(name: str, wire: Serialization) -> str:
+    is_read = wire.is_ros if "/" in name else wire is Serialization.PROTOBUF
+    return _KINDS.get(_message_type(name), "") if is_read else ""
 
 
 @dataclass(frozen=True, slots=True)

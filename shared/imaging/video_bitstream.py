@@ -8,6 +8,7 @@ _UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
 _HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
 MAX_UNITS = 4096  # NAL units of a packet; encoders write at most a few hundred slices.
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # H.264, 7.3.2.1.1
+_FULL_COLOUR = 3  # chroma_format_idc of 4:4:4.
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
 _HEVC_SLICES = 32  # Unit types below are slices (H.265, table 7-1).
 _HEVC_LEADING_TYPES = 16  # Even types below are of pictures to which no picture of the same layer refers.
@@ -26,7 +27,6 @@ class _Sequence(NamedTuple):
 
     number_bits: int
     allows_gaps: bool
-    has_colour_plane: bool
     has_fields: bool
 
 
@@ -111,8 +111,6 @@ class Bitstream:
         bits.number()  # First macroblock.
         bits.number()  # Type.
         sequence = self._sequences[self._pictures[bits.number()]]
-        if sequence.has_colour_plane:
-            bits.take(2)
         number, last = bits.take(sequence.number_bits), self._reference
         field = (number, bits.take(1)) if sequence.has_fields and bits.take(1) else None
         is_second = field is not None and self._field == (number, 1 - field[1])
@@ -125,7 +123,7 @@ class Bitstream:
 
 
 class _BitsError(Exception):
-    """A header ends too early."""
+    """A header ends too early, or has parts that are not followed."""
 
 
 class _Bits:
@@ -154,17 +152,13 @@ def _sequence(bits: _Bits) -> tuple[int, _Sequence]:
     profile = bits.take(8)
     bits.take(16)
     key = bits.number()
-    has_colour_plane = False
     if profile in _HIGH_PROFILES:
-        planes = 8
-        if bits.number() == 3:  # noqa: PLR2004  4:4:4
-            planes, has_colour_plane = 12, bool(bits.take(1))
+        has_planes = bits.number() == _FULL_COLOUR and bits.take(1)
         bits.number()
         bits.number()
         bits.take(1)
-        if bits.take(1):
-            for plane in range(planes):
-                _skip_scaling_list(bits, 16 if plane < 6 else 64)  # noqa: PLR2004
+        if has_planes or bits.take(1):
+            raise _BitsError  # Separate planes and scaling lists: rare, and not followed.
     number_bits = bits.number() + 4
     order_type = bits.number()
     if order_type == 0:
@@ -179,16 +173,7 @@ def _sequence(bits: _Bits) -> tuple[int, _Sequence]:
     allows_gaps = bool(bits.take(1))
     bits.number()
     bits.number()
-    return key, _Sequence(number_bits, allows_gaps, has_colour_plane, has_fields=not bits.take(1))
-
-
-def _skip_scaling_list(bits: _Bits, size: int) -> None:
-    last = following = 8
-    for _ in range(size if bits.take(1) else 0):
-        if following:
-            code = bits.number()
-            following = (last + (code + 1 >> 1 if code % 2 else -(code >> 1))) % 256
-        last = following or last
+    return key, _Sequence(number_bits, allows_gaps, has_fields=not bits.take(1))
 
 
 def _after_start_codes(data: bytes) -> Iterator[bytes]:
