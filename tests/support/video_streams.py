@@ -13,6 +13,7 @@ from rosbag_tools.messages.ros_types import own_types
 from rosbag_tools.reading.records import Serialization, TopicChannel
 from rosbag_tools.writer import BagWriter
 from shared.imaging.opencv import cv2
+from shared.runtime.threads import unchanged_scheduling
 
 WIDTH, HEIGHT = 160, 96
 START_NS = 1_700_000_000_000_000_000
@@ -54,6 +55,8 @@ def encode(
     context.pix_fmt, context.gop_size, context.thread_count = "yuv420p", 10, 1
     context.time_base, context.framerate = Fraction(1, 10), Fraction(10)
     context.options = dict(options)
+    with unchanged_scheduling():  # As root, SVT-AV1 takes a real-time priority, which other tests would find.
+        context.open()
     packets = []
     for index in (*range(frames), None):
         frame = None
@@ -72,6 +75,8 @@ def write_file(
         stream: Any = container.add_stream(encoder, rate=10, options=dict(options))
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = WIDTH, HEIGHT, pix_fmt, 10
         stream.codec_context.thread_count = 1
+        with unchanged_scheduling():
+            stream.codec_context.open()
         for index in range(frames):
             frame = av.VideoFrame.from_ndarray(picture(index), format="rgb24")
             frame.pts, frame.time_base = index, Fraction(1, 10)
