@@ -154,11 +154,13 @@ class VideoSource:
         except VIDEO_ERRORS as error:
             raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
         streams = _video_streams(container)
-        fault = "" if streams else "holds no video stream"
-        if streams and streams[0].width * streams[0].height > MAX_PIXELS:
-            fault = f"has pictures of {streams[0].width}×{streams[0].height}, more than {MAX_PIXELS} pixels: make it smaller"
-        elif streams and streams[0].codec_context is None:
+        fault = ""
+        if not streams:
+            fault = "holds no video stream"
+        elif streams[0].codec_context is None:
             fault = "has a video codec that FFmpeg does not know: convert it to H.264"
+        elif streams[0].width * streams[0].height > MAX_PIXELS:
+            fault = f"has pictures of {streams[0].width}×{streams[0].height}, more than {MAX_PIXELS} pixels: make it smaller"
         if fault:
             container.close()
             raise SourceError(f"{self._path} {fault}")

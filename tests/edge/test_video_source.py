@@ -362,3 +362,27 @@ def test_pictures_beyond_the_limit_are_refused_before_they_are_decoded(tmp_path:
         data = data.replace(field, name + b"\x81" + b"\xff")
     path.write_bytes(data)
     read(path)  # The decoder's own header counts, and the decoder has the same limit.
+
+
+@pytest.mark.parametrize("kind", ["h264.mp4", "h264_reordered.mp4", "hevc.mp4"])
+def test_a_trimmed_video_starts_where_its_edit_list_says(tmp_path: Path, kind: str) -> None:
+    """Editors keep the key frame before the cut and hide it: the hidden frames are no frames, and none is lost."""
+    whole, trimmed = make(tmp_path, kind), tmp_path / "trimmed.mp4"
+    flags = {"avoid_negative_ts": "disabled", "use_editlist": "1"}
+    with av.open(str(whole)) as source, av.open(str(trimmed), "w", options=flags) as target:
+        template = source.streams.video[0]
+        stream = target.add_stream_from_template(template)
+        assert template.time_base is not None
+        shift = round(13 / (10 * template.time_base))
+        for packet in source.demux(video=0):
+            if packet.size and packet.pts is not None and packet.dts is not None:
+                packet.stream, packet.pts, packet.dts = stream, packet.pts - shift, packet.dts - shift
+                target.mux(packet)
+    with av.open(str(trimmed)) as container:
+        expected = [image.to_ndarray(format="bgr24") for image in container.decode(video=0)]
+    frames = read(trimmed)
+    assert lost(frames) == []
+    assert len(frames) == len(expected) == 17
+    for frame, pixels in zip(frames, expected, strict=True):
+        assert isinstance(frame, Frame)
+        np.testing.assert_array_equal(frame.pixels, pixels)

@@ -258,6 +258,20 @@ def test_many_units_are_refused_before_the_decoder_takes_memory(tmp_path: Path, 
         assert "units" in lost(frames)[0]
 
 
+@pytest.mark.parametrize("pts", [0, 2**64 - 1])
+def test_packet_numbers_may_be_wrong(tmp_path: Path, pts: int) -> None:
+    """Some recorders write none, and strangers write anything."""
+    packets = [StreamPacket(data, pts) for _, _, data in numbered("h264", 12)]
+    messages = [
+        (START_NS + at * PERIOD_NS, packet_message(Serialization.CDR, packet, START_NS + at * PERIOD_NS, "h264"))
+        for at, packet in enumerate(packets)
+    ]
+    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
+    frames = play(tmp_path / "drive")
+    assert lost(frames) == {}
+    assert_pictures_are_right(frames)
+
+
 def test_copies_keep_video_topics(tmp_path: Path) -> None:
     """Between ROS 1 and ROS 2, and for a part, whose first frames are then lost by name."""
     write(tmp_path / "drive", numbered("h264"))
