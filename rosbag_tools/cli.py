@@ -227,7 +227,8 @@ def verify(path: Path) -> None:
     for finding in findings:
         where = finding.place
         if finding.topic:
-            where = f"{where}, {finding.topic} message {finding.sequence}"
+            message = "" if finding.sequence is None else f" message {finding.sequence}"
+            where = f"{where}, {finding.topic}{message}"
         if finding.stamp_ns is not None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
         click.echo(printable(f"{where}: {finding.reason}"))
@@ -246,7 +247,7 @@ def _rewrite(path: Path, out: Path, part: BagPart, **target: Any) -> None:
     with _progress("writing", total) as (bar, task):
         rewritten = rewrite(path, out, part=part, progress=lambda _: bar.advance(task), **target)
     for topic, reason in rewritten.left_out.items():
-        click.echo(f"left out {topic}: {reason}", err=True)
+        click.echo(printable(f"left out {topic}: {reason}"), err=True)
     click.echo(f"{out}: {rewritten.messages} messages")
 
 
@@ -270,11 +271,21 @@ def _show(report: BagReport) -> None:
     for heading in ("topic, type", "messages", "picture", "rate", "gaps"):
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
+        unreadable = [f"{topic.unreadable} unreadable"] if topic.unreadable else []
         table.add_row(
-            f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]",
+            f"{escape(printable(topic.name))}\n[dim]{escape(printable(topic.type))}[/]"
+            + (f"\n{escape(printable(topic.fault))}" if topic.fault else ""),
             str(topic.count),
             "\n".join(
-                filter(None, (*topic.resolutions, *(escape(printable(each)) for each in topic.encodings), topic.bits))
+                filter(
+                    None,
+                    (
+                        *topic.resolutions,
+                        *(escape(printable(each)) for each in topic.encodings),
+                        topic.bits,
+                        *unreadable,
+                    ),
+                )
             ),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),

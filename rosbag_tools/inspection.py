@@ -7,10 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from rosbag_tools.messages.ros_types import read, read_stamp
+from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, Topic
-from rosbag_tools.reading.frames import NO_PICTURES, depth_topics, wide_images
-from rosbag_tools.reading.records import IMAGE, Message, TopicChannel
+from rosbag_tools.reading.frames import NO_PICTURES, decode, depth_topics, wide_images
+from rosbag_tools.reading.records import Message, TopicChannel
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import measured_bits
 from shared.imaging.image_files import decode_picture
@@ -39,6 +40,8 @@ class TopicReport:
     zero_stamps: int
     unreadable: int  # Messages whose image header cannot be read.
     bits: str  # Bits of the values in 16-bit images, measured in the first ones; empty for 8 bits.
+    serialization: str = ""  # Of the messages.
+    fault: str = ""  # Why the messages are not supported.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def inspect(path: Path) -> BagReport:
         damage: list[str] = []
         jumps: list[str] = []
         latest_ns = None
-        for item in bag.messages():
+        for item in with_pictures(bag.messages()):
             if item.channel is not None:
                 latest_ns = item.time_ns if latest_ns is None else latest_ns
                 if jump := clock_jump(latest_ns, item.time_ns):
@@ -84,7 +87,7 @@ def inspect(path: Path) -> BagReport:
             if isinstance(item, Message):
                 tallies.setdefault(item.channel, _Tally(item.channel)).add(item)
             elif item.channel is not None:
-                tallies.setdefault(item.channel, _Tally(item.channel)).unreadable += 1
+                tallies.setdefault(item.channel, _Tally(item.channel)).damaged += 1
             else:
                 damage.append(f"damaged at {item.place}: {item.reason}")
         topics = tuple(tally.report() for tally in tallies.values())
@@ -116,23 +119,31 @@ class _Tally:
     resolutions: Counter[str] = field(default_factory=Counter)
     zero_stamps: int = 0
     unreadable: int = 0
+    damaged: int = 0  # Messages that cannot be read at all.
 
     def add(self, message: Message) -> None:
         self.times_ns.append(message.time_ns)
         if not self.channel.has_images:
             return
         try:
-            stamp_ns, image = read_stamp(message), read(message)
-            if self.channel.message_type == IMAGE:
-                encoding, size = image.encoding, f"{image.width}×{image.height}"
-            else:
-                encoding, size = image.format, _picture_size(bytes(image.data))
+            stamp_ns = read_stamp(message)
+            encoding, size = self._picture(message)
         except SkylaneError:
             self.unreadable += 1
             return
         self.encodings[encoding] += 1
         self.resolutions[size] += 1
         self.zero_stamps += stamp_ns == 0
+
+    def _picture(self, message: Message) -> tuple[str, str]:
+        """Returns encoding or format, and the size."""
+        image = read_camera(message)
+        if self.channel.has_video:
+            height, width = decode(message)[0].shape[:2]
+            return image.format, f"{width}×{height}"
+        if self.channel.has_raw_images:
+            return image.encoding, f"{image.width}×{image.height}"
+        return image.format, _picture_size(bytes(image.data))
 
     def report(self) -> TopicReport:
         times = sorted(self.times_ns)
@@ -143,15 +154,17 @@ class _Tally:
         return TopicReport(
             name=self.channel.topic,
             type=self.channel.message_type,
-            count=len(times) + self.unreadable,
+            count=len(times) + self.damaged,
             encodings=dict(self.encodings),
             resolutions=dict(self.resolutions),
             rate_hz=len(periods) * 1e9 / span_ns if span_ns else None,
             gaps=len(gaps),
             worst_gap_s=max(gaps) / 1e9 if gaps else None,
             zero_stamps=self.zero_stamps,
-            unreadable=self.unreadable,
+            unreadable=self.unreadable + self.damaged,
             bits=self.bits,
+            serialization=self.channel.encoding or self.channel.wire.value,
+            fault=self.channel.fault,
         )
 
 

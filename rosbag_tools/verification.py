@@ -11,6 +11,7 @@ from rosbag_tools.messages.ros_types import HEADER, read, read_stamp, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message, Serialization, TopicChannel
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.errors import SkylaneError
 from shared.recorded_time import clock_jump
 
@@ -40,7 +41,11 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
         found = is_damaged = False
         for claim in bag.file_claims:
             yield BagFault(claim.place, "", None, None, claim.reason)
-        for item in bag.scan():
+        for each in bag.topics:
+            if fault := each.channel.fault:
+                found = True
+                yield BagFault("not checked", each.name, None, None, f"its {each.count} messages: {fault}")
+        for item in with_pictures(bag.scan()):
             if isinstance(item, Message):
                 if progress is not None:
                     progress(item)
@@ -64,7 +69,11 @@ class _Check:
 
     def __init__(self, bag: Bag) -> None:
         channels = [topic.channel for topic in bag.topics]
-        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Serialization}
+        self._types = {
+            wire: types_of((each for each in channels if each.wire is wire), wire)
+            for wire in Serialization
+            if wire.is_ros
+        }
         self._counts: Counter[str] = Counter()
         self._latest_ns: dict[TopicChannel, int] = {}
         self._recorded_ns: dict[TopicChannel, int] = {}
@@ -76,7 +85,7 @@ class _Check:
         return self._counts[topic] - 1
 
     def message(self, message: Message) -> list[BagFault]:
-        channel, types = message.channel, self._types[message.channel.wire]
+        channel, types = message.channel, self._types.get(message.channel.wire)
         sequence = self.next(channel.topic)
         stamp_ns: int | None = None
         jump = self._clock_jump(message)
@@ -87,7 +96,8 @@ class _Check:
                 reasons += self._backwards(channel, stamp_ns)
             if channel.has_images:
                 decode(message)
-            elif channel.message_type in types.fielddefs:  # The bytes of an unknown type cannot be checked.
+            elif channel.wire is Serialization.PROTOBUF or (types and channel.message_type in types.fielddefs):
+                # The bytes of an unknown type cannot be checked.
                 read(message, types)
         except SkylaneError as error:
             reasons.append(str(error))
@@ -110,10 +120,10 @@ class _Check:
         return []
 
 
-def _has_header(channel: TopicChannel, types: Typestore) -> bool:
+def _has_header(channel: TopicChannel, types: Typestore | None) -> bool:
     if channel.has_images:
         return True
-    if channel.message_type not in types.fielddefs:
+    if types is None or channel.message_type not in types.fielddefs:
         return False
     _, fields = types.fielddefs[channel.message_type]
     return bool(fields) and fields[0][1][1] == HEADER

@@ -20,6 +20,7 @@ from rosbag_tools.messages.boxes import read_boxes, read_scores
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.records import Message
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.messages.results import Detections
 
 _Truth = tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]
@@ -46,7 +47,8 @@ class BoxComparison:
     def look_at(self, bag: Bag, camera: str) -> None:
         """See TruthComparison. The size of a frame sets the scale between its pixels and those of the model's input."""
         topic = named_topic(bag, camera.strip("/"))
-        message = next((each for each in bag.messages({topic}) if isinstance(each, Message)), None) if topic else None
+        items = with_pictures(bag.messages({topic})) if topic else iter(())
+        message = next((each for each in items if isinstance(each, Message) and not each.loss), None)
         if message is not None:
             height, width = decode(message)[0].shape[:2]
             self._smallest = HEADLINE_SIZE * float(np.sqrt(height * width / (self._model.height * self._model.width)))

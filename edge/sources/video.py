@@ -1,19 +1,38 @@
 """The video source: frames of a video file."""
 
+import logging
+from bisect import insort
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import av
+from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
 from shared.hashing import file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.opencv import MAX_PIXELS
+from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder
+
+_log = logging.getLogger(__name__)
+
+_TAGS = {"90": 90, "180": 180, "270": 270, "-90": 270, "-180": 180, "-270": 90}
+_TURNED = "its pictures are turned upright, as its header says"
+
+_HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
+_MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
+_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of the declared duration can be a rounded number.
 
 
 class VideoSource:
-    """The first video stream of a file, with its frame times, as bgr8."""
+    """The first video stream of a file, upright, with its frame times, as bgr8.
+
+    A packet that cannot be decoded costs its own frame and those that depend on it, up to the next key frame at most. Each
+    is yielded as an UnreadableFrame with its time.
+    """
 
     def __init__(
         self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
@@ -23,10 +42,13 @@ class VideoSource:
         self._path = path
         self._start_ns = round(start_offset_s * 1e9)
         self._end_ns = None if duration_s is None else self._start_ns + round(duration_s * 1e9)
+        self._notes: list[str] = []
         with self._opened() as container:
-            stream = container.streams.video[0]
+            streams = _video_streams(container)
             is_whole = not self._start_ns and self._end_ns is None
-            self._frame_count = stream.frames if is_whole and stream.frames else None
+            self._frame_count = streams[0].frames if is_whole and streams[0].frames else None
+            if len(streams) > 1:
+                self._note(f"the first of {len(streams)} video streams is played")
 
     @property
     def frame_count(self) -> int | None:
@@ -35,45 +57,139 @@ class VideoSource:
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """See FrameSource."""
-        return {"kind": "video", "path": self._path.name, "sha256": file_sha256(self._path)}
+        """See FrameSource. `notes` can grow while frames are read."""
+        identity: dict[str, str | int | float | list[str]] = {
+            "kind": "video",
+            "path": self._path.name,
+            "sha256": file_sha256(self._path),
+        }
+        return identity | ({"notes": self._notes} if self._notes else {})
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """See FrameSource."""
+        """See FrameSource.
+
+        Raises:
+            SourceError: after the last frame, if the file ends before the length that it declares.
+        """
+        index = 0
+        stamp_ns = -1
+        started_ns = clock.now_ns()
         with self._opened() as container:
-            decoded = container.decode(video=0)
-            index = 0
-            stamp_ns = -1
-            while True:
-                started_ns = clock.now_ns()
-                try:
-                    image = next(decoded, None)
-                except (av.FFmpegError, OSError, ValueError) as error:
-                    yield UnreadableFrame(self._path.name, index, stamp_ns + 1, stamp_ns + 1, 0, str(error))
-                    return
-                if image is None:
-                    return
-                # An image without a time follows the previous one at once; times never decrease.
-                stamp_ns = max(stamp_ns + 1, round((image.time or 0.0) * 1e9))
-                if stamp_ns < self._start_ns:
+            stream = _video_streams(container)[0]
+            origin_ns = _ns(stream.start_time, stream) or 0
+            for time_ns, decoded in self._decoded(container, stream):
+                # A frame without a time follows the previous one at once; times never decrease.
+                stamp_ns = max(stamp_ns + 1, time_ns - min(0, origin_ns))
+                passed_ns = stamp_ns - max(0, origin_ns)
+                if passed_ns < self._start_ns:
                     continue
-                if self._end_ns is not None and stamp_ns >= self._end_ns:
+                if self._end_ns is not None and passed_ns >= self._end_ns:
                     return
-                pixels = image.to_ndarray(format="bgr24")
-                yield Frame(
-                    pixels, Layout.BGR8, self._path.name, index, stamp_ns, stamp_ns, clock.now_ns() - started_ns
-                )
+                camera, read_ns = self._path.name, clock.now_ns() - started_ns
+                if decoded.pixels is None:
+                    yield UnreadableFrame(camera, index, stamp_ns, stamp_ns, read_ns, decoded.reason)
+                else:
+                    yield Frame(decoded.pixels, Layout.BGR8, camera, index, stamp_ns, stamp_ns, read_ns)
                 index += 1
+                started_ns = clock.now_ns()
 
     def close(self) -> None:
         """See FrameSource. No file stays open."""
 
+    def _decoded(self, container: Any, stream: Any) -> Iterator[tuple[int, Decoded]]:
+        """Yields the time in ns and the result of every frame, in the order of presentation."""
+        decoder = VideoDecoder(stream.codec_context, _angle(stream))
+        packets = container.demux(stream)
+        losses: list[Decoded] = []
+        count = latest_ns = 0
+        packet: Any = True
+        while packet is not None:
+            packet, error = _next(packets)
+            results = decoder.finish() if packet is None else decoder.decode(count, packet)
+            count += packet is not None
+            if decoder.is_turned and _TURNED not in self._notes:
+                self._notes.append(_TURNED)
+            for each in results:
+                if each.pixels is None:
+                    insort(losses, each, key=attrgetter("place"))
+                    continue
+                while losses and losses[0].place <= each.place:
+                    yield _ns(losses[0].time, stream) or 0, losses.pop(0)
+                latest_ns = _ns(each.time, stream) or 0
+                yield latest_ns, each
+            while len(losses) > (0 if packet is None else _HELD_LOSSES):
+                latest_ns = _ns(losses[0].time, stream) or 0
+                yield latest_ns, losses.pop(0)
+        yield from self._missing(container, stream, count, latest_ns, error)
+
+    def _missing(
+        self, container: Any, stream: Any, count: int, latest_ns: int, error: str
+    ) -> Iterator[tuple[int, Decoded]]:
+        """Yields the frames that the file declares behind its end."""
+        is_mp4 = "mp4" in container.format.name
+        declared = len(stream.index_entries) if is_mp4 else stream.frames if container.format.name == "avi" else 0
+        period_ns = round(1e9 / stream.average_rate) if stream.average_rate else 1
+        missing = max(declared - count, bool(error))
+        reason = (
+            error
+            or f"the file declares {declared} frames and holds {count}: it is truncated, or its recorder dropped some"
+        )
+        for number in range(min(missing, _MAX_MISSING)):
+            yield latest_ns + (number + 1) * period_ns, Decoded(count + number, reason=reason)
+        length_ns = (container.duration or 0) * 1000 if "matroska" in container.format.name else 0
+        is_short = length_ns - latest_ns > max(_MIN_MISSING_NS, 3 * period_ns) and len(container.streams) == 1
+        if missing > _MAX_MISSING or (is_short and count):
+            raise SourceError(
+                f"{self._path} is truncated: it ends after {count} frames at {latest_ns / 1e9:.3f} s, and declares "
+                f"{declared or length_ns / 1e9} {'frames' if declared else 's'}: copy or record it again"
+            )
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        _log.warning("%s: %s", self._path.name, text)
+
     def _opened(self) -> Any:
         try:
             container: Any = av.open(str(self._path))
-        except (av.FFmpegError, OSError, ValueError) as error:
+        except VIDEO_ERRORS as error:
             raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
-        if not container.streams.video:
+        streams = _video_streams(container)
+        fault = ""
+        if not streams:
+            fault = "holds no video stream"
+        elif streams[0].codec_context is None:
+            fault = "has a video codec that FFmpeg does not know: convert it to H.264"
+        elif streams[0].width * streams[0].height > MAX_PIXELS:
+            fault = f"has pictures of {streams[0].width}×{streams[0].height}, more than {MAX_PIXELS} pixels: make it smaller"
+        if fault:
             container.close()
-            raise SourceError(f"{self._path} holds no video stream")
+            raise SourceError(f"{self._path} {fault}")
         return container
+
+
+def _video_streams(container: Any) -> list[Any]:
+    """Returns the video streams, without cover pictures."""
+    pictures = Disposition.attached_pic | Disposition.timed_thumbnails
+    return [stream for stream in container.streams.video if not stream.disposition & pictures]
+
+
+def _angle(stream: Any) -> int:
+    """Returns the clockwise angle that old recorders wrote as a tag instead of a display matrix."""
+    tag = stream.metadata.get("rotate") or stream.metadata.get("ROTATE", "0")
+    return _TAGS.get(tag, 0)
+
+
+def _ns(time: int | None, stream: Any) -> int | None:
+    base = stream.time_base
+    return None if time is None else round(time * base.numerator / base.denominator * 1e9)
+
+
+def _next(packets: Iterator[Any]) -> tuple[Any, str]:
+    """Returns the next packet, or None at the end with the error that ended the file early, if any."""
+    try:
+        packet = next(packets, None)
+    except VIDEO_ERRORS as error:
+        return None, str(error)
+    # PyAV marks the end by an empty packet without times.
+    is_end = packet is None or (not packet.size and packet.dts is None and packet.pts is None)
+    return (None if is_end else packet), ""

@@ -9,6 +9,7 @@ from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.reading.video_topics import with_pictures
 
 BOXES = "/boxes"  # The suffix of a topic with true boxes.
 
@@ -30,8 +31,8 @@ def images_with_boxes(
 
     The matcher counts the images without boxes, and those that cannot be read.
     """
-    for item in bag.messages({camera, truth}):
-        if isinstance(item, Damage):
+    for item in with_pictures(bag.messages({camera, truth})):
+        if isinstance(item, Damage) or item.loss:
             matcher.unmatched += item.channel is not None and item.channel.topic == camera
             continue
         stamp_ns = read_stamp(item)

@@ -2,13 +2,16 @@
 
 import struct
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
+import numpy as np
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.reading.records import Message, Serialization, TopicChannel
+from rosbag_tools.messages.foxglove import CameraMessage, read_protobuf, read_protobuf_stamp
+from rosbag_tools.reading.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
+from shared.encoding.protobuf_fields import ProtobufError
 from shared.errors import SkylaneError
 
 HEADER = "std_msgs/msg/Header"
@@ -39,6 +42,17 @@ _VISION: dict[Serialization, dict[str, str]] = {
 }
 
 
+# Images of Foxglove, without the fields that it added behind them, and video of ffmpeg_image_transport.
+_CAMERAS = {
+    "foxglove_msgs/msg/RawImage": "TIME timestamp\nstring frame_id\nuint32 width\nuint32 height\nstring encoding\n"
+    "uint32 step\nuint8[] data\n",
+    "foxglove_msgs/msg/CompressedImage": "TIME timestamp\nstring frame_id\nuint8[] data\nstring format\n",
+    "foxglove_msgs/msg/CompressedVideo": "TIME timestamp\nstring frame_id\nuint8[] data\nstring format\n",
+    FFMPEG_PACKET: "std_msgs/Header header\nint32 width\nint32 height\nstring encoding\nuint64 pts\nuint8 flags\n"
+    "bool is_bigendian\nuint8[] data\n",
+}
+
+
 class MalformedMessageError(SkylaneError):
     """The bytes of a message do not fit its type."""
 
@@ -57,6 +71,9 @@ def own_types(wire: Serialization) -> Typestore:
     store = get_typestore(_STORES[wire])
     for name, definition in _VISION[wire].items():
         store.register(get_types_from_msg(definition, f"vision_msgs/msg/{name}"))
+    time = "time" if wire is Serialization.ROS1 else "builtin_interfaces/Time"
+    for name, definition in _CAMERAS.items():
+        store.register(get_types_from_msg(definition.replace("TIME", time), name))
     return store
 
 
@@ -66,25 +83,59 @@ def read(message: Message, types: Typestore | None = None) -> Any:
     Raises:
         MalformedMessageError: the bytes do not fit the type.
     """
-    wire = message.channel.wire
-    types = types or own_types(wire)
-    deserialize = types.deserialize_ros1 if wire is Serialization.ROS1 else types.deserialize_cdr
+    channel, wire = message.channel, message.channel.wire
+    if wire is Serialization.PROTOBUF:
+        try:
+            return read_protobuf(channel.type, message.data)
+        except ProtobufError as error:
+            raise MalformedMessageError(channel, error) from error
     try:
-        return deserialize(memoryview(message.data), message.channel.message_type)
+        return _deserialized(message, types or own_types(wire))
     except Exception as error:  # rosbags raises exceptions of any type for invalid bytes.
+        if types is None and channel.message_type in _CAMERAS and channel.definition:
+            return read(message, _types_of_channel(channel))  # Newer definitions have more fields.
+        raise MalformedMessageError(channel, error) from error
+
+
+def read_camera(message: Message) -> Any:
+    """Reads an image or video message: an object with the fields of a ROS image, or those of a compressed image.
+
+    Raises:
+        MalformedMessageError: the bytes do not fit the type.
+    """
+    found = read(message)
+    name = message.channel.message_type
+    if name not in _CAMERAS:
+        return found
+    try:
+        data = np.asarray(found.data, np.uint8)
+        if name == FFMPEG_PACKET:  # "h264;yuv420p;bgr8;bgr8": the codec comes first.
+            return CameraMessage(data, str(found.encoding).partition(";")[0], pts=int(found.pts))
+        if not message.channel.has_raw_images:
+            return CameraMessage(data, str(found.format))
+        return CameraMessage(data, "", str(found.encoding), int(found.width), int(found.height), int(found.step))
+    except (AttributeError, TypeError, ValueError) as error:  # The bag defines the type in another way.
         raise MalformedMessageError(message.channel, error) from error
 
 
 def read_stamp(message: Message) -> int:
-    """Reads the stamp in ns of a message whose first field is a `std_msgs/Header`.
+    """Reads the stamp in ns of a message whose first field is a `std_msgs/Header`, or of an image or video of Foxglove.
 
     Raises:
         MalformedMessageError: the message has fewer than 12 bytes.
     """
+    wire = message.channel.wire
+    if wire is Serialization.PROTOBUF:
+        try:
+            return read_protobuf_stamp(message.data)
+        except ProtobufError as error:
+            raise MalformedMessageError(message.channel, error) from error
+    has_sequence = wire is Serialization.ROS1 and not message.channel.message_type.startswith("foxglove_msgs/")
     order = ">" if message.channel.wire is Serialization.CDR and message.data[:2] == _CDR_BIG_ENDIAN else "<"
     try:
         # The sequence number of ROS 1 and the header of CDR both take 4 bytes before the stamp.
-        seconds, nanoseconds = struct.unpack_from(f"{order}iI", message.data, 4)
+        at = 4 if wire is Serialization.CDR or has_sequence else 0
+        seconds, nanoseconds = struct.unpack_from(f"{order}iI", message.data, at)
     except struct.error as error:
         raise MalformedMessageError(message.channel, error) from error
     return int(seconds) * 1_000_000_000 + int(nanoseconds)
@@ -120,11 +171,21 @@ def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore
     return store
 
 
+@lru_cache(maxsize=64)
+def _types_of_channel(channel: TopicChannel) -> Typestore:
+    return types_of((channel,), channel.wire)
+
+
+def _deserialized(message: Message, types: Typestore) -> Any:
+    deserialize = types.deserialize_ros1 if message.channel.wire is Serialization.ROS1 else types.deserialize_cdr
+    return deserialize(memoryview(message.data), message.channel.message_type)
+
+
 class Converter:
     """Converts messages of one bag to another serialization. `types` has their definitions for the target."""
 
     def __init__(self, channels: Iterable[TopicChannel], target: Serialization) -> None:
-        channels = tuple(channels)
+        channels = tuple(channel for channel in channels if channel.wire.is_ros)
         self.types = types_of(channels, target)
         self._target = target
         # rosbags removes or adds the sequence number by itself, and needs the header type without it.
@@ -138,6 +199,10 @@ class Converter:
             UnknownTypeError: the type is defined neither in the bag nor in Skylane.
             MalformedMessageError: the bytes do not fit the type.
         """
+        if not channel.wire.is_ros:
+            raise UnknownTypeError(
+                f"its messages are in {channel.encoding or 'an unnamed encoding'}: ROS has none for them"
+            )
         self._require(channel)
         if channel.wire is self._target:
             return data

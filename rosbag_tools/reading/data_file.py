@@ -90,6 +90,8 @@ class DataFile:
             self._open(_FORMATS[self.format].reader(path))
         if self._reader is None:
             self._take_scan()
+            if any(not channel.wire.is_ros for channel in self.counts):
+                self.index_damage = ""  # The index is intact; rosbags opens none with a foreign schema.
 
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
@@ -268,6 +270,10 @@ def _format_of(path: Path) -> str:
 
 def _channel(connection: Connection, name: str) -> TopicChannel:
     definition = connection.msgdef
+    encoding = "ros1" if isinstance(connection.ext, ConnectionExtRosbag1) else str(connection.ext.serialization_format)
+    wire = mcap_file.wire_of(encoding)
+    if name == "mcap" and not wire.is_ros:  # A channel without a schema.
+        return TopicChannel(str(connection.topic), str(connection.msgtype), wire, encoding=encoding)
     return TopicChannel(
         str(connection.topic),  # A damaged database can have values of any type.
         str(connection.msgtype),

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from rosbag_tools.messages.encodings import (
     RecordedImage,
+    UndecodableImageError,
     encoding_of,
     recorded_compressed_image,
     recorded_image,
 )
-from rosbag_tools.messages.ros_types import read, read_stamp
+from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
-from rosbag_tools.reading.records import IMAGE, Damage, Message
+from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.reading.video_topics import with_pictures
 from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
@@ -39,9 +41,13 @@ class NoImagesError(SkylaneError):
 def decode(message: Message) -> tuple[Pixels, Layout]:
     """Decodes an image message into pixels and their layout, with its 16-bit values as recorded; colour keeps the high byte.
 
+    A message of a video must come from `with_pictures`.
+
     Raises:
         SkylaneError: the message is malformed, or its image cannot be decoded.
     """
+    if message.channel.has_video:
+        return _video_picture(message)
     image = _recorded(message)
     return full_range(image.pixels, image.layout), image.layout
 
@@ -89,6 +95,8 @@ class ImageDecoder:
         Raises:
             SkylaneError: the message is malformed, its image cannot be decoded, or a value has more bits than were given.
         """
+        if message.channel.has_video:
+            return _video_picture(message)
         topic = message.channel.topic
         image = _recorded(message, self._encodings.get(topic, ""))
         if topic not in self._depths:
@@ -190,7 +198,11 @@ class BagSource:
         """
         self._bag.log_notes()
         names = {topic.name for topic in self._topics}
+        videos = {topic.name for topic in self._topics if topic.channel.has_video}
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
+        if videos and self._start_ns is not None:  # Frames depend on those before the part.
+            items = chain(self._bag.messages(videos, None, self._start_ns), items)
+        items = with_pictures(items) if videos else items
         index = 0
         latest_ns = 0
         lost: Damage | None = None
@@ -201,6 +213,8 @@ class BagSource:
                 break
             if isinstance(item, Damage) and item.channel is None:
                 lost = lost or item
+                continue
+            if self._start_ns is not None and item.time_ns < self._start_ns:
                 continue
             if item.time_ns < latest_ns and not self._is_set_back and (jump := clock_jump(latest_ns, item.time_ns)):
                 self._is_set_back = True
@@ -254,8 +268,10 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
     for message in chain([bag.first_message(topic)], islice(bag.messages({topic}), 1, MEASURED_FRAMES)):
         if not isinstance(message, Message):
             continue
+        if message.channel.has_video:
+            return
         try:
-            if message.channel.message_type != IMAGE and read_header(memoryview(read(message).data)).bits == 8:  # noqa: PLR2004
+            if not message.channel.has_raw_images and read_header(memoryview(read_camera(message).data)).bits == 8:  # noqa: PLR2004
                 return
             image = _recorded(message, encoding)
         except SkylaneError:
@@ -282,25 +298,31 @@ def depth_topics(bag: Bag) -> dict[str, str]:
 def _number_encoding(bag: Bag, topic: str) -> str:
     """Returns the encoding of a topic's first image if it is one of numbers and not of pictures, otherwise nothing."""
     message = bag.first_message(topic)
-    if message is None:
+    if message is None or message.channel.has_video:
         return ""
     try:
-        image = read(message)
+        image = read_camera(message)
     except SkylaneError:
         return ""
-    encoding: str = image.encoding if message.channel.message_type == IMAGE else image.format.partition(";")[0].strip()
+    encoding: str = image.encoding if message.channel.has_raw_images else image.format.partition(";")[0].strip()
     is_infrared = encoding == "16UC1" and _INFRARED.search(topic)
     return encoding if _NUMBERS.match(encoding) and not is_infrared else ""
 
 
 def _recorded(message: Message, encoding: str = "") -> RecordedImage:
-    if message.channel.message_type == IMAGE:
-        return recorded_image(read(message), encoding)
-    return recorded_compressed_image(read(message))
+    if message.channel.has_raw_images:
+        return recorded_image(read_camera(message), encoding)
+    return recorded_compressed_image(read_camera(message))
+
+
+def _video_picture(message: Message) -> tuple[Pixels, Layout]:
+    if message.picture is None:
+        raise UndecodableImageError(message.loss)
+    return message.picture
 
 
 def _encodings_by_topic(bag: Bag, topics: Sequence[Topic], encodings: Sequence[str]) -> dict[str, str]:
-    raw = [topic.name for topic in topics if topic.channel.message_type == IMAGE]
+    raw = [topic.name for topic in topics if topic.channel.has_raw_images]
     chosen: dict[str, str] = {}
     for each in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
         name, _, encoding = each.rpartition("=")
@@ -321,6 +343,8 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
         for topic in chosen:
             if not topic.channel.has_images:
                 known = ", ".join(each.name for each in with_images) or "no topic of this bag"
+                if topic.channel.fault:
+                    raise NoImagesError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
                 raise NoImagesError(
                     f"topic {topic.name} has {topic.channel.type} messages, not images: images are on {known}"
                 )
@@ -328,10 +352,15 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
     depths = depth_topics(bag)
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(NO_PICTURES) and topic.name not in depths)
     if not cameras:
-        topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
+        topics = ", ".join(f"{topic.name} ({_described(topic)})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         notes = "".join(f"; {each}" for each in depths.values())
         raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
     for each in depths.values():
         note(each)
     return cameras
+
+
+def _described(topic: Topic) -> str:
+    fault = topic.channel.fault
+    return f"{topic.count} of {topic.channel.type}: {fault}" if fault else topic.channel.type

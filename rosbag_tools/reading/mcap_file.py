@@ -1,4 +1,4 @@
-"""Scans MCAP files (mcap.dev/spec) sequentially, with messages serialized as CDR or ROS 1."""
+"""Scans MCAP files (mcap.dev/spec) sequentially, with messages in any serialization."""
 
 import zlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _DATA_END = b"\x0f"
 
 _BLOCK_BYTES = 1 << 20
 
-_WIRES = {"cdr": Serialization.CDR, "ros1": Serialization.ROS1}
+_WIRES = {each.value: each for each in (Serialization.CDR, Serialization.ROS1, Serialization.PROTOBUF)}
 
 
 @dataclass(slots=True)
@@ -36,7 +36,12 @@ class _Announced:
     """Schemas and channels that the file has announced so far."""
 
     schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, and whether it is IDL.
-    channels: dict[int, TopicChannel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
+    channels: dict[int, TopicChannel] = field(default_factory=dict)
+
+
+def wire_of(encoding: str) -> Serialization:
+    """Returns the serialization that a channel names."""
+    return _WIRES.get(encoding, Serialization.OTHER)
 
 
 def has_foreign_profile(path: Path) -> bool:
@@ -120,17 +125,18 @@ def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Ite
     elif op == _CHANNEL:
         key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
         name, definition, is_idl = announced.schemas.get(schema, ("", "", False))
-        wire = _WIRES.get(encoding)
-        announced.channels[key] = None if wire is None else TopicChannel(topic, name, wire, definition, is_idl)
+        wire = wire_of(encoding)
+        if not wire.is_ros:  # The definition is binary, or of no use.
+            announced.channels[key] = TopicChannel(topic, name, wire, encoding=encoding)
+            return
+        announced.channels[key] = TopicChannel(topic, name, wire, definition, is_idl)
     elif op == _MESSAGE:
         key, _, time_ns, _ = record.number("H"), record.number("I"), record.number("Q"), record.number("Q")
         if key not in announced.channels:
             raise DamagedRecordError(f"a message belongs to channel {key}, which is not announced")
         channel = announced.channels[key]
         data = record.take(record.size - record.at)
-        if channel is None:
-            return
         try:
-            yield Message(channel, time_ns, unfold_message(data), place)
+            yield Message(channel, time_ns, unfold_message(data) if channel.wire.is_ros else data, place)
         except DecompressionError as error:
             yield Damage(place, str(error), channel, time_ns)

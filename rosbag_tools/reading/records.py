@@ -8,13 +8,27 @@ of each message, and skip chunks that they cannot decompress.
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from io import BytesIO
 from typing import BinaryIO, Self
 
 from shared.errors import SkylaneError
+from shared.imaging.frames import Layout, Pixels
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
+_RAW, _COMPRESSED, _VIDEO = "raw", "compressed", "video"
+_KINDS = {  # By the type in ROS, or by the schema of a protocol buffer.
+    IMAGE: _RAW,
+    COMPRESSED_IMAGE: _COMPRESSED,
+    FFMPEG_PACKET: _VIDEO,
+    **{
+        f"{package}{name}": kind
+        for package in ("foxglove_msgs/msg/", "foxglove.")
+        for name, kind in (("RawImage", _RAW), ("CompressedImage", _COMPRESSED), ("CompressedVideo", _VIDEO))
+    },
+}
 
 
 class Serialization(StrEnum):
@@ -22,6 +36,13 @@ class Serialization(StrEnum):
 
     ROS1 = "ros1"
     CDR = "cdr"
+    PROTOBUF = "protobuf"
+    OTHER = "other"  # Such messages are counted, and nothing else.
+
+    @property
+    def is_ros(self) -> bool:
+        """True for the serializations of ROS, in which bags are written."""
+        return self in (Serialization.ROS1, Serialization.CDR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +55,46 @@ class TopicChannel:
     definition: str = ""  # Empty if the file has no definition.
     is_idl: bool = False  # The definition is in OMG IDL instead of ROS's notation.
     is_latched: bool = False  # Late subscribers get the last message; only an index shows it.
+    encoding: str = ""  # The name of the serialization in an MCAP file, if it is none of ROS.
 
     @property
     def message_type(self) -> str:
         """The type with "/msg/", as in ROS 2; recorders of ROS 1 and ROS 2 may omit it."""
-        package, _, name = self.type.rpartition("/")
-        return self.type if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{name}"
+        return _message_type(self.type)
 
     @property
     def has_images(self) -> bool:
-        """True for raw and compressed images."""
-        return self.message_type in (IMAGE, COMPRESSED_IMAGE)
+        """True for raw and compressed images, and video."""
+        return bool(_image_kind(self.type, self.wire))
+
+    @property
+    def has_raw_images(self) -> bool:
+        """True for images that are not compressed."""
+        return _image_kind(self.type, self.wire) == _RAW
+
+    @property
+    def has_video(self) -> bool:
+        """True for video, whose messages can be decoded only one after the other."""
+        return _image_kind(self.type, self.wire) == _VIDEO
+
+    @property
+    def fault(self) -> str:
+        """Why the messages cannot be read, if their serialization is not supported."""
+        return (
+            "" if self.wire is not Serialization.OTHER else f"{self.encoding or 'unnamed'} messages are not supported"
+        )
+
+
+@lru_cache(maxsize=256)
+def _message_type(name: str) -> str:
+    package, _, last = name.rpartition("/")
+    return name if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{last}"
+
+
+@lru_cache(maxsize=256)
+def _image_kind(name: str, wire: Serialization) -> str:
+    is_read = wire.is_ros if "/" in name else wire is Serialization.PROTOBUF
+    return _KINDS.get(_message_type(name), "") if is_read else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +105,8 @@ class Message:
     time_ns: int  # Recording time.
     data: bytes
     place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
+    picture: tuple[Pixels, Layout] | None = None  # Of a video message that was decoded.
+    loss: str = ""  # Why a video message has no picture.
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
 Not done by the protobuf library, because it would copy each image twice.
 """
 
-from shared.encoding.bounded_protobuf import ProtobufError, read_bytes_field
 from shared.encoding.compression import Buffer
+from shared.encoding.protobuf_fields import ProtobufError, read_bytes_field
 
 _FIELD = 1
 _TAG = bytes([_FIELD << 3 | 2])  # Wire type 2, length-delimited: protobuf.dev/programming-guides/encoding.

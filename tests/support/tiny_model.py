@@ -19,7 +19,9 @@ from shared.models.manifest import InputSection, Manifest, OutputKind, OutputSec
 from shared.models.model import Model
 
 HEIGHT, WIDTH = 4, 6
-LABELS = Labels(("a", *(f"class-{number}" for number in range(1, 256))), ((0, 0, 0),) * 256)  # One for every pixel value.
+LABELS = Labels(
+    ("a", *(f"class-{number}" for number in range(1, 256))), ((0, 0, 0),) * 256
+)  # One for every pixel value.
 CARD = ModelCard(
     "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, LABELS, trained=True
 )  # fmt: skip

@@ -17,6 +17,8 @@ from rosbag_tools.reading.records import Damage, Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
+from tests.support.mcap_files import Channel, camera_message, write_mcap
+from tests.support.video_streams import LOW_DELAY, encode, write_video
 
 MAX_BYTES = 1 << 16
 _NAMES = {b"#ROSBAG": "drive.bag", b"SQLite ": "drive.db3", b"\x89MCAP0": "drive.mcap"}
@@ -46,6 +48,14 @@ def seeds() -> Iterator[bytes]:
             _shrink(file)
         yield file.read_bytes()
         shutil.rmtree(path.parent)
+    path = _folder / "seed.mcap"
+    write_video(path, "h264", [packet.data for packet in encode(*LOW_DELAY["h264"], frames=_FRAMES, size=(64, 48))])
+    yield path.read_bytes()
+    channel = Channel("/cam", "foxglove.RawImage")
+    messages = [(0, camera_message(channel.schema, 10**18, pixels, encoding="mono8")) for _ in range(_FRAMES)]
+    write_mcap(path, [channel], messages)
+    yield path.read_bytes()
+    path.unlink()
 
 
 def run(data: bytes) -> None:

@@ -1,0 +1,100 @@
+"""Decodes the video topics of a bag, whose messages depend on those before them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from rosbag_tools.messages.ros_types import read_camera
+from rosbag_tools.reading.records import Damage, Message
+from shared.errors import SkylaneError
+from shared.imaging.frames import Layout
+from shared.registry import Entry, load
+
+# PyAV comes with the extra of the vehicle; bags without video are read without it.
+_CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing number is a missing packet.
+_CHECKED_BY_CONTENT = ("h264", "hevc")
+_LIBRARY = {
+    "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
+    "packet": Entry("shared.imaging.video_decoder:topic_packet", "edge"),
+}
+
+
+def with_pictures(items: Iterable[Message | Damage]) -> Iterator[Message | Damage]:
+    """Yields the messages of a bag in their order, those of video topics with their picture or the reason of its loss.
+
+    If a video reorders its frames, its messages come in the order of their presentation, and later.
+    """
+    topics: dict[str, _VideoTopic] = {}
+    for item in items:
+        channel = item.channel
+        if channel is None:  # Any topic may have lost messages.
+            for topic in topics.values():
+                yield from topic.interrupt()
+            yield item
+        elif not channel.has_video:
+            yield item
+        else:
+            topic = topics.setdefault(channel.topic, _VideoTopic())
+            if isinstance(item, Damage):
+                yield from topic.interrupt()
+                yield item
+            else:
+                yield from topic.decode(item)
+    for topic in topics.values():
+        yield from topic.finish()
+
+
+class _VideoTopic:
+    """The decoder of one topic, and the messages that it holds back."""
+
+    def __init__(self) -> None:
+        self._decoder: Any = None
+        self._format = ""
+        self._numbers = count()
+        self._pts = 0
+        self._steps = 0  # Packets whose number followed that of the packet before.
+        self._held: dict[int, Message] = {}
+
+    def decode(self, message: Message) -> Iterator[Message]:
+        decoder_class, topic_packet = (load("video", _LIBRARY, name) for name in _LIBRARY)
+        try:
+            fields = read_camera(message)
+            if self._decoder is None or fields.format != self._format:
+                yield from self.finish()
+                self._decoder = None
+                self._decoder, self._format = decoder_class.named(fields.format), fields.format
+        except SkylaneError as error:
+            yield from self.interrupt()
+            yield replace(message, loss=str(error))
+            return
+        if self._is_gap(fields.pts):
+            yield from self.interrupt()
+        index = next(self._numbers)
+        self._held[index] = message
+        packet = topic_packet(fields.data, index if fields.pts is None else fields.pts)
+        yield from self._results(self._decoder.decode(index, packet))
+
+    def _is_gap(self, pts: int | None) -> bool:
+        """Returns whether a packet is missing before this one: of VP9 and AV1, only consecutive numbers show it."""
+        if pts is None or self._format in _CHECKED_BY_CONTENT:
+            return False
+        step, self._pts = pts - self._pts, pts
+        is_gap = self._steps >= _CONSECUTIVE and step > 1
+        self._steps = self._steps + 1 if step == 1 else 0
+        return is_gap
+
+    def interrupt(self) -> Iterator[Message]:
+        """Ends what depends on a message that is lost."""
+        if self._decoder is not None:
+            yield from self._results(self._decoder.interrupt())
+
+    def finish(self) -> Iterator[Message]:
+        if self._decoder is not None:
+            yield from self._results(self._decoder.finish())
+
+    def _results(self, results: Iterable[Any]) -> Iterator[Message]:
+        for each in results:
+            message = self._held.pop(each.index)
+            picture = None if each.pixels is None else (each.pixels, Layout.BGR8)
+            yield replace(message, picture=picture, loss=each.reason)
