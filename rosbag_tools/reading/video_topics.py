@@ -1,5 +1,6 @@
 """Decodes the video topics of a bag, whose messages depend on those before them."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -10,10 +11,14 @@ from rosbag_tools.reading.records import Damage, Message
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.registry import Entry, load
+from shared.sanitize import printable
+
+_log = logging.getLogger(__name__)
 
 # PyAV comes with the extra of the vehicle; bags without video are read without it.
 _CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing number is a missing packet.
-_CHECKED_BY_CONTENT = ("h264", "hevc")
+_CHECKED_BY_CONTENT = ("h264", "h265", "hevc", "avc")
+_PAUSE_FACTOR = 1.5  # A pause of more periods may be a lost message.
 _LIBRARY = {
     "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
     "packet": Entry("shared.imaging.video_decoder:topic_packet", "edge"),
@@ -54,6 +59,8 @@ class _VideoTopic:
         self._numbers = count()
         self._pts = 0
         self._steps = 0  # Packets whose number followed that of the packet before.
+        self._time_ns = self._period_ns = 0  # Of the last message, and the shortest time between two.
+        self._has_warned = False
         self._held: dict[int, Message] = {}
 
     def decode(self, message: Message) -> Iterator[Message]:
@@ -70,6 +77,8 @@ class _VideoTopic:
             return
         if self._is_gap(fields.pts):
             yield from self.interrupt()
+        if fields.pts is None and self._format not in _CHECKED_BY_CONTENT:
+            self._warn_of_pause(message)
         index = next(self._numbers)
         self._held[index] = message
         packet = topic_packet(fields.data, index if fields.pts is None else fields.pts)
@@ -83,6 +92,22 @@ class _VideoTopic:
         is_gap = self._steps >= _CONSECUTIVE and step > 1
         self._steps = self._steps + 1 if step == 1 else 0
         return is_gap
+
+    def _warn_of_pause(self, message: Message) -> None:
+        """Warns once of a pause: neither the content of VP9 and AV1 nor a number shows if a message is missing."""
+        step_ns, self._time_ns = message.time_ns - self._time_ns, message.time_ns
+        if self._period_ns and step_ns > _PAUSE_FACTOR * self._period_ns and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: no message for %.3f s before %.3f s: if one is missing, which %s does not show, the frames up to the "
+                "next key frame are wrong",
+                printable(message.channel.topic),
+                step_ns / 1e9,
+                message.time_ns / 1e9,
+                self._format,
+            )
+        if 0 < step_ns < message.time_ns:
+            self._period_ns = min(self._period_ns or step_ns, step_ns)
 
     def interrupt(self) -> Iterator[Message]:
         """Ends what depends on a message that is lost."""

@@ -182,6 +182,18 @@ def test_a_missing_message_is_found(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vp9", "av1"])
+def test_a_pause_of_a_stream_without_numbers_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A message may be missing, and nothing in the stream shows it."""
+    play(write(tmp_path / "whole", numbered(name)))
+    assert "no message for" not in caplog.text
+    play(write(tmp_path / "gap", [each for each in numbered(name) if each[0] != 13]))
+    assert "no message for 0.200 s" in caplog.text
+    assert f"which {name} does not show" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["vp9", "av1"])
 def test_a_missing_packet_of_other_codecs_is_found_by_its_number(tmp_path: Path, name: str) -> None:
     """Their streams do not show it, but packets of ffmpeg_image_transport are numbered."""
     messages = [
