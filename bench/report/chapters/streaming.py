@@ -24,16 +24,19 @@ from bench.statistics.bootstrap import Floats
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.run_accuracy import RunAccuracy
 from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks, joined
+from shared.runlog.presented_log import OutputOrigin
 
 TITLE = "Streaming accuracy"
 _HELD, _CEILING = "newest held", "ceiling"
+_FROM_WORKERS = "workers only"
 _DIGITS = 3
 _NS_IN_S = 1e9
 
 
 def chapter(accuracy: RunAccuracy) -> Chapter:
     """Returns the streaming accuracy of one run."""
-    parts: list[ChapterPart] = [Paragraph(_introduction(accuracy)), *map(Caution, accuracy.cautions)]
+    paragraphs = (Paragraph(_introduction(accuracy)), Paragraph(_counting(accuracy)))
+    parts: list[ChapterPart] = [*paragraphs, *map(Caution, accuracy.cautions)]
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
     if accuracy.missing:
         rows = tuple(accuracy.missing.items())
@@ -61,7 +64,7 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
     caption = (
         f"{metric} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
         "ticks, of several over runs. All ticks: those without an output count as wrong. Held: what holding the newest "
-        "result would have given."
+        "result would have given. Held and ceiling also count the local model's results that were given in place of a worker's."
     )
     digits = dict.fromkeys((metric, f"{metric}, all ticks", "held", "ceiling"), _DIGITS)
     digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
@@ -80,6 +83,8 @@ def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
 def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
     """Returns the streaming accuracy of a run as plain data with intervals."""
     candidates = {"outputs": accuracy.outputs, "held": accuracy.held, "ceiling": accuracy.ceiling}
+    if accuracy.held_from_workers is not None:
+        candidates |= {"held_from_workers": accuracy.held_from_workers, "ceiling_from_workers": _from_workers(accuracy)}
     return {
         "presenter": accuracy.presenter or None,
         "truth": str(accuracy.truth),
@@ -119,12 +124,38 @@ def _introduction(accuracy: RunAccuracy) -> str:
     )
 
 
+def _counting(accuracy: RunAccuracy) -> str:
+    """Says which ticks and results are counted, and when."""
+    text = (
+        f"Every frame that was read is a tick, also one that was dropped. At a tick, {_HELD} is the result of the latest frame "
+        "among the results that the vehicle had decoded when the tick was due, whatever its age; a result that missed its "
+        "deadline does not count, and a reused result counts for the frame that reused it."
+    )
+    if accuracy.held_from_workers is None:
+        return text
+    total, remote = len(accuracy.ceiling.ticks), len(_from_workers(accuracy).ticks)
+    return (
+        f"{text} Of the {total:,} results of the ceiling, {total - remote:,} are those of the local model, logged as "
+        f'answered_locally; {_HELD} and {_CEILING} count them like a worker\'s, and the rows "{_FROM_WORKERS}" leave them '
+        "out. The results of the local model that the presenter combines at a tick are part of its own outputs only."
+    )
+
+
+def _from_workers(accuracy: RunAccuracy) -> ScoredTicks[Any]:
+    """Returns the part of the ceiling that is not from the local model."""
+    return accuracy.ceiling.where(lambda tick: tick.origin != OutputOrigin.LOCAL)
+
+
 def _candidates(accuracy: RunAccuracy) -> Iterator[tuple[str, ScoredTicks[Any]]]:
     """Yields the candidates that the tables and charts compare, with their names."""
     if accuracy.presenter:
         yield f"presented ({accuracy.presenter})", accuracy.outputs
     yield _HELD, accuracy.held
+    if accuracy.held_from_workers is not None:
+        yield f"{_HELD}, {_FROM_WORKERS}", accuracy.held_from_workers
     yield _CEILING, accuracy.ceiling
+    if accuracy.held_from_workers is not None:
+        yield f"{_CEILING}, {_FROM_WORKERS}", _from_workers(accuracy)
 
 
 def _summary_table(accuracy: RunAccuracy) -> ReportTable:
@@ -158,7 +189,7 @@ def _origin_table(accuracy: RunAccuracy) -> ReportTable:
 
 
 def _age_table(accuracy: RunAccuracy) -> ReportTable:
-    candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if name != _CEILING]
+    candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if not name.startswith(_CEILING)]
     edges = sorted({edge for _, bins in candidates for edge in bins})
     rows: list[TableRow] = []
     for edge in edges:
@@ -185,7 +216,7 @@ def _class_table(accuracy: RunAccuracy) -> ReportTable:
 def _age_chart(accuracy: RunAccuracy) -> Chart:
     traces: list[Trace] = []
     for index, (name, scores) in enumerate(_candidates(accuracy)):
-        if name == _CEILING:
+        if name.startswith(_CEILING):
             continue
         bins = [(float(np.mean(each.ages_ms())), accuracy.interval(each)) for each in scores.by_age().values()]
         traces.append(_with_intervals(name, [age for age, _ in bins], [each for _, each in bins], index))
