@@ -1,5 +1,6 @@
 """Streaming accuracy: how right the outputs were for their own tick, of one run or of several."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -23,12 +24,15 @@ from bench.report.output.stage_styles import DASHES, SERIES, TOTAL_COLOUR
 from bench.statistics.bootstrap import Floats
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.run_accuracy import RunAccuracy
+from bench.streaming.tick_outputs import TickOutput
+from edge.presenting.flow import FlowSize
 from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks, joined
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin
 
 TITLE = "Streaming accuracy"
 _HELD, _CEILING = "newest held", "ceiling"
 _FROM_WORKERS = "workers only"
+_HOLD = "hold"  # The presenter that moves nothing.
 _DIGITS = 3
 _NS_IN_S = 1e9
 
@@ -38,6 +42,8 @@ def chapter(accuracy: RunAccuracy) -> Chapter:
     paragraphs = (Paragraph(_introduction(accuracy)), Paragraph(_counting(accuracy)))
     parts: list[ChapterPart] = [*paragraphs, *map(Caution, accuracy.cautions)]
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
+    if accuracy.presenter not in ("", _HOLD):
+        parts.append(_movement_table(accuracy))
     if accuracy.missing:
         rows = tuple(accuracy.missing.items())
         parts.append(ReportTable("streaming_missing", "Ticks without an output.", ("reason", "ticks"), rows))
@@ -62,7 +68,7 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
         "without output %",
     )  # fmt: skip
     caption = (
-        f"{metric} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
+        f"{_opening(metric)} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
         "ticks, of several over runs. All ticks: those without an output count as wrong. Held: what holding the newest "
         "result would have given. Held and ceiling also count the local model's results that were given in place of a worker's."
     )
@@ -166,7 +172,7 @@ def _summary_table(accuracy: RunAccuracy) -> ReportTable:
         estimates = (accuracy.interval(scores), accuracy.interval(scores, with_missing=True))
         rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(scores.ages_ms())))
     caption = (
-        f"{metric} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
+        f"{_opening(metric)} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
         "them missed. Newest held: what holding the newest result would have given. Ceiling: each result for its own frame, "
         "only of frames with a result."
     )
@@ -188,6 +194,25 @@ def _origin_table(accuracy: RunAccuracy) -> ReportTable:
     return ReportTable("streaming_origins", caption, headings, rows, digits)
 
 
+def _movement_table(accuracy: RunAccuracy) -> ReportTable:
+    counts = Counter(_movement(tick) for tick in accuracy.ticks if tick.source is not None)
+    rows = tuple((output, count, 100 * count / counts.total(), why) for (output, why), count in counts.most_common())
+    headings = ("output", "ticks", "share %", "how, or why not")
+    caption = f"Outputs that were moved to their tick, and why others were not, from {PRESENTED_NAME}."
+    return ReportTable("streaming_movement", caption, headings, rows, {"share %": 1})
+
+
+def _movement(tick: TickOutput) -> tuple[str, str]:
+    """Returns whether an output was moved, and how, or why not."""
+    if tick.flow == FlowSize.NONE:
+        return "not moved", "no optical flow: no time for it, images too small, or a gap since the frame of the result"
+    if tick.flow:
+        return "moved", f"by optical flow, computed at a {tick.flow} of the size"
+    if tick.origin is OutputOrigin.LOCAL and not tick.age_ns:
+        return "not moved", "by the local model alone: no result of a worker, or only one that is too old to be fused"
+    return "not moved", "the result of the tick's own frame had arrived"
+
+
 def _age_table(accuracy: RunAccuracy) -> ReportTable:
     candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if not name.startswith(_CEILING)]
     edges = sorted({edge for _, bins in candidates for edge in bins})
@@ -200,7 +225,9 @@ def _age_table(accuracy: RunAccuracy) -> ReportTable:
         rows.append(tuple(row))
     columns = list(chain.from_iterable((f"{name}: ticks", name) for name, _ in candidates))
     metric = accuracy.comparison.metric
-    caption = f"{metric} by the age of the output: the time from the frame that it was computed for to the tick."
+    caption = (
+        f"{_opening(metric)} by the age of the output: the time from the frame that it was computed for to the tick."
+    )
     return ReportTable("streaming_ages", caption, ("age ms", *columns), rows, {name: _DIGITS for name, _ in candidates})
 
 
@@ -209,7 +236,7 @@ def _class_table(accuracy: RunAccuracy) -> ReportTable:
     names = dict.fromkeys(name for _, by_class in candidates for name in by_class)
     rows = tuple((name, *(by_class.get(name) for _, by_class in candidates)) for name in names)
     headings = ("class", *(name for name, _ in candidates))
-    caption = f"{accuracy.comparison.by_class} of each class in the true labels."
+    caption = f"{_opening(accuracy.comparison.by_class)} of each class in the true labels."
     return ReportTable("streaming_classes", caption, headings, rows, dict.fromkeys(headings[1:], _DIGITS))
 
 
@@ -229,7 +256,7 @@ def _age_chart(accuracy: RunAccuracy) -> Chart:
     traces.append(line("ceiling", [min(0.0, *ends), max(ends)], [ceiling, ceiling], style, "ceiling %{y:.3f}"))
     metric = accuracy.comparison.metric
     caption = (
-        f"{metric} against the age of the output, mean of each age bin, with 95 % intervals where the ticks suffice. The dotted "
+        f"{_opening(metric)} against the age of the output, mean of each age bin, with 95 % intervals where the ticks suffice. The dotted "
         f"line is the ceiling, {number(ceiling, _DIGITS)}."
     )
     layout = {"xaxis": axis_from_zero("age of the output at its tick, ms"), "yaxis": axis_from_zero(metric)}
@@ -267,7 +294,7 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
         "margin": {"r": 64},
     }
     lowest = f"{number(min(values), _DIGITS)} to {number(max(values), _DIGITS)}" if values else "no tick"
-    caption = f"{metric} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
+    caption = f"{_opening(metric)} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
     return Chart("streaming_over_time", caption, traces, layout, height=300)
 
 
@@ -285,7 +312,7 @@ def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
     metric = accuracies[0].comparison.metric
     best = max(accuracies, key=lambda each: each.outputs.accuracy())
     caption = (
-        f"{metric} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
+        f"{_opening(metric)} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
         f"{best.run}, {number(best.outputs.accuracy(), _DIGITS)}."
     )
     layout = {"xaxis": axis("run", type="category"), "yaxis": axis_from_zero(metric)}
@@ -329,6 +356,11 @@ def _p50_p95(ages_ms: Floats) -> tuple[float, float]:
         return np.nan, np.nan
     p50, p95 = np.percentile(ages_ms, (50, 95))
     return float(p50), float(p95)
+
+
+def _opening(metric: str) -> str:
+    """Returns the name of a metric as the begin of a sentence."""
+    return metric[0].upper() + metric[1:]
 
 
 def _bin_text(edge: float) -> str:
