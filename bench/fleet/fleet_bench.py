@@ -1,7 +1,7 @@
 """`skylane bench fleet`: simulated vehicles against workers of known speed, with dispatch by load and by the broker's group.
 
-The suite "targets" measures what dispatch by load promises, "sweep" shows which part saturates first, and "formula" fits
-the formula of `prediction` at some load points and predicts others.
+The suite "targets" measures what dispatch by load promises, "sweep" shows which part saturates first, and "formula" compares
+the latencies of several loads with those that `prediction` gives.
 """
 
 import secrets

@@ -1,57 +1,58 @@
-"""The formula for waiting times under dispatch by load: fitted at some load points, checked at others.
+"""Predicts waiting times under dispatch by load from a queue with n equal servers, constant service and random arrivals.
 
-For n workers that each take s for a frame, and Poisson arrivals that need a share ρ of their capacity, with C Erlang's
-probability that all n servers of one queue are busy:
+    latency = inference time + overhead + wait in the M/D/n queue
 
-    mean wait = s · (β · ρ / (2 (1 - ρ)) + (1 - β) · C / (2 n (1 - ρ)))
-    quantile q of the wait = k_q · mean wait · ln(ρ / (1 - q)) / ρ          (0 if that is negative)
-    latency = s + overhead + wait
-
-The first term is the wait at a worker of its own that gets its share of the arrivals at random (M/D/1), the second the wait
-in one queue for all workers (M/D/n, with the approximation that constant service halves the wait of M/M/n). Dispatch by load
-is in between: β is fitted. The quantiles are those of an exponential wait with probability ρ, times a fitted factor.
+The overhead is measured at the lowest load; no number is fitted. The distribution of the wait is exact: G. J. Franx, "A
+simple solution for the M/D/c waiting time distribution", Operations Research Letters 29 (2001), 221 to 229.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import poisson
 
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import LOAD, FleetCase
+from bench.statistics.bootstrap import Floats
 
 _VEHICLES = 20
 _WINDOW = 64  # Large enough that no frame is dropped.
-# Number of workers, inference time and load of each point.
-_FITTED_POINTS = ((4, 50.0, 0.3), (4, 50.0, 0.6), (4, 50.0, 0.75), (4, 50.0, 0.9))
-_OTHER_POINTS = ((4, 50.0, 0.5), (4, 50.0, 0.85), (2, 50.0, 0.8), (8, 50.0, 0.7), (4, 100.0, 0.8), (6, 80.0, 0.85))
+# Number of workers, inference time and load of each point. The first one has the lowest load.
+_POINTS = (
+    (4, 50.0, 0.3), (4, 50.0, 0.5), (4, 50.0, 0.6), (4, 50.0, 0.75), (4, 50.0, 0.85), (4, 50.0, 0.9), (2, 50.0, 0.8),
+    (8, 50.0, 0.7), (4, 100.0, 0.8), (6, 80.0, 0.85),
+)  # fmt: skip
 _QUANTILES = {"median": 0.5, "p99": 0.99}
 MEASURES = ("mean", *_QUANTILES)
+_LARGEST_LOAD = 0.99  # From here on, a queue takes hours to reach its mean length.
+_TAIL = 20  # The queue is cut where it is longer with a probability below e^-2 to the power of this number.
 
 
 def formula_cases(seconds: float) -> list[FleetCase]:
-    """Returns the load points of the formula, with 20 vehicles and Poisson arrivals: first the fitted ones, then others."""
+    """Returns the load points that the formula is checked at, with 20 vehicles and Poisson arrivals."""
     return [
         FleetCase(
-            _point_name(*point),
-            (point[1],) * point[0],
+            f"{workers} × {service_ms:g} ms at {load:.0%}",
+            (service_ms,) * workers,
             _VEHICLES,
             FleetArrivals.POISSON,
-            load=point[2],
+            load=load,
             window=_WINDOW,
             seconds=4 * seconds,
             dispatches=(LOAD,),
         )
-        for point in (*_FITTED_POINTS, *_OTHER_POINTS)
+        for workers, service_ms, load in _POINTS
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPoint:
-    """A load on equal workers."""
+@dataclass(frozen=True)
+class SharedQueue:
+    """The M/D/n queue: equal workers that each take a constant time, one queue in the order of arrival, Poisson arrivals."""
 
     workers: int
     service_ms: float
@@ -59,115 +60,74 @@ class LoadPoint:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """Returns the load of a run with equal workers."""
+        """Returns the queue with the load of a run with equal workers."""
         services_ms = list(record["workers"].values())
         return cls(len(services_ms), services_ms[0], record["offered_hz"])
 
     @property
     def utilisation(self) -> float:
         """The share of the workers' capacity that the arrivals need."""
-        return self.arrivals_hz * self.service_ms / 1e3 / self.workers
+        return self._offered / self.workers
+
+    def waits_ms(self) -> dict[str, float]:
+        """Returns mean, median and 99th percentile of the wait; infinite from a load of 99 % on."""
+        if self.utilisation >= _LARGEST_LOAD:
+            return dict.fromkeys(MEASURES, math.inf)
+        return {"mean": self.mean_ms()} | {name: self.quantile_ms(share) for name, share in _QUANTILES.items()}
+
+    def mean_ms(self) -> float:
+        """Returns the mean wait: the mean length of the queue divided by the arrivals (Little's law)."""
+        return float((1 - self._queued).sum()) / self._offered * self.service_ms
+
+    def quantile_ms(self, share: float) -> float:
+        """Returns the wait that is not exceeded by a share of the frames."""
+        if self.probability(0.0) >= share:
+            return 0.0
+        longest = len(self._queued) // self.workers - 1
+        return float(brentq(lambda services: self.probability(services) - share, 0, longest)) * self.service_ms
+
+    def probability(self, services: float) -> float:
+        """Returns the probability that a frame waits at most this multiple of the inference time (Franx, theorem 1)."""
+        periods = math.floor(services) + 1
+        last = periods * self.workers - 1
+        arrived = poisson.pmf(np.arange(last + 1), self._offered * (periods - services))
+        return float(arrived @ self._queued[last::-1])
 
     @property
-    def random_wait_ms(self) -> float:
-        """The mean wait if each frame goes to a worker at random."""
-        busy = self.utilisation
-        return self.service_ms * busy / (2 * (1 - busy))
+    def _offered(self) -> float:
+        """The mean number of frames that arrive while one is inferred."""
+        return self.arrivals_hz * self.service_ms / 1e3
 
-    @property
-    def shared_wait_ms(self) -> float:
-        """The mean wait if all workers take their frames from one queue."""
-        busy = self.utilisation
-        return self.service_ms * _erlang_c(self.workers, busy) / (2 * self.workers * (1 - busy))
-
-
-@dataclass(frozen=True, slots=True)
-class WaitFormula:
-    """The formula with its fitted numbers."""
-
-    overhead_ms: float
-    share: float  # β: 0 is one queue for all workers, 1 is a random choice.
-    factors: Mapping[str, float]  # k_q by the name of the quantile.
-
-    @classmethod
-    def fit(cls, runs: Sequence[Mapping[str, Any]]) -> Self:
-        """Fits the formula to runs with different loads.
-
-        The overhead is the median latency at the lowest load, where most frames do not wait, without the inference.
-        """
-        points = [LoadPoint.of(run) for run in runs]
-        lowest = min(range(len(runs)), key=lambda place: points[place].utilisation)
-        overhead_ms = runs[lowest]["latency_ms"]["median"] - points[lowest].service_ms
-        waits_ms = [
-            run["latency_ms"]["mean"] - point.service_ms - overhead_ms for run, point in zip(runs, points, strict=True)
-        ]
-        # wait - shared = β · (random - shared): least squares, with errors relative to the latency.
-        shared_ms, random_ms, total_ms = (
-            np.array(values)
-            for values in (
-                [point.shared_wait_ms for point in points],
-                [point.random_wait_ms for point in points],
-                [run["latency_ms"]["mean"] for run in runs],
-            )
-        )
-        slope, rest = (random_ms - shared_ms) / total_ms, (np.array(waits_ms) - shared_ms) / total_ms
-        share = float(np.clip(slope @ rest / (slope @ slope), 0, 1))
-        factors = {}
-        for name, quantile in _QUANTILES.items():
-            shapes = [_shape(point.utilisation, quantile) for point in points]
-            factors[name] = fmean(
-                (run["latency_ms"][name] - point.service_ms - overhead_ms) / (wait_ms * shape)
-                for run, point, wait_ms, shape in zip(runs, points, waits_ms, shapes, strict=True)
-                if shape > 0
-            )
-        return cls(overhead_ms, share, factors)
-
-    def latency_ms(self, point: LoadPoint) -> dict[str, float]:
-        """Predicts mean, median and 99th percentile of the time from due to the result."""
-        busy = point.utilisation
-        wait_ms = self.share * point.random_wait_ms + (1 - self.share) * point.shared_wait_ms
-        waits_ms = {"mean": wait_ms} | {
-            name: self.factors[name] * wait_ms * _shape(busy, quantile) for name, quantile in _QUANTILES.items()
-        }
-        return {name: point.service_ms + self.overhead_ms + value for name, value in waits_ms.items()}
+    @cached_property
+    def _queued(self) -> Floats:
+        """The probability that at most 0, 1, 2 … frames wait, from the balance of the frames present over one inference."""
+        size = self.workers * 4 + math.ceil(_TAIL / (1 - self.utilisation))
+        present = np.arange(size)
+        balance = poisson.pmf(present[:, None] - np.maximum(present - self.workers, 0), self._offered) - np.eye(size)
+        balance[-1] = 1.0  # The probabilities sum to 1.
+        shares = np.linalg.solve(balance, np.eye(size)[-1])
+        return np.asarray(np.cumsum(shares)[self.workers :])
 
 
 def check_formula(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Fits the formula to some runs of `formula_cases`; returns it, and the predicted and measured latencies of all runs."""
-    fitted_names = {_point_name(*point) for point in _FITTED_POINTS}
-    formula = WaitFormula.fit([run for run in runs if run["case"] in fitted_names])
-    points = []
-    for run in runs:
-        point = LoadPoint.of(run)
-        points.append(
-            {
-                "case": run["case"],
-                "is_fitted": run["case"] in fitted_names,
-                "utilisation": point.utilisation,
-                "predicted_ms": formula.latency_ms(point),
-                "measured_ms": {name: run["latency_ms"][name] for name in MEASURES},
-                "predicted_hz": min(point.arrivals_hz, run["capacity_hz"]),
-                "throughput_hz": run["throughput_hz"],
-            }
-        )
-    numbers = {"overhead_ms": formula.overhead_ms, "share": formula.share, "factors": formula.factors}
-    return {"formula": numbers, "points": points}
+    """Returns the overhead, and the predicted and measured latencies of the runs of `formula_cases`.
 
-
-def _shape(busy: float, quantile: float) -> float:
-    """The quantile of an exponential wait that occurs with probability `busy`, divided by its mean over all frames."""
-    return max(0.0, math.log(busy / (1 - quantile)) / busy)
-
-
-def _erlang_c(servers: int, busy: float) -> float:
-    """The probability that all servers of an M/M/n queue are busy, by Erlang's recursion for the loss probability."""
-    offered = servers * busy
-    loss = 1.0
-    for server in range(1, servers + 1):
-        loss = offered * loss / (server + offered * loss)
-    return loss / (1 - busy * (1 - loss))
-
-
-def _point_name(workers: int, service_ms: float, load: float) -> str:
-    """Names a load point of the formula."""
-    return f"{workers} × {service_ms:g} ms at {load:.0%}"
+    The overhead is the median latency at the lowest load, where most frames do not wait, without the inference.
+    """
+    queues = [SharedQueue.of(run) for run in runs]
+    base = min(range(len(runs)), key=lambda place: queues[place].utilisation)
+    overhead_ms = runs[base]["latency_ms"]["median"] - queues[base].service_ms - queues[base].waits_ms()["median"]
+    points = [
+        {
+            "case": run["case"],
+            "utilisation": queue.utilisation,
+            "predicted_ms": {
+                name: queue.service_ms + overhead_ms + wait_ms for name, wait_ms in queue.waits_ms().items()
+            },
+            "measured_ms": {name: run["latency_ms"][name] for name in MEASURES},
+            "predicted_hz": min(queue.arrivals_hz, run["capacity_hz"]),
+            "throughput_hz": run["throughput_hz"],
+        }
+        for run, queue in zip(runs, queues, strict=True)
+    ]
+    return {"formula": {"overhead_ms": overhead_ms}, "points": points}

@@ -74,17 +74,15 @@ def resource_table(runs: Runs) -> Table:
 
 
 def prediction_tables(prediction: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Predicted and measured latencies of each load point, and the numbers of the formula."""
-    columns = {"point": "<!", "": "<", "load": ".2f", **dict.fromkeys(MEASURES, "")}
+    """Predicted and measured latencies of each load point, and the overhead."""
+    columns = {"point": "<!", "load": ".2f", **dict.fromkeys(MEASURES, "")}
     rows = []
     for each in prediction["points"]:
         pairs = [(each["measured_ms"][name], each["predicted_ms"][name]) for name in MEASURES]
         cells = [f"{own:.0f}, {formula:.0f} ({formula / own - 1:+.0%})" for own, formula in pairs]
-        rows.append((each["case"], "fitted" if each["is_fitted"] else "predicted", each["utilisation"], *cells))
-    yield result_table("Latency in ms: measured, by the formula (error)", columns, rows)
-    numbers = prediction["formula"]
-    factors = ", ".join(f"k of the {name} {value:.2f}" for name, value in numbers["factors"].items())
-    yield f"overhead {numbers['overhead_ms']:.1f} ms, β = {numbers['share']:.2f}, {factors}"
+        rows.append((each["case"], each["utilisation"], *cells))
+    yield result_table("Latency in ms: measured, by the M/D/n queue (error)", columns, rows)
+    yield f"overhead {prediction['formula']['overhead_ms']:.1f} ms, measured at the lowest load"
 
 
 def saturation_table(runs: Runs) -> Table:

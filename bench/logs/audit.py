@@ -24,6 +24,7 @@ from shared.runlog.latency_log import (
     journal_columns,
     read_header,
 )
+from shared.runlog.presented_log import PRESENTED_NAME
 from shared.runlog.run_manifest import MANIFEST_NAME
 
 _FINISHED_STATES = ("complete", "repaired")
@@ -96,6 +97,8 @@ def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 def _check_sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     """Checks that the frames of all cameras together are numbered from 0 without gaps."""
     problems = ProblemCollector(folder / CSV_NAME)
+    if rows.lost:
+        return ()  # `_check_counts` reports them.
     numbers = np.sort(rows.numbers["sequence"].data)
     read = rows.manifest.get("frames_read")
     end = read if isinstance(read, int) and 0 <= read < _FRAME_COUNT_END else 0
@@ -115,17 +118,26 @@ def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     manifest = rows.manifest
     if not manifest:
         return ()  # `log_rows` reports a missing manifest.
-    if manifest.get("state") not in (*_FINISHED_STATES, "running"):
+    if rows.lost:
+        presenting = manifest.get("presenting")
+        ticks = presenting.get("rows_lost") if isinstance(presenting, Mapping) else 0
+        others = f" and {ticks} to {PRESENTED_NAME}" if ticks else ""
+        problems.add_file(
+            f"the disk was full: {rows.lost:,} of {manifest['frames_read']:,} rows were not written to {CSV_NAME}{others}, as "
+            "the run counted; the other rows are complete"
+        )
+    elif manifest.get("state") not in (*_FINISHED_STATES, "running"):
         lost = manifest.get("rows_lost")
         problems.add_file(f"the run is {manifest.get('state')!r}: {lost} rows were not written")
-    if manifest.get("frames_read") != len(rows.table):
+    if manifest.get("frames_read") != len(rows.table) + rows.lost:
         problems.add_file(f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows")
     counted = manifest.get("outcomes")
     counted = counted if isinstance(counted, dict) else {}
     for outcome in Outcome:
         count = int(rows.table.one_of("outcome", [outcome]).sum())
         is_later_outcome = outcome.value not in counted and not count  # Earlier versions had fewer outcomes.
-        if counted.get(outcome.value) != count and not is_later_outcome:
+        absent = counted.get(outcome.value, 0) - count if rows.lost else 0
+        if counted.get(outcome.value) != count + min(max(absent, 0), rows.lost) and not is_later_outcome:
             problems.add_file(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
     return problems.collected()
 
@@ -144,6 +156,8 @@ def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     problems.add_rows("lines of other runs", journal.lines[~ours], lambda _: "does not belong to this run")
     closed = rows.numbers["sequence"].data
     unclosed = ours & ~np.isin(opened.data, closed)
+    if rows.lost:  # The disk that lost rows has lost lines of the journal, too.
+        unclosed &= opened.data >= rows.manifest["frames_read"]
     sequences = opened.data[unclosed]
     problems.add_rows(
         "sent frames without a row",
@@ -156,12 +170,12 @@ def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     journaled = np.zeros_like(attempts)
     in_journal = np.isin(closed, numbers)
     journaled[in_journal] = counts[np.searchsorted(numbers, closed[in_journal])]
-    differs = (journaled > 0) & (attempts > 0) & (journaled != attempts)
+    differs = (journaled > 0) & (attempts > 0) & ((journaled > attempts) if rows.lost else (journaled != attempts))
     for sequence, lines, sent in zip(
         closed[differs][:_SHOWN_GAPS], journaled[differs], attempts[differs], strict=False
     ):
         problems.add_file(f"has {lines} lines for frame {sequence}, which was sent {sent} times")
-    for sequence in closed[(attempts > 0) & ~in_journal][:_SHOWN_GAPS]:
+    for sequence in closed[(attempts > 0) & ~in_journal & (rows.lost == 0)][:_SHOWN_GAPS]:
         problems.add_file(f"has no line for frame {sequence}, which was sent")
     return problems.collected()
 

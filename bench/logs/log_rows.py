@@ -25,6 +25,7 @@ from shared.runlog.latency_log import (
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
+INCOMPLETE = "incomplete"  # The state of a run that could not write all rows.
 LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
     "every line is a row of this run",
     "no frame has two rows",
@@ -60,6 +61,16 @@ class LogRows:
     def session(self) -> str:
         """The session of all rows."""
         return self.table.cell("session", 0) if len(self.table) else str(self.manifest.get("session", ""))
+
+    @property
+    def lost(self) -> int:
+        """The number of rows that a full disk lost and the run counted; 0 if the other rows do not agree with it."""
+        read, lost = self.manifest.get("frames_read"), self.manifest.get("rows_lost")
+        if self.manifest.get("state") != INCOMPLETE or not isinstance(read, int) or not isinstance(lost, int):
+            return 0
+        sequences = self.numbers["sequence"].data
+        agrees = read - lost == len(sequences) and (not len(sequences) or int(sequences.max()) < read)
+        return lost if agrees and lost > 0 else 0
 
 
 def read_log(folder: Path) -> LogRows:

@@ -109,9 +109,11 @@ class _PresentedChecks:
         repeated = np.ones(len(ticks), np.bool_)
         repeated[first] = False
         self._report(problems, repeated, "tick", f"is that of an earlier row of {PRESENTED_NAME}")
-        self._report(problems, ~self._has_frame, "tick", f"is no frame of {CSV_NAME}")
+        if not self._rows.lost:
+            self._report(problems, ~self._has_frame, "tick", f"is no frame of {CSV_NAME}")
         sequences = self._rows.numbers["sequence"].data
         absent = np.sort(sequences[~np.isin(sequences, ticks)])
+        absent = absent[: 0 if len(absent) <= self._lost() else None]
         for sequence in absent[:_SHOWN]:
             problems.add_file(f"frame {sequence} has no tick")
         if len(absent) > _SHOWN:
@@ -168,10 +170,10 @@ class _PresentedChecks:
         result_ns = last_stage_ns(self._rows)[self._source]
         with_result = self._rows.table.one_of("outcome", [*WITH_RESULT])[self._source]
         conditions = {
-            f"is the number of no frame of {CSV_NAME}": ~self._has_source,
+            f"is the number of no frame of {CSV_NAME}": ~self._has_source & (self._rows.lost == 0),
             "is the number of a later frame": named.data > self._numbers["tick"].data,
             "is the number of a frame of another camera": self._texts("camera") != cameras[self._source],
-            "is the number of a frame without a result": ~got_one,
+            "is the number of a frame without a result": self._has_source & ~got_one,
             "is the number of a frame whose result came later": with_result
             & presented.known
             & (result_ns > presented.data),
@@ -190,17 +192,29 @@ class _PresentedChecks:
         if not isinstance(presenting, dict):
             problems.add_file(f"has no section 'presenting', but there is {PRESENTED_NAME}")
             return problems.collected()
-        if lost := presenting.get("rows_lost"):
+        if (lost := presenting.get("rows_lost")) and not self._lost():
             problems.add_file(f"presenting.rows_lost is {lost!r}: {PRESENTED_NAME} is not complete")
+        if self._lost() and not self._rows.lost:  # `audit` reports what a full disk lost of both logs in one sentence.
+            problems.add_file(
+                f"the disk was full: {lost:,} rows of {PRESENTED_NAME} were not written, as the run counted"
+            )
         counted = presenting.get("ticks")
         counted = counted if isinstance(counted, Mapping) else {}
         for origin in OutputOrigin:
             count = int(self._table.one_of("origin", [origin]).sum())
-            if counted.get(origin.value, 0) != count:
+            absent = counted.get(origin.value, 0) - count
+            if absent and not 0 < absent <= self._lost():
                 problems.add_file(
                     f"presenting.ticks.{origin} is {counted.get(origin.value)!r}, but {PRESENTED_NAME} has {count}"
                 )
         return problems.collected()
+
+    def _lost(self) -> int:
+        """Returns the number of rows that a full disk lost and the run counted; 0 if the other rows do not agree."""
+        read, presenting = self._rows.manifest.get("frames_read"), self._rows.manifest.get("presenting")
+        lost = presenting.get("rows_lost") if isinstance(presenting, Mapping) else None
+        agrees = isinstance(read, int) and isinstance(lost, int) and read - lost == len(self._table)
+        return lost if agrees and isinstance(lost, int) else 0
 
     def _texts(self, name: str) -> npt.NDArray[np.object_]:
         texts: npt.NDArray[np.object_] = self._table.series(name).to_numpy(object)

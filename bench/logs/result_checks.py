@@ -82,7 +82,10 @@ class _ResultChecks:
         """Checks that a reused result belongs to an earlier frame of the camera and existed in time."""
         problems = ProblemCollector(self._path)
         sequences, named = self._rows.numbers["sequence"].data, self._rows.numbers["reused_sequence"]
-        rows = np.flatnonzero(named.known & self._may_be_reused())
+        reused = named.known & self._may_be_reused()
+        if self._rows.lost:  # The row of the other frame may be lost.
+            reused &= np.isin(named.data, sequences)
+        rows = np.flatnonzero(reused)
         wanted = named.data[rows]
         has_row = np.isin(wanted, sequences)
         order = np.argsort(sequences)

@@ -19,6 +19,7 @@ from shared.runlog.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Rows of a log are below 3 kB; pyarrow needs a whole line within a block of 1 MB.
 _DIGITS = "([0-9]{1,18}|[1-8][0-9]{18})"  # Digits that fit into 64 bits.
+_MS_DIGITS = "([0-9]{1,12}|[1-8][0-9]{12})"  # Whole milliseconds that fit into 64 bits as nanoseconds.
 _SKIPPED = "the row is skipped"
 
 Bools = npt.NDArray[np.bool_]
@@ -83,12 +84,12 @@ class TextTable:
         """Converts numbers with at most six decimals to millionths: milliseconds become exact nanoseconds."""
         sign = "-?" if signed else ""
         column = self.text[name]
-        shortened = _mask(pc.match_substring_regex(column, rf"^{sign}[0-9]{{1,12}}(\.[0-9]{{1,5}})?$"))
+        shortened = _mask(pc.match_substring_regex(column, rf"^{sign}{_MS_DIGITS}(\.[0-9]{{1,5}})?$"))
         if shortened.any():  # Spreadsheets remove trailing zeros.
             texts = zip(column.to_pylist(), shortened, strict=True)
             column = pa.chunked_array([[_with_six_decimals(text) if pad else text for text, pad in texts]], pa.string())
         without_point = pc.replace_substring(column, ".", "", max_replacements=1)
-        return self._numbers(name, rf"^{sign}[0-9]{{1,12}}\.[0-9]{{6}}$", column, without_point)
+        return self._numbers(name, rf"^{sign}{_MS_DIGITS}\.[0-9]{{6}}$", column, without_point)
 
     def decimals(self, name: str) -> tuple[npt.NDArray[np.float64], Bools]:
         """Returns a column as floats (NaN where there is no number) and a mask of the cells with invalid text."""

@@ -118,7 +118,8 @@ def _check(runs: Sequence[Path]) -> int:
         problems = dict.fromkeys(problem for check in checks for problem in check.problems)
         for problem in problems:
             click.echo(str(problem))
-        result = f"not consistent, {len(problems)} problems" if problems else "consistent"
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        result = f"not consistent, {count}" if problems else "consistent"
         click.echo(f"{run}: {result}: {len(load_run(run).frames):,} rows, {len(checks)} checks")
         exit_code = 1 if problems else exit_code
     return exit_code

@@ -11,7 +11,7 @@ _MIN_PRINTED_P = 0.001
 def comparison_sentence(a: str, b: str, test: RunTest) -> str:
     """Describes the difference between the median latencies of b and a, in milliseconds, and the result of the test."""
     if not math.isfinite(test.difference.value):
-        return f"{b} cannot be compared with {a}: {b if not test.b.count else a} has no answered frame."
+        return f"The medians of {b} and {a} cannot be compared: {b if not test.b.count else a} has no answered frame."
     if not test.method:
         return f"{_observed_difference(a, b, test)}; {test.verdict}: at least {MIN_RUNS} runs of each are needed."
     difference = test.difference
@@ -22,7 +22,7 @@ def comparison_sentence(a: str, b: str, test: RunTest) -> str:
         evidence += f" adjusted for {test.tests} comparisons"
     if test.is_significant:
         longer = "longer" if difference.value > 0 else "less"
-        took = f"{b} took {abs(difference.value):.{digits}f} ms {longer} than {a} at the median"
+        took = f"At the median, {b} took {abs(difference.value):.{digits}f} ms {longer} than {a}"
         return f"{took} ({evidence}){_size_remark(test)}."
     remark = "this does not show that they are equal"
     if _largest_share(test) < _NEGLIGIBLE_SHARE:
@@ -41,8 +41,9 @@ def _observed_difference(a: str, b: str, test: RunTest) -> str:
     digits = _digits(abs(value))
     medians = f"{_number(test.b.mean, digits)} against {_number(test.a.mean, digits)} ms"
     if not value:
-        return f"{b} had the same median as {a} in these runs ({medians})"
-    return f"{b} had a median {abs(value):.{digits}f} ms {'higher' if value > 0 else 'lower'} than {a} in these runs ({medians})"
+        return f"The median of {b} was the same as that of {a} in these runs ({medians})"
+    size = f"{abs(value):.{digits}f} ms {'higher' if value > 0 else 'lower'}"
+    return f"The median of {b} was {size} than that of {a} in these runs ({medians})"
 
 
 def _size_remark(test: RunTest) -> str:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from bench.logs.run_log import RunLog
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.bag_topics import StampedTopic, named_topic, opened, topic_of
@@ -37,7 +40,8 @@ class RunAccuracy:
     truth: Path
     comparison: TruthComparison
     outputs: ScoredTicks[Any]  # The outputs of the presenter; for a run without one, the same as `held`.
-    held: ScoredTicks[Any]  # The newest result at each tick.
+    held: ScoredTicks[Any]  # The newest result at each tick, a worker's or the local model's.
+    held_from_workers: ScoredTicks[Any] | None  # The same without those of the local model; None if it gave no result.
     ceiling: ScoredTicks[Any]  # Each result against the labels of its own frame, ignoring all delays.
     ticks: Sequence[TickOutput]  # All ticks, also those that could not be scored.
     scored: Sequence[TickOutput]  # The ticks of `outputs`.
@@ -78,6 +82,10 @@ def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
         ceiling = scorer.score({camera: results.kept(camera, ticks) for camera, ticks in own.items()}, results)
         outputs = held_outputs(run.frames, {camera: results.frames(camera) for camera in own})
         found = held = scorer.score(outputs, results)
+        from_workers = None
+        if any(tick.origin is OutputOrigin.LOCAL for ticks in own.values() for tick in ticks):
+            remote = {camera: _remote(results.kept(camera, ticks)) for camera, ticks in own.items()}
+            from_workers = scorer.score(held_outputs(run.frames, remote), results).scores
         presenter = ""
         if (run.folder / PRESENTED_NAME).exists():
             presenter = _presenter_name(run)
@@ -94,6 +102,7 @@ def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
         comparison=comparison,
         outputs=found.scores,
         held=held.scores,
+        held_from_workers=from_workers,
         ceiling=ceiling.scores,
         ticks=ticks,
         scored=found.ticks,
@@ -201,6 +210,11 @@ def _presenter_name(run: RunLog) -> str:
     presenting = run.manifest.get("presenting")
     kind = presenting.get("kind") if isinstance(presenting, Mapping) else None
     return str(kind or "a presenter")
+
+
+def _remote(ticks: Sequence[TickOutput]) -> npt.NDArray[np.int64]:
+    """Returns the sequence numbers of the frames whose result is not the local model's."""
+    return np.array([tick.sequence for tick in ticks if tick.origin is not OutputOrigin.LOCAL], np.int64)
 
 
 def _not_stored(results: StoredResults, own: OutputsByCamera) -> list[str]:

@@ -28,6 +28,7 @@ class TickOutput:
     source: int | None = None  # The frame under which the result is stored; None without an output.
     reason: str = ""  # The reason for a missing output.
     processing_ms: float | None = None  # The time that the presenter took.
+    flow: str = ""  # The size of the optical flow that moved it, or "none"; empty if it needed none.
 
 
 OutputsByCamera = Mapping[str, Sequence[TickOutput]]
@@ -52,6 +53,7 @@ def presented_outputs(folder: Path) -> OutputsByCamera:
                 row.tick if has_output else None,
                 row.reason,
                 None if row.processing_ns is None else row.processing_ns / _NS_IN_MS,
+                row.flow,
             )
         )
     return {camera: sorted(ticks, key=lambda tick: tick.sequence) for camera, ticks in outputs.items()}

@@ -68,7 +68,7 @@ class FusePresenter:
         moved = moved_output(self._track, tick, newest)
         motion = self._track.motion_since(newest.due_ns)
         if moved.origin is not OutputOrigin.WARPED or motion is None:
-            return Output(OutputOrigin.LOCAL, local.result)
+            return Output(OutputOrigin.LOCAL, local.result, flow=moved.flow)
         fused = (
             fused_detections(self._table, age, moved.result, local.result)
             if isinstance(moved.result, Detections)

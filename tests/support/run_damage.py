@@ -48,11 +48,16 @@ def change(folder: Path, line: int, **cells: str | Callable[[str], str]) -> None
     write(folder, text)
 
 
+def manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest."""
+    return dict(json.loads((folder / MANIFEST_NAME).read_text()))
+
+
 def change_manifest(folder: Path, **facts: Any) -> None:
     """Replaces values of the manifest; None removes a key."""
     path = folder / MANIFEST_NAME
-    manifest = json.loads(path.read_text()) | facts
-    path.write_text(json.dumps({name: fact for name, fact in manifest.items() if fact is not None}))
+    changed = manifest(folder) | facts
+    path.write_text(json.dumps({name: fact for name, fact in changed.items() if fact is not None}))
 
 
 def later(by_ns: int) -> Callable[[str], str]:

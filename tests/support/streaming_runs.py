@@ -37,6 +37,7 @@ class StreamingRunPlan:
     frames: int = 20
     total_ms: float = 150.0  # Latency of each result.
     unanswered: Collection[int] = ()  # Frames without a result.
+    local: Collection[int] = ()  # Frames that the local model answered, in 50 ms.
     warped: Mapping[int, int] | None = None  # Ticks by the frame whose true mask a presenter gave; None: no presenter.
     source: Mapping[str, Any] | None = None  # The manifest's section.
     model: Mapping[str, Any] | None = None  # The same.
@@ -121,6 +122,9 @@ def _row(plan: StreamingRunPlan, frame: int) -> LatencyRow:
     }
     if frame in plan.unanswered:
         return LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
+    if frame in plan.local:
+        times = {Stage.DUE: due_ns, Stage.INFERRED_LOCALLY: due_ns + 50_000_000}
+        return LatencyRow(**facts, outcome=Outcome.ANSWERED_LOCALLY, engine="tflite", edge_times=times)
     stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES]
     edge = {stage: due_ns + number * 1000 for number, stage in enumerate(stages)}
     edge[Stage.MASK_DECODED] = due_ns + round(plan.total_ms * 1e6)

@@ -1,5 +1,6 @@
 """Streaming accuracy: how right the outputs were for their own tick, of one run or of several."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -23,18 +24,26 @@ from bench.report.output.stage_styles import DASHES, SERIES, TOTAL_COLOUR
 from bench.statistics.bootstrap import Floats
 from bench.statistics.description import IntervalEstimate
 from bench.streaming.run_accuracy import RunAccuracy
+from bench.streaming.tick_outputs import TickOutput
+from edge.presenting.flow import FlowSize
 from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks, joined
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin
 
 TITLE = "Streaming accuracy"
 _HELD, _CEILING = "newest held", "ceiling"
+_FROM_WORKERS = "workers only"
+_HOLD = "hold"  # The presenter that moves nothing.
 _DIGITS = 3
 _NS_IN_S = 1e9
 
 
 def chapter(accuracy: RunAccuracy) -> Chapter:
     """Returns the streaming accuracy of one run."""
-    parts: list[ChapterPart] = [Paragraph(_introduction(accuracy)), *map(Caution, accuracy.cautions)]
+    paragraphs = (Paragraph(_introduction(accuracy)), Paragraph(_counting(accuracy)))
+    parts: list[ChapterPart] = [*paragraphs, *map(Caution, accuracy.cautions)]
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
+    if accuracy.presenter not in ("", _HOLD):
+        parts.append(_movement_table(accuracy))
     if accuracy.missing:
         rows = tuple(accuracy.missing.items())
         parts.append(ReportTable("streaming_missing", "Ticks without an output.", ("reason", "ticks"), rows))
@@ -59,9 +68,9 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
         "without output %",
     )  # fmt: skip
     caption = (
-        f"{metric} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
+        f"{_opening(metric)} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
         "ticks, of several over runs. All ticks: those without an output count as wrong. Held: what holding the newest "
-        "result would have given."
+        "result would have given. Held and ceiling also count the local model's results that were given in place of a worker's."
     )
     digits = dict.fromkeys((metric, f"{metric}, all ticks", "held", "ceiling"), _DIGITS)
     digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
@@ -80,6 +89,8 @@ def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
 def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
     """Returns the streaming accuracy of a run as plain data with intervals."""
     candidates = {"outputs": accuracy.outputs, "held": accuracy.held, "ceiling": accuracy.ceiling}
+    if accuracy.held_from_workers is not None:
+        candidates |= {"held_from_workers": accuracy.held_from_workers, "ceiling_from_workers": _from_workers(accuracy)}
     return {
         "presenter": accuracy.presenter or None,
         "truth": str(accuracy.truth),
@@ -119,12 +130,38 @@ def _introduction(accuracy: RunAccuracy) -> str:
     )
 
 
+def _counting(accuracy: RunAccuracy) -> str:
+    """Says which ticks and results are counted, and when."""
+    text = (
+        f"Every frame that was read is a tick, also one that was dropped. At a tick, {_HELD} is the result of the latest frame "
+        "among the results that the vehicle had decoded when the tick was due, whatever its age; a result that missed its "
+        "deadline does not count, and a reused result counts for the frame that reused it."
+    )
+    if accuracy.held_from_workers is None:
+        return text
+    total, remote = len(accuracy.ceiling.ticks), len(_from_workers(accuracy).ticks)
+    return (
+        f"{text} Of the {total:,} results of the ceiling, {total - remote:,} are those of the local model, logged as "
+        f'answered_locally; {_HELD} and {_CEILING} count them like a worker\'s, and the rows "{_FROM_WORKERS}" leave them '
+        "out. The results of the local model that the presenter combines at a tick are part of its own outputs only."
+    )
+
+
+def _from_workers(accuracy: RunAccuracy) -> ScoredTicks[Any]:
+    """Returns the part of the ceiling that is not from the local model."""
+    return accuracy.ceiling.where(lambda tick: tick.origin != OutputOrigin.LOCAL)
+
+
 def _candidates(accuracy: RunAccuracy) -> Iterator[tuple[str, ScoredTicks[Any]]]:
     """Yields the candidates that the tables and charts compare, with their names."""
     if accuracy.presenter:
         yield f"presented ({accuracy.presenter})", accuracy.outputs
     yield _HELD, accuracy.held
+    if accuracy.held_from_workers is not None:
+        yield f"{_HELD}, {_FROM_WORKERS}", accuracy.held_from_workers
     yield _CEILING, accuracy.ceiling
+    if accuracy.held_from_workers is not None:
+        yield f"{_CEILING}, {_FROM_WORKERS}", _from_workers(accuracy)
 
 
 def _summary_table(accuracy: RunAccuracy) -> ReportTable:
@@ -135,7 +172,7 @@ def _summary_table(accuracy: RunAccuracy) -> ReportTable:
         estimates = (accuracy.interval(scores), accuracy.interval(scores, with_missing=True))
         rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(scores.ages_ms())))
     caption = (
-        f"{metric} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
+        f"{_opening(metric)} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
         "them missed. Newest held: what holding the newest result would have given. Ceiling: each result for its own frame, "
         "only of frames with a result."
     )
@@ -157,8 +194,27 @@ def _origin_table(accuracy: RunAccuracy) -> ReportTable:
     return ReportTable("streaming_origins", caption, headings, rows, digits)
 
 
+def _movement_table(accuracy: RunAccuracy) -> ReportTable:
+    counts = Counter(_movement(tick) for tick in accuracy.ticks if tick.source is not None)
+    rows = tuple((output, count, 100 * count / counts.total(), why) for (output, why), count in counts.most_common())
+    headings = ("output", "ticks", "share %", "how, or why not")
+    caption = f"Outputs that were moved to their tick, and why others were not, from {PRESENTED_NAME}."
+    return ReportTable("streaming_movement", caption, headings, rows, {"share %": 1})
+
+
+def _movement(tick: TickOutput) -> tuple[str, str]:
+    """Returns whether an output was moved, and how, or why not."""
+    if tick.flow == FlowSize.NONE:
+        return "not moved", "no optical flow: no time for it, images too small, or a gap since the frame of the result"
+    if tick.flow:
+        return "moved", f"by optical flow, computed at a {tick.flow} of the size"
+    if tick.origin is OutputOrigin.LOCAL and not tick.age_ns:
+        return "not moved", "by the local model alone: no result of a worker, or only one that is too old to be fused"
+    return "not moved", "the result of the tick's own frame had arrived"
+
+
 def _age_table(accuracy: RunAccuracy) -> ReportTable:
-    candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if name != _CEILING]
+    candidates = [(name, scores.by_age()) for name, scores in _candidates(accuracy) if not name.startswith(_CEILING)]
     edges = sorted({edge for _, bins in candidates for edge in bins})
     rows: list[TableRow] = []
     for edge in edges:
@@ -169,7 +225,9 @@ def _age_table(accuracy: RunAccuracy) -> ReportTable:
         rows.append(tuple(row))
     columns = list(chain.from_iterable((f"{name}: ticks", name) for name, _ in candidates))
     metric = accuracy.comparison.metric
-    caption = f"{metric} by the age of the output: the time from the frame that it was computed for to the tick."
+    caption = (
+        f"{_opening(metric)} by the age of the output: the time from the frame that it was computed for to the tick."
+    )
     return ReportTable("streaming_ages", caption, ("age ms", *columns), rows, {name: _DIGITS for name, _ in candidates})
 
 
@@ -178,14 +236,14 @@ def _class_table(accuracy: RunAccuracy) -> ReportTable:
     names = dict.fromkeys(name for _, by_class in candidates for name in by_class)
     rows = tuple((name, *(by_class.get(name) for _, by_class in candidates)) for name in names)
     headings = ("class", *(name for name, _ in candidates))
-    caption = f"{accuracy.comparison.by_class} of each class in the true labels."
+    caption = f"{_opening(accuracy.comparison.by_class)} of each class in the true labels."
     return ReportTable("streaming_classes", caption, headings, rows, dict.fromkeys(headings[1:], _DIGITS))
 
 
 def _age_chart(accuracy: RunAccuracy) -> Chart:
     traces: list[Trace] = []
     for index, (name, scores) in enumerate(_candidates(accuracy)):
-        if name == _CEILING:
+        if name.startswith(_CEILING):
             continue
         bins = [(float(np.mean(each.ages_ms())), accuracy.interval(each)) for each in scores.by_age().values()]
         traces.append(_with_intervals(name, [age for age, _ in bins], [each for _, each in bins], index))
@@ -198,7 +256,7 @@ def _age_chart(accuracy: RunAccuracy) -> Chart:
     traces.append(line("ceiling", [min(0.0, *ends), max(ends)], [ceiling, ceiling], style, "ceiling %{y:.3f}"))
     metric = accuracy.comparison.metric
     caption = (
-        f"{metric} against the age of the output, mean of each age bin, with 95 % intervals where the ticks suffice. The dotted "
+        f"{_opening(metric)} against the age of the output, mean of each age bin, with 95 % intervals where the ticks suffice. The dotted "
         f"line is the ceiling, {number(ceiling, _DIGITS)}."
     )
     layout = {"xaxis": axis_from_zero("age of the output at its tick, ms"), "yaxis": axis_from_zero(metric)}
@@ -236,7 +294,7 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
         "margin": {"r": 64},
     }
     lowest = f"{number(min(values), _DIGITS)} to {number(max(values), _DIGITS)}" if values else "no tick"
-    caption = f"{metric} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
+    caption = f"{_opening(metric)} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
     return Chart("streaming_over_time", caption, traces, layout, height=300)
 
 
@@ -254,7 +312,7 @@ def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
     metric = accuracies[0].comparison.metric
     best = max(accuracies, key=lambda each: each.outputs.accuracy())
     caption = (
-        f"{metric} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
+        f"{_opening(metric)} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
         f"{best.run}, {number(best.outputs.accuracy(), _DIGITS)}."
     )
     layout = {"xaxis": axis("run", type="category"), "yaxis": axis_from_zero(metric)}
@@ -298,6 +356,11 @@ def _p50_p95(ages_ms: Floats) -> tuple[float, float]:
         return np.nan, np.nan
     p50, p95 = np.percentile(ages_ms, (50, 95))
     return float(p50), float(p95)
+
+
+def _opening(metric: str) -> str:
+    """Returns the name of a metric as the begin of a sentence."""
+    return metric[0].upper() + metric[1:]
 
 
 def _bin_text(edge: float) -> str:

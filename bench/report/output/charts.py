@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,8 @@ from bench.report.content import Chart
 from shared.errors import MissingExtraError, SkylaneError
 
 _WIDTH: Final = 960
+_LETTER: Final = 7  # Pixels of a letter and of a line in the key of a chart.
+_LINE: Final = 17
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _AXIS: Final = {
@@ -77,7 +81,7 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
             "path": folder / f"{chart.name}.{suffix}",
             "opts": {"format": suffix, "width": _WIDTH, "height": chart.height, "scale": scale},
         }
-        for chart in charts
+        for chart in map(_with_key, charts)
         for suffix, scale in (("svg", 1), ("png", 2))
     ]
     browser = find_browser()
@@ -98,6 +102,34 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 def find_browser() -> str | None:
     """Returns a Chrome or Chromium on the path; kaleido finds its own downloads itself."""
     return next(filter(None, map(shutil.which, _BROWSERS)), None)
+
+
+def _with_key(chart: Chart) -> Chart:
+    """Returns a chart whose marks have numbers, and a key to their names, which the page shows at the pointer."""
+    named = [[name for name in trace.get("customdata", ()) if isinstance(name, str)] for trace in chart.traces]
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(chain(*named)), start=1)}
+    if not numbers:
+        return chart
+    traces = tuple(
+        {
+            **trace,
+            "mode": "markers+text",
+            "text": [numbers[name] for name in names],
+            "textposition": ["middle right" if int(numbers[name]) % 2 else "middle left" for name in names],
+            "cliponaxis": False,
+        }
+        if names
+        else trace
+        for trace, names in zip(chart.traces, named, strict=True)
+    )
+    key = {
+        "text": "<br>".join(f"{number} {name}" for name, number in numbers.items()),
+        "x": 1, "xref": "paper", "xanchor": "left", "xshift": 24, "y": 1, "yref": "paper", "yanchor": "top",
+        "align": "left", "showarrow": False,
+    }  # fmt: skip
+    margin = {**chart.layout.get("margin", {}), "r": 40 + _LETTER * max(map(len, numbers))}
+    height = max(chart.height, 100 + _LINE * len(numbers))
+    return replace(chart, traces=traces, layout={**chart.layout, "annotations": [key], "margin": margin}, height=height)
 
 
 def _figure(chart: Chart) -> Any:

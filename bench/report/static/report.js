@@ -6,6 +6,7 @@
   const panel = document.getElementById("frame");
   const PRINT_WIDTH = 680; // Pixels between the margins of an A4 page.
   const NARROW = 560; // Charts of fewer pixels have a smaller font and narrow margins.
+  const TITLE_LETTER = 8; // Pixels for each letter of an axis title, a little more than it needs with the margins.
   const plots = [...document.querySelectorAll(".chart")];
   const dark = matchMedia("(prefers-color-scheme: dark)");
   // The colours of texts, lines and backgrounds of charts in dark mode; the colours of data stay.
@@ -47,6 +48,7 @@
       layout.font = { ...layout.template.layout.font, size: 11 };
       layout.annotations = layout.annotations?.filter((annotation) => annotation.name !== "wide");
     }
+    wrapTitles(layout, plot);
     Plotly.react(plot, traces, layout, {
       responsive: true, displaylogo: false, displayModeBar: "hover",
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
@@ -58,6 +60,20 @@
       const sequence = event.points.map((point) => point.customdata).find((value) => typeof value === "number");
       if (sequence !== undefined && name === "timeline") open(sequence);
     });
+  }
+
+  // Breaks the titles of axes into lines that fit the chart.
+  function wrapTitles(layout, plot) {
+    for (const [name, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis/.test(name) || !axis.title?.text) continue;
+      const width = name.startsWith("x") ? plot.clientWidth : plot.clientHeight;
+      const letters = Math.floor(width / TITLE_LETTER);
+      const lines = axis.title.text.split("<br>").flatMap((line) => line.split(" ").reduce((found, word) => {
+        const last = found.at(-1);
+        return last && last.length + word.length < letters ? [...found.slice(0, -1), `${last} ${word}`] : [...found, word];
+      }, []));
+      axis.title = { ...axis.title, text: lines.join("<br>") };
+    }
   }
 
   const STROKES = { dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4", longdashdot: "10 3 2 3" };

@@ -16,7 +16,7 @@ from shared.runlog.repair import repair
 from tests.support import run_damage
 
 
-def _ticks(folder: Path) -> list[PresentedRow]:
+def ticks_of(folder: Path) -> list[PresentedRow]:
     """Returns the ticks of a vehicle that presents the newest result of the run, and nothing before the first one."""
     rows = sorted(run_damage.rows(folder), key=lambda row: int(row["sequence"]))
     ticks = []
@@ -51,7 +51,8 @@ def _ticks(folder: Path) -> list[PresentedRow]:
     return ticks
 
 
-def _write(folder: Path, ticks: list[PresentedRow]) -> None:
+def write_ticks(folder: Path, ticks: list[PresentedRow]) -> None:
+    """Writes the log of outputs, and its counts to the manifest."""
     (folder / PRESENTED_NAME).unlink(missing_ok=True)
     with PresentedLog(folder) as log:
         for tick in ticks:
@@ -63,7 +64,7 @@ def _write(folder: Path, ticks: list[PresentedRow]) -> None:
 def run(tmp_path: Path) -> Path:
     """The folder of a run with a presenter."""
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, workers=2, unanswered=0.2))
-    _write(folder, _ticks(folder))
+    write_ticks(folder, ticks_of(folder))
     return folder
 
 
@@ -77,7 +78,7 @@ def _change(folder: Path, what: OutputOrigin, **changes: Any) -> int:
     indices = [index for index, tick in enumerate(ticks) if tick.origin is what]
     at = indices[len(indices) // 2]
     ticks[at] = replace(ticks[at], **changes)
-    _write(folder, ticks)
+    write_ticks(folder, ticks)
     return at + 2
 
 
@@ -143,7 +144,7 @@ def test_a_source_must_have_a_result_and_be_earlier(run: Path) -> None:
 def test_every_frame_has_one_tick(run: Path) -> None:
     """A tick that is missing, double or of no frame is found."""
     ticks = list(read_presented(run))
-    _write(run, [*ticks[1:], ticks[-1], replace(ticks[-1], tick=10**6)])
+    write_ticks(run, [*ticks[1:], ticks[-1], replace(ticks[-1], tick=10**6)])
     assert f"{PRESENTED_NAME}: frame 0 has no tick" in _problems(run)
     assert f"{PRESENTED_NAME}, row 61, column tick: is that of an earlier row of {PRESENTED_NAME}" in _problems(run)
     assert f"{PRESENTED_NAME}, row 62, column tick: is no frame of {CSV_NAME}" in _problems(run)
@@ -178,7 +179,7 @@ def test_a_repaired_run_is_consistent(run: Path) -> None:
     ticks = list(read_presented(run))
     lines = run_damage.lines(run)
     run_damage.write(run, lines[:-4])
-    _write(run, ticks[:-7])
+    write_ticks(run, ticks[:-7])
     manifest = json.loads((run / "manifest.json").read_text())
     run_damage.change_manifest(run, state="running", presenting=manifest["presenting"])
     assert repair(run) > 0

@@ -298,7 +298,7 @@ def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> Non
     made = report_on(run, slower)
     sentence = text_of(chapter_of(made, "comparison"))
     verdict = "too few runs for a test (n = 1 and 1)"
-    assert re.search(r"slower had a median [\d.]+ ms higher than first in these runs", sentence)
+    assert re.search(r"The median of slower was [\d.]+ ms higher than that of first in these runs", sentence)
     assert verdict in sentence
     (table,) = (table for table in made.tables() if table.name == "comparison")
     assert table.rows[0][-2:] == (verdict, "–")
@@ -323,8 +323,8 @@ def test_a_study_is_reported_by_its_axes(tmp_path: Path) -> None:
     assert made.summary.startswith("Two formats. 8 runs of 4 cells: 6 done and 2 failed. Median latency: ")
     assert made.summary.endswith("in frozen_graph · 4 vehicles (the slowest).")
     sentences = text_of(chapter_of(made, "comparison"))
-    assert "saved_model · 1 vehicle had a median" in sentences
-    assert "frozen_graph · 4 vehicles had a median" in sentences
+    assert "The median of saved_model · 1 vehicle was" in sentences
+    assert "The median of frozen_graph · 4 vehicles was" in sentences
     assert sentences.count("too few runs for a test (n = 2 and 2)") == 2
     tables = {table.name: table for table in made.tables()}
     assert {row[3] for row in tables["not_done"].rows} == {"no model 'road-huge': skylane model build road-huge"}

@@ -89,12 +89,12 @@ def test_the_sentence_contains_the_difference_its_interval_and_its_test() -> Non
     a, b = [100.0, 101.0, 102.0, 103.0], [101.9, 102.7, 103.8, 104.8]
     found = _compared(_with_medians("frozen_graph", a), _with_medians("saved_model", b))
     assert found.sentence == (
-        "saved_model took 1.80 ms longer than frozen_graph at the median (95 % interval 1.67 to 1.93 ms; paired t-test "
+        "At the median, saved_model took 1.80 ms longer than frozen_graph (95 % interval 1.67 to 1.93 ms; paired t-test "
         "over 4 blocks, p < 0.001)."
     )
     assert found.verdict == "higher"
     back = _compared(_with_medians("saved_model", b), _with_medians("frozen_graph", a))
-    assert back.sentence.startswith("frozen_graph took 1.80 ms less than saved_model at the median")
+    assert back.sentence.startswith("At the median, frozen_graph took 1.80 ms less than saved_model (")
 
 
 def test_the_sentence_does_not_call_groups_equal_that_do_not_differ_significantly() -> None:

@@ -91,7 +91,7 @@ def test_without_the_local_model_the_result_is_moved(parts: PresenterParts) -> N
 def test_a_remote_result_without_known_motion_is_left_out(parts: PresenterParts) -> None:
     """Its frame was before the presenter's first tick, so its place in the present image is unknown."""
     output = FusePresenter(parts).present(CAMERA.tick(5, 0), ArrivedResult(4, 4 * PERIOD_NS, CAMERA.mask(0)))
-    assert output.origin is OutputOrigin.LOCAL
+    assert (output.origin, output.flow) == (OutputOrigin.LOCAL, "none")
 
 
 def test_the_local_models_probabilities_choose_the_part_of_the_table() -> None:

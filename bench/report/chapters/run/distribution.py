@@ -187,7 +187,7 @@ def _spread_chart(answered: pd.DataFrame) -> Chart:
     widest = max(names[:-1], key=lambda name: percentiles[name][4] - percentiles[name][0])
     caption = (
         "Spread of each stage: the box shows the quartiles, its line the median, the whiskers the 5th and 95th percentile. "
-        f"Values below 1 µs are drawn as 1 µs. {widest} varies most, from {milliseconds(float(percentiles[widest][0]))} to "
+        f"Values below 1 µs are drawn as 1 µs. The stage {widest} varies most, from {milliseconds(float(percentiles[widest][0]))} to "
         f"{milliseconds(float(percentiles[widest][4]))}."
     )
     layout = {

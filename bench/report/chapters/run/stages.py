@@ -89,7 +89,7 @@ def _waterfall_caption(near_median: pd.DataFrame, durations: dict[str, float], t
     longest = max(durations, key=lambda stage: durations[stage])
     caption = (
         f"Stages of a typical frame: means of {len(near_median):,} frames with a total between the 45th and the 55th "
-        f"percentile ({milliseconds(total)} on average). {longest} is the longest ({milliseconds(durations[longest])})."
+        f"percentile ({milliseconds(total)} on average). The longest is {longest} ({milliseconds(durations[longest])})."
     )
     if "uplink" in durations:
         error = float(column_values(near_median, "clock_error_ms").mean())

@@ -98,7 +98,7 @@ def test_latency_is_compared_by_repetition_and_sentence_table_and_json_agree(tmp
     medians = study.results.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
     assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
-    assert sentence.startswith("raw took ")
+    assert sentence.startswith("At the median, raw took ")
     assert "paired t-test over 3 blocks" in sentence
     (comparison,) = report_json(ReportInput(study=study))["comparisons"]["codec"]
     assert (comparison["verdict"], comparison["sentence"]) == (row["verdict"], sentence)
