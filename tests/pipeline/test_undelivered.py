@@ -27,7 +27,7 @@ def test_a_frame_above_an_unannounced_limit_names_its_size_and_what_helps(
     printed = capsys.readouterr().err
     assert code == NOTHING_ANSWERED
     assert "none of the 2 frames got a result in time: broker_refused: Implementation specific error: " in printed
-    assert "the message of 19," in printed
+    assert ": 19," in printed
     for named in ("message_size_limit", "max_packet_size", "--codec jpeg", "--resize-at edge", "raise the limit"):
         assert named in printed
 
