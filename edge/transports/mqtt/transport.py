@@ -214,6 +214,6 @@ def _refusal(reason: str, size_bytes: int) -> str:
     if reason not in _SIZE_REFUSALS:
         return f"broker_refused: {reason}" if reason else "broker_refused"
     return (
-        f"broker_refused: {reason}: {size_bytes:,} bytes are probably above the broker's limit (message_size_limit or "
-        "max_packet_size of Mosquitto): give --codec jpeg or --resize-at edge, or raise the limit"
+        f"broker_refused: {reason}: {size_bytes:,} bytes are probably above the broker's message_size_limit or "
+        "max_packet_size: give --codec jpeg or --resize-at edge, or raise the limit"
     )
