@@ -76,7 +76,7 @@ def _cameras(path: Path, wanted: Sequence[str]) -> dict[str, list[Path]]:
         found = {folder.name: _images(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
         found = {name: images for name, images in found.items() if images}
     elif wanted:
-        raise SourceError(f"folder {path} holds one camera: leave --topics out")
+        raise SourceError(f"folder {path} holds one camera: leave --topic out")
     if unknown := set(wanted) - set(found):
         raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
     return {name: images for name, images in found.items() if not wanted or name in wanted}
