@@ -179,6 +179,11 @@ def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
         return chosen
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
     if not cameras:
+        if bag.index_damage and not bag.topics:
+            raise NoImagesError(
+                f"bag {bag.path} is damaged, and nothing in it can be read ({bag.index_damage}): copy it again from "
+                "where it was recorded"
+            )
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}")
