@@ -73,9 +73,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
 
 
-def _current_name(token: str) -> str:
+def _current_name(flag: str) -> str:
     """Returns the name of a flag for one of earlier releases, which stays valid; click calls it without the dashes."""
-    return "topic" if token == "topics" else token
+    return "topic" if flag == "topics" else flag
 
 
 @click.group(

@@ -23,7 +23,9 @@ def test_each_library_has_a_line_while_pip_works(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     pins = ("absl-py==2.5.1", 'colorama==0.4.6 ; sys_platform == "win32"', "tensorflow==2.21.0", "lz4==4.4.5")
     lock.write_text("# by make lock\n" + "".join(f"{pin} \\\n    --hash=sha256:00==\n" for pin in pins))
-    shown = subprocess.run([CI / "pip-progress", lock], input=_OUTPUT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [CI / "pip-progress", lock], input=_OUTPUT, capture_output=True, text=True, check=True
+    ).stdout
     assert shown.splitlines() == [
         "  1 of 3: absl_py, 137 kB",
         "  2 of 3: tensorflow, 620.4 MB",

@@ -42,7 +42,7 @@ def test_the_message_is_plain_text_about_the_given_bag(
         message = str(error)
         assert str(path) in message
     else:
-        message = " ".join(map(str, source.provenance["notes"]))
+        message = str(source.provenance["notes"])
         source.close()
     assert "('" not in message
     assert "skylane-bag-" not in message
