@@ -5,6 +5,7 @@ A process of its own reads it, so that the last words of a process that crashes 
 """
 
 import json
+import logging
 import re
 import sys
 
@@ -21,7 +22,7 @@ def main() -> None:
     log = get_logger("native")
     while data := sys.stdin.buffer.readline(_MAX_LINE_BYTES):
         if line := data.decode(errors="replace").rstrip():
-            (log.info if _INFORMATION(line) else log.warning)("output of a library", line=line)
+            log.log(logging.INFO if _INFORMATION(line) else logging.WARNING, "output of a library", line=line)
 
 
 if __name__ == "__main__":
