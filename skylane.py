@@ -73,7 +73,14 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _current_name(flag: str) -> str:
+    """Returns the name of a flag for one of earlier releases, which stays valid; click calls it without the dashes."""
+    return "topic" if flag == "topics" else flag
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _current_name}
+)
 @click.version_option(package_name="skylane")
 def skylane() -> None:
     """Offload camera perception from a vehicle to the cloud and measure the latency of every stage."""

@@ -58,7 +58,10 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
     worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     settings = settings.model_copy(update={"worker": worker})
     configure_logging(
-        level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
+        level=settings.log_level,
+        log_format=settings.log_format,
+        context={"node": "cloud", "worker": worker},
+        wraps_native=not supervised,  # The parent process of a replica does.
     )
     try:
         run(settings, resources, supervised=supervised)

@@ -129,11 +129,12 @@ def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> Con
     finally:
         bus.unsubscribe(reply_topic)
     if isinstance(reply_or_ack, Ack):
-        is_disabled = reply_or_ack.no_subscriber
-        problem = (
-            "does not accept control requests (--no-control)" if is_disabled else "may not be controlled by this user"
+        if reply_or_ack.no_subscriber:
+            raise ControlTimeoutError(f"worker {worker} does not accept control requests (--no-control)")
+        raise ControlTimeoutError(
+            f"the broker did not accept the request to worker {worker} ({reply_or_ack.reason}): only operators may send "
+            "them; use an operator's certificate (--tls-cert and --tls-key, or --certs and --operator) or password"
         )
-        raise ControlTimeoutError(f"worker {worker} {problem}")
     return reply_or_ack
 
 

@@ -48,7 +48,7 @@ def _worker_address(text: str) -> str:
 class EdgeConfig(NodeSection):
     """The vehicle node's configuration, as in `configs/edge.yaml`."""
 
-    topics: tuple[str, ...] = setting((), "Image topic of the bag to play (repeatable).", shown="all")
+    topics: tuple[str, ...] = setting((), "Image topic of the bag to play (repeatable).", "-t", "--topic", shown="all")
     frames: int | None = setting(None, "Number of frames to play.", shown="all", ge=1)
     loop: bool = setting(False, "Repeat the source until Ctrl-C.", "-l", "--loop")
     start_offset_s: float = setting(0.0, "Seconds of the source to skip at its start.", "--start-offset", ge=0)

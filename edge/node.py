@@ -89,9 +89,6 @@ class EdgeNode:
         self._read_ahead = ReadAhead(source, config, self._stopped)
         self._presentation = settings.presentation
         on_due = None if self._presentation is None else self._presentation.offer
-        self._pacer = Pacer(
-            self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live, on_due
-        )
         liveness = LivenessMonitor(
             stats,
             self.clocks,
@@ -109,6 +106,8 @@ class EdgeNode:
             worker_wait_s=config.answer_timeout_s if config.closed_loop and not settings.is_live else 0.0,
             keep_messages=config.retry,
         )
+        due = (self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live, on_due)
+        self._pacer = Pacer(*due, partial(sender.unsent_reason, "window"))
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
         self._feed = SinkFeed(sinks, card, self._ledger.pending_results)

@@ -95,10 +95,17 @@ def exit_code(
     problems = [str(fault) for fault in faults]
     if rows and not faults and not any(row["outcome"] in WITH_RESULT for row in rows):
         code = NOTHING_ANSWERED
-        problems = [f"none of the {len(rows)} frames got a result in time: see the table of outcomes"]
+        problems = [f"none of the {len(rows)} frames got a result in time: {_shared_reason(rows)}"]
     for problem in problems:
         if log_format == LogFormat.JSON:
             _LOG.error("run failed", reason=problem)
         else:
             click.echo(f"skylane: {problem}", err=True)
     return code
+
+
+def _shared_reason(rows: Sequence[Mapping[str, str]]) -> str:
+    """Returns the reason of the first frame if the others failed for one of its kind, with details of their own."""
+    kind, _, details = rows[0]["reason"].partition(":")
+    is_shared = bool(details) and all(row["reason"].partition(":")[0] == kind for row in rows)
+    return rows[0]["reason"] if is_shared else "see the table of outcomes"

@@ -11,7 +11,7 @@ from edge.dispatch.dispatcher import Dispatcher
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.reliability.liveness import LivenessMonitor
-from edge.transports.transport import NO_WORKER, Transport
+from edge.transports.transport import NO_BROKER, NO_WORKER, Transport
 from shared import clock
 from shared.messages.frame import FrameMessage
 from shared.stages import Stage, Stamp
@@ -99,7 +99,11 @@ class Sender:
                 return None
             self.window.pause()
         self.worker_wait_s = 0.0  # No worker came back in that time, so later frames do not wait.
-        return NO_WORKER
+        return self.unsent_reason(NO_WORKER)
+
+    def unsent_reason(self, reason: str) -> str:
+        """Returns the reason of a frame that is not sent now: NO_BROKER without a connection to it, else `reason`."""
+        return NO_BROKER if self.transport.has_lost_broker else reason
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamps, encodes, journals and sends a frame; drops it if it exceeds the transport's size limit."""

@@ -49,7 +49,9 @@ def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _
     return decorate
 
 
-_topics = click.option("--topics", "-t", multiple=True, metavar="TOPIC", help="Topic to use (repeatable). [all]")
+_topics = click.option(
+    "--topic", "-t", "topics", multiple=True, metavar="TOPIC", help="Topic to use (repeatable). [all]"
+)
 _target = _options(
     click.option(
         "--format",

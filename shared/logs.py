@@ -4,7 +4,10 @@ Every module logs through `get_logger`. A command calls `configure_logging` once
 (warnings and errors on standard error).
 """
 
+import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Hashable, Mapping
@@ -25,6 +28,9 @@ _MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; the oldest is dro
 _MAX_LINES = 50  # Lines per period of a rate-limited logger, over all keys.
 
 
+_native_readers: list[subprocess.Popen[bytes]] = []  # They end after this process does.
+
+
 class LogFormat(StrEnum):
     """Formats of log lines."""
 
@@ -39,7 +45,11 @@ def get_logger(part: str, **context: Any) -> BoundLogger:
 
 
 def configure_logging(
-    *, level: str | None = None, log_format: str | None = None, context: Mapping[str, Any] | None = None
+    *,
+    level: str | None = None,
+    log_format: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    wraps_native: bool = True,
 ) -> None:
     """Sends log lines of the given level and above to standard error.
 
@@ -47,8 +57,12 @@ def configure_logging(
         level: One of `LEVELS`; None: "info". Libraries log at "warning" and above only.
         log_format: A value of `LogFormat`; None: text.
         context: Fields added to every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
+        wraps_native: Whether, with JSON, what native libraries write to standard error becomes log lines, too.
     """
     level = level or DEFAULT_LEVEL
+    # In a test or a notebook, `sys.stderr` is not the standard error of the process, which is not ours then.
+    if wraps_native and log_format == LogFormat.JSON and sys.stderr is sys.__stderr__:
+        _wrap_native_output({"level": level, "context": dict(context or {})})
     handler = _StandardErrorHandler()
     handler.setFormatter(_formatter(log_format or LogFormat.TEXT, context or {}))
     logging.captureWarnings(capture=True)
@@ -56,6 +70,20 @@ def configure_logging(
     root.handlers = [handler]
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def _wrap_native_output(settings: Mapping[str, Any]) -> None:
+    """Gives native libraries a standard error of their own, whose lines `shared.native_output` logs.
+
+    `sys.stderr` keeps the original one, so that this process's log lines do not depend on another process.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    command = [sys.executable, "-P", "-m", "shared.native_output", json.dumps(settings, default=str)]
+    reader = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    assert reader.stdin is not None
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    os.dup2(reader.stdin.fileno(), 2)
+    _native_readers.append(reader)
 
 
 def _formatter(log_format: str, context: Mapping[str, Any]) -> logging.Formatter:

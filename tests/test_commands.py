@@ -89,6 +89,19 @@ def test_the_help_shows_the_range_of_every_number(path: Path) -> None:
         assert option.type._describe_range() in command.get_help(click.Context(command)).replace("\n", "")
 
 
+_WITH_TOPIC = [path for path, command in walk(skylane) if any("--topic" in each.opts for each in command.params)]
+
+
+@pytest.mark.parametrize("path", _WITH_TOPIC, ids=" ".join)
+def test_a_topic_is_chosen_by_one_flag_in_every_command(path: Path) -> None:
+    """Three commands called it --topics once, and scripts still do."""
+    assert {"edge play", "batch", "bag crop", "bag extract"} <= {" ".join(each) for each in _WITH_TOPIC}
+    code, output = invoke(*path, "--topics")
+    assert code == 2
+    assert "Option '--topic' requires an argument" in output
+    assert "--topics" not in invoke(*path, "--help")[1]
+
+
 def test_the_help_of_inspect_mentions_onnx() -> None:
     """It lists the formats that the command reads."""
     code, printed = invoke("model", "inspect", "--help")

@@ -76,6 +76,11 @@ def test_the_demo_installs_no_test_tools() -> None:
     assert not {"openvino", "onnxruntime", "nncf", "kaleido"} & pinned("requirements.lock").keys()
 
 
+def test_the_demo_installs_what_the_shipped_local_models_need() -> None:
+    """`--local-model road-tiny` and `--cascade` work right after `make demo`, as the README shows them."""
+    assert "ai-edge-litert" in pinned("requirements.lock")
+
+
 def test_the_vehicle_lock_has_no_tensorflow() -> None:
     """TensorFlow takes 1.9 GB, and a vehicle never loads it."""
     assert not {"tensorflow", "keras", "openvino"} & pinned("edge/requirements.lock").keys()

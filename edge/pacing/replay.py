@@ -105,6 +105,7 @@ class Pacer:
     stop: threading.Event
     is_live: bool = False  # Whether the source is a camera.
     on_due: Callable[[FrameRecord, Frame | UnreadableFrame], None] | None = None  # Called with every frame.
+    overflow_reason: Callable[[], str] = lambda: "window"  # Returns why a queued frame gives way to a newer one.
     shortened: Counter[str] = field(default_factory=Counter)  # Notes on pauses that were not waited for in full.
 
     def run(self) -> None:
@@ -202,7 +203,7 @@ class Pacer:
         if isinstance(frame, UnreadableFrame):
             self.ledger.drop(record, f"undecodable: {frame.reason}")
         elif (replaced := self.queue.put(record, frame)) is not None:
-            self.ledger.drop(replaced, "window")
+            self.ledger.drop(replaced, self.overflow_reason())
         if self.on_due is not None:
             self.on_due(record, frame)
 

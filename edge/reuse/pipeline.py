@@ -9,6 +9,7 @@ from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin
+from edge.transports.transport import NO_BROKER, NO_WORKER
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry
@@ -18,7 +19,7 @@ from shared.reuse.gate import GateComparison, small_grey
 from shared.stages import Stage
 
 _POLL_S = 0.2
-_FALLBACK_REASONS = ("no_worker", "window")  # Reasons to drop a frame that the local model answers instead.
+_FALLBACK_REASONS = (NO_WORKER, NO_BROKER, "window")  # Reasons to drop a frame that the local model answers instead.
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,10 @@ class ReusingPipeline(Pipeline):
         """Returns the reason why a frame cannot be sent, or None. A full window is a reason in an open loop only."""
         local = self.reuse.local
         if local is not None and local.model.is_on and self._is_cut_off():
-            return "no_worker"  # At once: the sender would wait for a worker to return.
+            return self.sender.unsent_reason(NO_WORKER)  # At once: the sender would wait for a worker to return.
         refusal = self.sender.refusal(record)
         if refusal is None and not self.waits_for_room and not self.window.has_room:
-            return "window"
+            return self.sender.unsent_reason("window")
         return refusal
 
     def _is_cut_off(self) -> bool:

@@ -27,7 +27,7 @@ class BagSink:
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._card = card
         self._bag = load("bag writer", _WRITERS, "mcap")(
-            folder / f"{task_named(card.task).result_name}s_bag", "mcap", "none"
+            folder / f"{task_named(card.task).result_name}s_bag", "mcap", "zstd"
         )
 
     def write(self, frame: FrameResult) -> None:

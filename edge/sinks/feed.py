@@ -14,11 +14,13 @@ from edge.reliability.pending_results import PendingResults
 from edge.sinks.sink import FrameResult, Origin, Sink, SinkError
 from edge.sinks.table import SINKS
 from shared.errors import SkylaneError
+from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runtime.threads import BoundedQueue, lower_priority
 from shared.tasks.task import TASKS, task_named
 
+_LOG = get_logger("edge")
 _BACKLOG, _RAW_BACKLOG = 64, 8  # Frames; the raw outputs of one may take a hundred megabytes.
 _MAX_HELD, _RAW_MAX_HELD = 64, 16  # Frames held back so that a delayed result still gets its place.
 
@@ -104,6 +106,7 @@ class SinkGroup:
         try:
             step()
         except SkylaneError as error:
+            _LOG.error("sink removed", sink=type(sink).__name__, reason=str(error))
             self.faults.append(error)
             self._sinks.remove(sink)
             with suppress(SkylaneError):  # The first error is reported already.

@@ -16,7 +16,7 @@ class CameraSource:
         self, name: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
     ) -> None:
         if topics or start_offset_s:
-            raise SourceError(f"{name} is live: leave --topics and --start-offset out")
+            raise SourceError(f"{name} is live: leave --topic and --start-offset out")
         number = name.removeprefix("camera:")
         self._name = name
         self._duration_ns = None if duration_s is None else round(duration_s * 1e9)

@@ -121,7 +121,7 @@ class FolderSource:
         except OSError as error:
             raise SourceError(f"{error.filename} cannot be read ({error.strerror}): give a readable folder") from error
         if images and wanted:
-            raise SourceError(f"folder {path} holds one camera: leave --topics out")
+            raise SourceError(f"folder {path} holds one camera: leave --topic out")
         if unknown := set(wanted) - set(found):
             raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
         depths = [name for name in found if names_depth(name) and len(found) > 1]
@@ -129,7 +129,7 @@ class FolderSource:
             return {name: images for name, images in found.items() if not wanted or name in wanted}
         for name in depths:
             self._note(
-                f"{name} is not taken for a camera, because its name says that it holds distances: name it by --topics"
+                f"{name} is not taken for a camera, because its name says that it holds distances: name it by --topic"
             )
         return {name: images for name, images in found.items() if name not in depths}
 

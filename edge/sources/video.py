@@ -38,7 +38,7 @@ class VideoSource:
         self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
     ) -> None:
         if topics:
-            raise SourceError(f"video {path} has no topics: leave --topics out")
+            raise SourceError(f"video {path} has no topics: leave --topic out")
         self._path = path
         self._start_ns = round(start_offset_s * 1e9)
         self._end_ns = None if duration_s is None else self._start_ns + round(duration_s * 1e9)

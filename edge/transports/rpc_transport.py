@@ -72,6 +72,11 @@ class RpcTransport:
         return bool(self.workers.online())
 
     @property
+    def has_lost_broker(self) -> bool:
+        """See Transport."""
+        return False
+
+    @property
     def last_received_ns(self) -> int:
         """See Transport. Returns the current time: there is no broker whose silence could explain that of a worker."""
         return clock.now_ns()

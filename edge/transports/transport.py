@@ -11,6 +11,7 @@ from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 
 NO_WORKER = "no_worker"  # Reason if no worker is subscribed to the topic of a frame, or reachable.
+NO_BROKER = "no_broker"  # Reason if the vehicle has no connection to the broker.
 OnUndelivered = Callable[[str], None]  # Called with the reason if no worker got the frame.
 
 
@@ -23,6 +24,10 @@ class Transport(Protocol):
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection to the broker, or without a broker to a worker that serves the model."""
+
+    @property
+    def has_lost_broker(self) -> bool:
+        """Whether there is no connection to the broker; always False without one."""
 
     @property
     def last_received_ns(self) -> int:

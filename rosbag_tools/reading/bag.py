@@ -213,7 +213,10 @@ class Bag:
                 raise SeveralBagsError(f"{both} of folder {self.path} were recorded at the same time: give one of them")
 
     def _open(self, file: Path, folder: Path) -> DataFile:
-        part = DataFile(unfold_file(file, folder))
+        try:
+            part = DataFile(unfold_file(file, folder))
+        except ForeignBagError as error:  # It names the decompressed copy.
+            raise ForeignBagError(file, error.problem) from error
         self._stack.callback(part.close)
         return part
 

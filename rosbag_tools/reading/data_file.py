@@ -46,10 +46,10 @@ Reader = Ros1Reader | McapReader | Sqlite3Reader
 class ForeignBagError(SkylaneError):
     """A file is not a bag of a supported format."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, problem: str = "not a bag") -> None:
+        self.path, self.problem = path, problem
         super().__init__(
-            f"{path} is not a bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
+            f"{path} is {problem}: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
         )
 
 
@@ -245,6 +245,8 @@ def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> N
         while not decompressor.eof:
             block = file.read(_COPY_BYTES) if decompressor.needs_input else b""
             if decompressor.needs_input and not block:
+                if not written:
+                    raise DecompressionError(f"{path} is compressed with zstd and cut off too early: copy it again")
                 break
             written += target.write(decompressor.decompress(block, _COPY_BYTES))
             if written > limit_bytes:
@@ -265,7 +267,7 @@ def _format_of(path: Path) -> str:
     for magic, name in _MAGICS.items():
         if start.startswith(magic):
             return name
-    raise ForeignBagError(path)
+    raise ForeignBagError(path, "not a bag" if start else "empty")
 
 
 def _channel(connection: Connection, name: str) -> TopicChannel:
@@ -303,4 +305,9 @@ def _wanted(
 
 def _reason(error: Exception) -> str:
     """Returns an exception of rosbags as one line; assertion errors have no message."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    text = str(error)
+    if (
+        inner := error.__context__
+    ) is not None and inner.args:  # rosbags quotes the arguments of an inner exception as a tuple.
+        text = text.replace(str(inner.args), str(inner))
+    return " ".join(text.split())[:200] or type(error).__name__

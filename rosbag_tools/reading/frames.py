@@ -352,6 +352,11 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
     depths = depth_topics(bag)
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(NO_PICTURES) and topic.name not in depths)
     if not cameras:
+        if bag.index_damage and not bag.topics:
+            raise NoImagesError(
+                f"bag {bag.path} is damaged, and nothing in it can be read ({bag.index_damage}): copy it again from "
+                "where it was recorded"
+            )
         topics = ", ".join(f"{topic.name} ({_described(topic)})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         notes = "".join(f"; {each}" for each in depths.values())

@@ -1,6 +1,7 @@
 """Runs an MQTT broker on this machine: Mosquitto, or the embedded one."""
 
 import errno
+import ipaddress
 import socket
 import ssl
 import subprocess
@@ -12,6 +13,8 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 from shared.broker.mosquitto import (
     MOSQUITTO_MISSING,
@@ -34,6 +37,8 @@ _POLL_S = 0.02
 _FREE_PORT_TRIES = 3
 _LINE_LIMIT = 300  # Characters of the log in an error message.
 _CONNECT = b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0"  # MQTT 3.1.1, a clean session, keep-alive 60 s, no client name.
+# Hosts that stand for all addresses, and an address of this machine.
+_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  Only compared.
 _OPENSSL = ": OpenSSL Error["
 
 
@@ -97,7 +102,7 @@ class Broker:
             BrokerError: the broker is not installed, the port is in use, or the broker refuses the configuration.
             MissingExtraError: the embedded broker is chosen and amqtt is not installed.
         """
-        broker_kind = BrokerKind(kind)
+        broker_kind, host = BrokerKind(kind), host.removeprefix("[").removesuffix("]")
         if config is not None:
             return cls._start_once(first_listener(config), broker_kind, log, config=config)
         if not (open_to_network or secured or is_loopback(host)):
@@ -167,9 +172,16 @@ class Broker:
     @property
     def url(self) -> str:
         """URL for clients, such as mqtt://127.0.0.1:1883."""
-        host = _reachable(self.listener.host)
-        scheme = "mqtts" if self.listener.tls else "mqtt"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.listener.port}"
+        return self._url(_reachable(self.listener.host))
+
+    @property
+    def network_urls(self) -> list[str]:
+        """URLs for clients on other machines, if the broker listens on all addresses: by address, then by host name."""
+        if self.listener.host not in _ALL_ADDRESSES:
+            return []
+        # On `::`, both brokers accept IPv6 only.
+        addresses = _network_addresses(socket.AF_INET6 if ":" in self.listener.host else socket.AF_INET)
+        return [self._url(host) for host in (*addresses, socket.gethostname())]
 
     @property
     def pid(self) -> int:
@@ -213,6 +225,10 @@ class Broker:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _url(self, host: str) -> str:
+        scheme = "mqtts" if self.listener.tls else "mqtt"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.listener.port}"
 
     def _await_listening(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -287,7 +303,19 @@ def _watch(pid: int) -> subprocess.Popen[bytes]:
 
 def _reachable(host: str) -> str:
     """Returns the address at which this machine reaches a listener on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  Only compared.
+    return _ALL_ADDRESSES.get(host, host)
+
+
+def _network_addresses(family: int) -> list[str]:
+    """Returns the addresses of this machine's network interfaces, without those that no other machine can use."""
+    states = psutil.net_if_stats()
+    found = [
+        ipaddress.ip_address(each.address.partition("%")[0])
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == family and name in states and states[name].isup
+    ]
+    return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
 
 
 def _bind(host: str, port: int) -> int:

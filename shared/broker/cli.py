@@ -62,6 +62,8 @@ def broker(
         signal.signal(number, stop)
     with Broker.start(port, host, kind, config=config, secured=secured, open_to_network=open_to_network) as running:
         click.echo(running.description)
+        if running.network_urls:
+            click.echo(f"from other machines: {' or '.join(running.network_urls)}")
         while not stopped:
             if running.wait(_POLL_S) is not None:
                 raise BrokerError(f"the broker ended by itself: {running.log_tail()}")

@@ -17,7 +17,7 @@ from shared.resources.gpus import gpus
 from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.tcp_bytes import TcpTable
 from shared.resources.usage import USAGE_FIELDS, ProbeGoneError, ResourceUsage, UsageProbe
-from shared.runlog.latency_log import append_whole
+from shared.runlog.latency_log import append_whole, log_full_disk
 from shared.runtime.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
@@ -171,6 +171,7 @@ class ResourceSampler:
         try:
             append_whole(self._file, text.getvalue().encode())
         except OSError as error:
+            log_full_disk(self._path, error)
             self.fault = error
 
 

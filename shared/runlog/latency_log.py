@@ -16,6 +16,7 @@ from typing import Self
 
 from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
+from shared.logs import get_logger
 from shared.runlog.lost_rows import LostRows
 from shared.sanitize import csv_text, printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage, durations_ns
@@ -196,6 +197,7 @@ def _sums_ns(row: LatencyRow) -> dict[str, int]:
 
 
 _NEEDS_QUOTES = re.compile(r'["\r\n]').search  # Extra commas are counted instead.
+_LOG = get_logger("runlog")
 _CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
 
 
@@ -263,6 +265,8 @@ class LogWriter:
         try:
             append_whole(file, text.encode(errors="backslashreplace"))  # Folder names need not be UTF-8.
         except OSError as error:
+            if self.fault is None and self._lost is not None:
+                log_full_disk(self._folder / CSV_NAME, error)
             self.fault = error
             return False
         return True
@@ -278,6 +282,11 @@ def append_whole(file: int, data: bytes) -> None:
     if written < len(data):
         os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def log_full_disk(path: Path, error: OSError) -> None:
+    """Logs that a file of a run cannot be written any more, when that begins; the run goes on."""
+    _LOG.error("file of the run cannot be written", file=str(path), reason=error.strerror or str(error))
 
 
 def created(path: Path, undo: ExitStack) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from shared.errors import unwritable_message
-from shared.runlog.latency_log import LogError, append_whole, created, csv_line, milliseconds, text_cell
+from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk, milliseconds, text_cell
 
 PRESENTED_NAME = "presented.csv"
 ABORTED = "aborted"  # The reason of a tick that had no row yet when the vehicle node died.
@@ -126,7 +126,7 @@ class PresentedLog:
         self.fault: OSError | None = None
         self.counts = PresentedCounts()
         self._lock = threading.Lock()
-        path = folder / PRESENTED_NAME
+        self._path = path = folder / PRESENTED_NAME
         try:
             with ExitStack() as undo:  # Removes the file if its first line cannot be written.
                 self._file = created(path, undo)
@@ -153,6 +153,8 @@ class PresentedLog:
             try:
                 append_whole(self._file, line.encode(errors="backslashreplace"))
             except OSError as error:
+                if self.fault is None:
+                    log_full_disk(self._path, error)
                 self.fault = error
                 self.rows_lost += 1
 

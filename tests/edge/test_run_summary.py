@@ -38,7 +38,10 @@ def test_a_run_with_one_result_of_any_origin_succeeded(outcome: Outcome) -> None
 
 def test_a_run_without_a_result_has_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     """A script must notice that nothing was answered in time."""
-    assert exit_code([{"outcome": "dropped"}, {"outcome": "expired"}], []) == NOTHING_ANSWERED
+    assert (
+        exit_code([{"outcome": "dropped", "reason": "window"}, {"outcome": "expired", "reason": ""}], [])
+        == NOTHING_ANSWERED
+    )
     assert "none of the 2 frames got a result in time" in capsys.readouterr().err
 
 

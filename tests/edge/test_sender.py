@@ -122,6 +122,9 @@ def test_without_a_worker_wait_frames_are_refused_at_once(vehicle: Callable[...,
     car = vehicle()
     record = car.ledger.begin(make_frame(), clock.now_ns())
     assert car.sender.refusal(record) == "no_worker"
+    car.bus.is_connected = False
+    assert car.sender.refusal(record) == "no_broker"
+    car.bus.is_connected = True
     car.announce()
     assert car.sender.refusal(record) is None
     car.announce(state=NodeState.STOPPING)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.pending_results import PendingResults
@@ -178,8 +179,8 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
     assert len(sink.got) == 5
 
 
-def test_a_failed_sink_is_removed_and_reported() -> None:
-    """The run and the other sinks continue."""
+def test_a_failed_sink_is_removed_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The run and the other sinks continue. A full disk is logged when it begins, and once."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
     feed = _feed(failing, healthy)
@@ -187,6 +188,7 @@ def test_a_failed_sink_is_removed_and_reported() -> None:
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
     assert [str(fault) for fault in feed.sinks.faults] == ["disk full"]
+    assert caplog.text.count("sink removed") == caplog.text.count("disk full") == 1
     assert failing.is_closed
     assert healthy.is_closed
 

@@ -163,7 +163,7 @@ def test_only_bags_and_folders_of_cameras_accept_topics(
 ) -> None:
     """An option without effect would mislead the user."""
     del folder
-    with pytest.raises(SourceError, match="leave --topics out"):
+    with pytest.raises(SourceError, match="leave --topic out"):
         open_source(str(make(video.parent)), topics=("/left",))
 
 
@@ -171,7 +171,7 @@ def test_a_missing_camera_is_an_error() -> None:
     """The message says what to check."""
     with pytest.raises(SourceError, match="camera 'camera:63' cannot be opened: check that it is plugged in"):
         open_source("camera:63")
-    with pytest.raises(SourceError, match="is live: leave --topics and --start-offset out"):
+    with pytest.raises(SourceError, match="is live: leave --topic and --start-offset out"):
         open_source("camera:0", start_offset_s=1.0)
 
 

@@ -23,7 +23,7 @@ class ArraySource:
         self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
     ) -> None:
         if topics or start_offset_s or duration_s:
-            raise SourceError(f"{path} is played whole: leave --topics, --start-offset and --playback-duration out")
+            raise SourceError(f"{path} is played whole: leave --topic, --start-offset and --playback-duration out")
         self._path = path
         self._images = np.load(path, mmap_mode="r")
 

@@ -36,7 +36,7 @@ class LocalTransport:
         self.workers = WorkerDirectory(model.card.name)
         self.workers.update("local", pack_status(NodeStatus(NodeState.ONLINE, "s1", 1, (model.card,))))
         self._model, self._node = model, f"cloud/local/{vehicle}"
-        self.is_connected = True
+        self.is_connected, self.has_lost_broker = True, False
 
     @property
     def last_received_ns(self) -> int:

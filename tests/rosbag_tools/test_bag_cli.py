@@ -150,5 +150,5 @@ def test_the_error_for_an_unknown_topic_suggests_the_nearest_name(
 ) -> None:
     """A typo is easy to correct."""
     drive = write_drive(tmp_path / "drive")
-    result = run(command, drive.path, tmp_path / "out", "--topics", "/cam/image_rw")
+    result = run(command, drive.path, tmp_path / "out", "--topic", "/cam/image_rw")
     assert "did you mean /cam/image_raw" in error_of(result)

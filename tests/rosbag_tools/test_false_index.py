@@ -132,7 +132,7 @@ def test_an_extraction_of_which_a_camera_has_no_frame_fails(tmp_path: Path) -> N
     assert "no frame was written of /odd: encoding 'odd' is not an image encoding" in str(result.exception)
     assert "1 frames, 2 left out" in result.output
     assert len(list((tmp_path / "out" / "good").iterdir())) == 1
-    result = CliRunner().invoke(bag, ["extract", str(path), str(tmp_path / "out"), "--topics", "/good"])
+    result = CliRunner().invoke(bag, ["extract", str(path), str(tmp_path / "out"), "--topic", "/good"])
     assert result.exit_code == 0
 
 

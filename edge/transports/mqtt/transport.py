@@ -13,7 +13,7 @@ from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
 from edge.transports.events import TransportEvents
 from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
-from edge.transports.transport import NO_WORKER, OnUndelivered
+from edge.transports.transport import NO_BROKER, NO_WORKER, OnUndelivered
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
@@ -24,6 +24,8 @@ from shared.mqtt.name_guard import NameGuard, client_id
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _CONTROL_MESSAGES = 8  # Messages other than frames that may wait for the broker.
+# Reason codes of a broker that refuses a message for its size; others have causes of their own, such as access lists.
+_SIZE_REFUSALS = ("Implementation specific error", "Quota exceeded", "Unspecified error")
 
 
 def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "MqttTransport":
@@ -82,6 +84,11 @@ class MqttTransport:
     def is_connected(self) -> bool:
         """See Transport."""
         return self._bus.is_connected
+
+    @property
+    def has_lost_broker(self) -> bool:
+        """See Transport."""
+        return not self._bus.is_connected
 
     @property
     def last_received_ns(self) -> int:
@@ -146,9 +153,9 @@ class MqttTransport:
             if ack.no_subscriber:
                 on_undelivered(NO_WORKER)
             elif ack.reason == LINK_JAMMED:
-                on_undelivered(LINK_JAMMED)
+                on_undelivered(NO_BROKER if self.has_lost_broker else LINK_JAMMED)
             elif not ack.accepted:
-                on_undelivered(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
+                on_undelivered(_refusal(ack.reason, request.size))
 
         camera = message.id.camera
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
@@ -200,3 +207,13 @@ class MqttTransport:
     def _on_reply(self, delivery: Delivery) -> None:
         read = partial(unpack_result, delivery.payload)
         self.replies.offer(RawReply(read, len(delivery.payload), delivery.received_ns))
+
+
+def _refusal(reason: str, size_bytes: int) -> str:
+    """Returns the reason of a frame that the broker refused; brokers do not name their limit on the size."""
+    if reason not in _SIZE_REFUSALS:
+        return f"broker_refused: {reason}" if reason else "broker_refused"
+    return (
+        f"broker_refused: {reason}: {size_bytes:,} bytes are probably above the broker's message_size_limit or "
+        "max_packet_size: give --codec jpeg or --resize-at edge, or raise the limit"
+    )

@@ -186,12 +186,13 @@ def test_ended_and_missing_processes_are_reported_and_others_sampled(tmp_path: P
     assert 1 <= sum(row["node"] == "worker/w" for row in sampled) < sampler.samples
 
 
-def test_a_full_disk_ends_only_the_sampling(tmp_path: Path) -> None:
+def test_a_full_disk_ends_only_the_sampling(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The run goes on, whole rows remain, and the account contains the reason."""
     path = tmp_path / "resources.csv"
     with disk_of(1000), ResourceSampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
         while sampler.fault is None:
             time.sleep(0.01)
+    assert caplog.text.count("file of the run cannot be written") == 1
     assert path.read_bytes().endswith(b"\n")
     assert len(rows(path)) >= 2
     assert sampler.account()["fault"] == str(sampler.fault)

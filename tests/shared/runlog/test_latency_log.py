@@ -234,11 +234,15 @@ def test_a_folder_without_a_run_cannot_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path)
 
 
-def test_a_full_disk_loses_only_whole_rows(tmp_path: Path) -> None:
+def test_a_full_disk_loses_only_whole_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The run goes on, lost rows are counted, and the log stays readable."""
     with disk_of(len(",".join(COLUMNS)) + 1000), LogWriter(tmp_path) as log:
         for sequence in range(100):
             log.close(_row(sequence))
+            if log.rows_lost == 1:  # It is logged when it begins, while there may be time to make room, and once.
+                assert caplog.text.count("file of the run cannot be written") == 1
+    assert caplog.text.count("file of the run cannot be written") == 1
+    assert str(tmp_path / CSV_NAME) in caplog.text
     rows = list(read_rows(tmp_path))
     assert 0 < len(rows) < 100
     assert log.rows_lost == 100 - len(rows)

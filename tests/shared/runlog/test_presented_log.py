@@ -68,10 +68,11 @@ def test_texts_of_an_error_stay_in_their_cell(tmp_path: Path) -> None:
     assert len((tmp_path / PRESENTED_NAME).read_text().splitlines()) == 3
 
 
-def test_a_full_disk_loses_only_whole_rows(tmp_path: Path) -> None:
+def test_a_full_disk_loses_only_whole_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The run goes on, lost rows are counted, and the log stays readable."""
     with disk_of(len(HEADER) + 1000):
         log = _write(tmp_path, *(replace(ROW, tick=tick) for tick in range(100)))
+    assert caplog.text.count("file of the run cannot be written") == 1
     ticks = [row.tick for row in read_presented(tmp_path)]
     assert 0 < len(ticks) < 100
     assert ticks == list(range(len(ticks)))
