@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.errors import SkylaneError
-from shared.files import open_file
+from shared.files import check_file, open_file
 from shared.network.address import Address, Certificates
 
 _PROBE_TIMEOUT_S = 3.0
@@ -108,11 +108,13 @@ def describe_tls_error(error: ssl.SSLError, address: Address, certificates: Cert
 
 
 def _trust(context: ssl.SSLContext, address: Address, authority: str) -> None:
-    _check_readable(authority, address)
     try:
+        check_file(Path(authority))
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
         raise _unusable(address, f"the authority {authority} holds no PEM certificate") from error
+    except OSError as error:
+        raise _unusable(address, f"the authority {authority} cannot be read: {error.strerror}") from error
 
 
 def _identify(context: ssl.SSLContext, address: Address, certificates: Certificates) -> None:
