@@ -203,7 +203,8 @@ class Presentation:
         """Delivers the ticks that a presenter that hangs, or a run that failed, has left; none is delivered later."""
         with self._delivery, self._condition:
             left = [*self._left_out, *(each.waiting for each in self._cameras.values()), self._taken]
-            for tick in sorted(map(self._left, filter(None, left)), key=attrgetter("sequence")):
+            ticks = [self._left(each) for each in left if each is not None]
+            for tick in sorted(ticks, key=attrgetter("sequence")):
                 self._notify(tick)
             self._is_closed = True
 

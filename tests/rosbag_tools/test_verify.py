@@ -132,7 +132,7 @@ def test_bags_without_checksums_are_named(
         assert without_checksums(bag) == (tuple(file.name for file in bag.files) if has_none else ())
 
 
-def _chunk_at(data: bytes) -> tuple[int, int]:
+def _chunk_at(data: bytearray) -> tuple[int, int]:
     """Returns start and size of the content of the first chunk."""
     at = len(MAGIC)
     while data[at] != 6:
