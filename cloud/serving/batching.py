@@ -160,17 +160,12 @@ class Batcher:
             self._condition.notify_all()
         self._admission.wake()
 
-    @property
-    def is_closed(self) -> bool:
-        """True once `reserve` returns False for ever."""
-        return self._closed
-
     def close(self) -> None:
         """Accepts no more reservations; frames with a slot are still inferred."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-        self._admission.wake()
+        self._admission.wake()  # A frame that waits for this batcher is chosen again, for the next version of its model.
 
     def run(self) -> None:
         """Infers until closed; the body of an engine thread, one for each instance."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, STOPPING, TOO_LATE, Refusal, Request
+from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, TOO_LATE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
@@ -72,11 +72,7 @@ class Decoder:
             return Refusal(Status.REJECTED, str(error))
         if not served.batcher.can_meet(request.deadline):
             return TOO_LATE
-        if served.batcher.reserve():
-            return served
-        # The batcher of a replaced version is closed too; the decoder is woken then, and finds the next version.
-        is_served = self._served_models.get(request.model, request.header.version) is served
-        return STOPPING if served.batcher.is_closed and is_served else None
+        return served if served.batcher.reserve() else None
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:
         """Refuses a frame without decoding its image; its message is read, because the reply repeats its stamps."""

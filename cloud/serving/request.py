@@ -23,7 +23,6 @@ class Refusal(NamedTuple):
 
 CLIENT_GONE = Refusal(Status.EXPIRED, "the client no longer waits for the result")
 EXPIRED_IN_QUEUE = Refusal(Status.EXPIRED, "the deadline passed while the frame waited")
-STOPPING = Refusal(Status.OVERLOADED, "the worker is stopping")
 TOO_LATE = Refusal(Status.EXPIRED, "inference would end after the deadline")
 
 
