@@ -220,10 +220,8 @@ def verify(path: Path) -> None:
             where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
         click.echo(printable(f"{where}: {finding.reason}"))
     if unchecked:
-        text = (
-            f"note: no checksums in {named(unchecked)}: changed bytes in a message that can still be read are not found"
-        )
-        click.echo(printable(text))
+        text = f"no checksums in {named(unchecked)}: changed bytes of a message that stays readable are not found"
+        click.echo(printable(f"note: {text}"))
     if findings:
         raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all intact")

@@ -67,10 +67,7 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
 
 
 def without_checksums(bag: Bag) -> tuple[str, ...]:
-    """Returns the names of the data files without any checksum of their messages.
-
-    Not named: files in which the compression may have some, which is not looked into.
-    """
+    """Returns the names of the data files without a checksum of their messages; compression other than MCAP's may have one."""
     return tuple(file.name for file in bag.files if file.suffix != ".zstd" and not _has_checksum(file))
 
 

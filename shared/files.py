@@ -6,12 +6,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (lambda _mode: True, "a device"),
-)
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
 def check_file(path: Path) -> None:
@@ -22,7 +17,7 @@ def check_file(path: Path) -> None:
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        kind = next(name for is_kind, name in _KINDS if is_kind(mode))
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
         raise OSError(errno.EINVAL, f"it is {kind}: give a regular file", str(path))
 
 
@@ -37,11 +32,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path) -> bytes:
-    """Returns the content of a regular file.
-
-    Raises:
-        OSError: see `open_file`.
-    """
+    """Returns the content of a file; see `open_file`."""
     with open_file(path) as file:
         return file.read()
 

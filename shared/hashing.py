@@ -21,9 +21,6 @@ def tree_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file, or of the relative paths and contents of all files in a folder, sorted by path.
 
     Times, modes and empty folders do not change the hash.
-
-    Raises:
-        OSError: a file cannot be read, or is no regular file.
     """
     if not path.is_dir():
         return file_sha256(path)

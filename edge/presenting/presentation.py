@@ -120,15 +120,7 @@ class Presentation:
         runs_local: bool = False,
         hang_s: float = _HANG_S,
     ) -> None:
-        """Prepares the presentation.
-
-        Args:
-            build: Makes a presenter.
-            card: The card of the model.
-            config: The configuration of the run.
-            runs_local: The presenter runs the local model itself, and needs the workers' results only.
-            hang_s: A presenter that works on one tick for longer than this hangs.
-        """
+        """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
         self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # Returns the manifest's entries on the parts.
         self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.

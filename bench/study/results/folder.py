@@ -14,7 +14,6 @@ from bench.study.plan.cell import StudyCell
 from bench.study.plan.study_plan import StudyPlan
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.files import read_file
 from shared.runlog.run_manifest import read_manifest, write_manifest
 
 PLAN_NAME = "study.yaml"
@@ -99,7 +98,7 @@ class StudyFolder:
         """
         path = self.run_folder(cell, repetition) / RESULT_NAME
         try:
-            return msgspec.json.decode(read_file(path), type=RunResult)
+            return msgspec.json.decode(path.read_bytes(), type=RunResult)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:

@@ -19,7 +19,6 @@ from cloud.gateway.open_inference import grpc_service as open_inference_service
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tf_serving import grpc_service as tf_serving_service
 from shared import clock
-from shared.files import read_file
 
 SERVICES = {**skylane_service.SERVICES, **open_inference_service.SERVICES, **tf_serving_service.SERVICES}
 MAX_CONNECTIONS = 4096
@@ -81,7 +80,7 @@ class GrpcServer(Frontend):
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 return self._server.add_insecure_port(address)
-            pair = (read_file(settings.tls_key), read_file(settings.tls_cert))
+            pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
             return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         except (OSError, RuntimeError) as error:
             raise ListenError(f"--grpc: cannot listen at {address}: {error}") from error
