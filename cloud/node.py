@@ -250,9 +250,15 @@ class CloudNode:
         return [
             *control,
             (self._admission.close, decoders),
+            (self._abandon, ()),
             (self.served_models.close, ()),
             (self._postprocessor.close, encoders),
         ]
+
+    def _abandon(self) -> None:
+        """Ends decoders that still wait for a slot: closed batchers have none."""
+        if frames := self._admission.abandon():
+            _LOG.warning("frames left to their vehicles", frames=frames, seconds=self._drain_s)
 
     def _ignored(self) -> Mapping[str, int]:
         """Number of messages that did not become a request, by kind and reason."""

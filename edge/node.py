@@ -74,6 +74,7 @@ class EdgeNode:
         self._finished = threading.Event()  # Set when no more replies are processed.
         self._events = events or TransportEvents()
         self._threads = ThreadGroup(self._on_thread_failure)
+        self._presenters = ThreadGroup(self._on_thread_failure)  # Apart, because a plug-in may hang.
         self._settings = settings
         self._transport = transport
         self.clocks = WorkerClocks()
@@ -165,8 +166,8 @@ class EdgeNode:
         self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
         if self._settings.config.retry:
             self._threads.start("retrier", partial(self._retrier.run, self._finished))
-        if self._presentation is not None:
-            self._threads.start("presenter", self._presentation.run)
+        presentation = self._presentation
+        presenting = None if presentation is None else self._presenters.start("presenter", presentation.run)
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._read_ahead.run)
         try:
@@ -179,19 +180,20 @@ class EdgeNode:
             self._finished.set()
             self._health.remove()
             receiving.join(_JOIN_TIMEOUT_S)
-            if self._presentation is not None:
-                self._presentation.end()
+            if presentation is not None:
+                presentation.end()
             self._feed.end()
             # Sinks have the lowest priority and may be slow.
             self._feed.sinks.wait_until_written(writing, _JOIN_TIMEOUT_S)
             try:
                 self._threads.join(_JOIN_TIMEOUT_S)
+                self._wait_for_presenter(presenting)
             finally:  # Every frame gets its row, even after a failure.
                 for record in self._queue.drain():
                     self._ledger.drop(record, "stopped")
                 self._ledger.close_all("the run ended")
-                if self._presentation is not None:
-                    self._presentation.close()
+                if presentation is not None:
+                    presentation.close()
         on_tick()
         counts = self._ledger.counts()
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
@@ -201,6 +203,13 @@ class EdgeNode:
         assert self._presentation is not None
         self._presentation.arrived(record, answer, origin)
         self._feed.put(record, answer, origin)
+
+    def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:
+        """Waits until every tick was presented; a presenter that hangs is left behind."""
+        while presenting and presenting.is_alive() and self._presentation and not self._presentation.hangs:
+            presenting.join(_TICK_S)
+        self._presenters.abandon()
+        self._presenters.check()
 
     def _wait_for_answers(self, on_tick: Callable[[], None]) -> None:
         """Waits until every frame in flight has ended; a stopped run waits for `DRAIN_S` only."""

@@ -1,5 +1,6 @@
 """Formats and compressions in which bags are written, and the path that each format needs."""
 
+import os
 import shutil
 from enum import StrEnum
 from pathlib import Path
@@ -134,7 +135,7 @@ def remove_bag(path: Path) -> None:
                 f"folder {path} is not a bag, because it contains {foreign[0]}: choose another path, it is not replaced"
             )
         shutil.rmtree(path)
-    elif path.exists():
+    elif os.path.lexists(path):
         if path.suffix not in (".bag", ".mcap"):
             raise BagPathError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
         path.unlink()

@@ -1,5 +1,7 @@
 """Finds the messages of a bag that are damaged, undecodable or implausible, and their position."""
 
+import os
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,10 +12,15 @@ from rosbags.typesys.store import Typestore
 from rosbag_tools.messages.ros_types import HEADER, read, read_stamp, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
+from rosbag_tools.reading.mcap_file import MAGIC
 from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from rosbag_tools.reading.video_topics import with_pictures
 from shared.errors import SkylaneError
 from shared.recorded_time import clock_jump
+
+_RECORD = struct.Struct("<cQ")  # The type of a record of MCAP, and its length.
+_FIRST_CHUNK_BYTES = 8192  # The header of a ROS 1 bag has 4096 bytes, the one of its first chunk follows.
+_CHECKSUM_AT = {b"\x06": 24, b"\x0f": 0}  # Position of the checksum in the records Chunk and Data End.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,30 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
         if bag.index_damage and not is_damaged:
             rest = "" if found else ": the messages themselves are intact"
             yield BagFault("index", "", None, None, bag.index_damage + rest)
+
+
+def without_checksums(bag: Bag) -> tuple[str, ...]:
+    """Returns the names of the data files without a checksum of their messages; compression other than MCAP's may have one."""
+    return tuple(file.name for file in bag.files if file.suffix != ".zstd" and not _has_checksum(file))
+
+
+def _has_checksum(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+        if start.startswith(b"#ROSBAG"):
+            return b"compression=none" not in file.read(_FIRST_CHUNK_BYTES)  # bz2 has checksums, lz4 can have them.
+        if start != MAGIC:
+            return False
+        end = path.stat().st_size
+        while len(head := file.read(_RECORD.size)) == _RECORD.size:
+            kind, size = _RECORD.unpack(head)
+            next_at = file.tell() + size
+            if kind in _CHECKSUM_AT:
+                file.seek(_CHECKSUM_AT[kind], os.SEEK_CUR)
+                if any(file.read(4)):  # 0 stands for none.
+                    return True
+            file.seek(min(next_at, end))
+    return False
 
 
 class _Check:

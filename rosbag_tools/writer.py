@@ -86,7 +86,7 @@ class BagWriter:
         try:
             if overwrite:
                 remove_bag(path)
-            if path.exists():
+            if os.path.lexists(path):  # A link to nothing is in the way too.
                 raise BagPathError(f"{path} exists: choose another name, or --force to replace it")
             self._writer = new_writer(self._folder or path, self.format, compression)
             path.parent.mkdir(parents=True, exist_ok=True)

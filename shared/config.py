@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchema
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from shared.errors import SkylaneError, UnknownNameError, suggestion
+from shared.files import open_file
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
@@ -118,7 +119,7 @@ def load_document(path: Path) -> Any:
         ConfigError: the file is missing, too large, not YAML or repeats a key.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(MAX_YAML_BYTES + 1)
     except OSError as error:
         raise ConfigError(path, f"cannot be read ({error.strerror}): check the path") from error

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from bench.logs.problems import ProblemCollector
+from shared.files import read_file
 from shared.runlog.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Rows of a log are below 3 kB; pyarrow needs a whole line within a block of 1 MB.
@@ -113,7 +114,7 @@ def read_table(path: Path, problems: ProblemCollector, header: Sequence[str] | N
         LogError: The file cannot be read, or its first line does not name columns.
     """
     try:
-        data = path.read_bytes().replace(b"\r\n", b"\n")
+        data = read_file(path).replace(b"\r\n", b"\n")
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: give the folder of a run") from error
     if not data.endswith(b"\n"):

@@ -8,6 +8,7 @@ from cloud.gateway.bind import listen
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.settings import GatewaySettings
 from shared.errors import SkylaneError
+from shared.files import check_file
 from shared.network.certificate_expiry import check_not_expired
 from shared.registry import load
 
@@ -34,6 +35,8 @@ def check_settings(settings: GatewaySettings) -> None:
             raise GatewayError(f"the key {key} is protected by a password: give a key without one")
 
         try:
+            check_file(settings.tls_cert)
+            check_file(key)
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, refuse_password)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error

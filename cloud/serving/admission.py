@@ -164,6 +164,15 @@ class Admission:
             self._closed = True
             self._condition.notify_all()
 
+    def abandon(self) -> int:
+        """Removes the waiting frames and returns their number. They get no reply, so that their vehicles send them again."""
+        with self._condition:
+            entries = [*self._waiting.values()]
+            for entry in entries:
+                self._remove(entry)
+            self._condition.notify_all()
+        return len(entries)
+
     def _candidates(self) -> Iterator[_Entry]:
         """Yields an expired frame, then the first frames of each camera, in the order of the vehicles' turns."""
         expired = self._first_expired()

@@ -165,6 +165,7 @@ class Batcher:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        self._admission.wake()  # A frame that waits for this batcher is chosen again, for the next version of its model.
 
     def run(self) -> None:
         """Infers until closed; the body of an engine thread, one for each instance."""

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from shared.config import Section
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import open_file
 from shared.messages.model_card import ModelCard
 from shared.package_data import shipped
 from shared.reuse.tuning import TunedModelSection
@@ -153,7 +154,7 @@ def read_fusion(path: Path) -> FusionTable:
 
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with ZipFile(path) as archive:
+    with open_file(path) as file, ZipFile(file) as archive:
         entries = archive.infolist()
         size = sum(entry.file_size for entry in entries)
         if size > _MAX_BYTES:

@@ -28,11 +28,13 @@ from shared.stages import Stage
 # Reasons why a tick has no output.
 NO_RESULT, TOO_OLD, CAMERA_CHANGED = "no_result", "too_old", "camera_changed"
 SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one: the presenter has not said why.
+HUNG = "hung"
 _LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
 _SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
 _NICENESS = 5  # Sending comes first on a busy core; with the lowest priority, outputs would be 100 ms late there.
 _HEAD_START_NS = 10_000_000  # Longest wait of a tick for the sending of its frame.
 _POLL_S = 0.001
+_HANG_S = 10.0  # A presenter that works on one tick for longer hangs.
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 
 _LOG = get_logger("edge")
@@ -110,7 +112,13 @@ class Presentation:
     """
 
     def __init__(
-        self, build: Callable[[], Presenter], card: ModelCard, config: EdgeConfig, *, runs_local: bool = False
+        self,
+        build: Callable[[], Presenter],
+        card: ModelCard,
+        config: EdgeConfig,
+        *,
+        runs_local: bool = False,
+        hang_s: float = _HANG_S,
     ) -> None:
         """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
@@ -125,6 +133,8 @@ class Presentation:
         self._cameras: dict[str, _Camera] = {}
         self._left_out: deque[PresentedTick] = deque()
         self._taken: PresentedTick | _DueFrame | None = None  # The tick that `run` works on.
+        self._taken_ns = 0
+        self._hang_ns = round(hang_s * 1e9)
         self._has_ended = False
         self._has_failed = False
         self._delivery = threading.Lock()
@@ -148,7 +158,7 @@ class Presentation:
             camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record)
             self._condition.notify()
         if excess is not None:
-            self._deliver(excess)
+            self._deliver(self._left(excess))
 
     def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         """Adds the result of a frame, unless a later frame of its camera has one already."""
@@ -176,23 +186,30 @@ class Presentation:
             self._has_ended = True
             self._condition.notify()
 
+    @property
+    def hangs(self) -> bool:
+        """True while the presenter works on one tick for too long."""
+        return self._taken is not None and clock.now_ns() - self._taken_ns >= self._hang_ns
+
     def close(self) -> None:
         """Delivers the ticks that a presenter that hangs, or a run that failed, has left; none is delivered later."""
         with self._delivery, self._condition:
             left = [*self._left_out, *(each.waiting for each in self._cameras.values()), self._taken]
-            ticks = [
-                each if isinstance(each, PresentedTick) else _without_output(each, STOPPED)
-                for each in left
-                if each is not None
-            ]
+            ticks = [self._left(each) for each in left if each is not None]
             for tick in sorted(ticks, key=attrgetter("sequence")):
                 self._notify(tick)
             self._is_closed = True
+
+    def _left(self, tick: PresentedTick | _DueFrame) -> PresentedTick:
+        """Returns a tick that the presenter did not come to, with the reason."""
+        due = tick if isinstance(tick, PresentedTick) else _without_output(tick, STOPPED)
+        return replace(due, output=Output(OutputOrigin.NONE, reason=HUNG)) if self.hangs else due
 
     def _take(self) -> PresentedTick | _DueFrame | None:
         """Waits for the next tick; returns None at the end."""
         with self._condition:
             self._condition.wait_for(lambda: self._left_out or self._has_ended or self._due())
+            self._taken_ns = clock.now_ns()
             if self._left_out:
                 self._taken = self._left_out.popleft()
             elif due := self._due():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from edge.config import EdgeConfig
-from edge.presenting.presentation import SKIPPED, Presentation, PresentedTick
+from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
 from edge.sinks.feed import MissingOutput, SinkGroup, backlog
 from edge.sinks.sink import FrameResult, Sink
 from shared.errors import SkylaneError
@@ -91,6 +91,11 @@ class OutputRecorder:
             yield (
                 f"WARNING: the presenter skipped {skipped} of {total} frames, as it was not done with the one before: "
                 "choose a lower rate or another --present"
+            )
+        if hung := counts.reasons[HUNG]:
+            yield (
+                f"WARNING: the presenter hung and left {hung} of {total} frames without an output: choose another "
+                "--present, or find out what the presenter waits for"
             )
         if self._presentation.restarts:
             yield (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import SkylaneError
+from shared.files import read_file
 from shared.network import env_names
 from shared.network.endpoint import Endpoint
 
@@ -33,7 +34,7 @@ class WorkerCredentials:
         pem = None
         if authority is not None:
             try:
-                pem = authority.read_bytes()
+                pem = read_file(authority)
             except OSError as error:
                 raise WorkerAddressError(f"the authority {authority} cannot be read: {error.strerror}") from error
             if b"-----BEGIN CERTIFICATE-----" not in pem:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
+from shared.files import resolved
 from shared.natural_order import natural_path_key
 from shared.sanitize import printable
 
@@ -58,9 +59,9 @@ def scan(folder: Path, out: Path) -> Library:
         raise LibraryError(f"{folder} is not a folder: give the folder that contains the bags")
     if (folder / _METADATA).is_file():
         raise LibraryError(f"{folder} is a bag: give the folder that contains it")
-    if folder.resolve().is_relative_to(out.resolve() / "bags") or folder.resolve() == out.resolve():
+    if resolved(folder).is_relative_to(resolved(out) / "bags") or resolved(folder) == resolved(out):
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
-    found = _Findings(folder.resolve(), out.resolve())
+    found = _Findings(resolved(folder), resolved(out))
     found.walk(folder)
     if not found.bags and not found.refused:
         raise LibraryError(
@@ -139,17 +140,17 @@ class _Findings:
                 self._bag(path)
             else:
                 self.ignored.append(self._name(path))
-        return [each for each in folders if each.resolve() != self._out]
+        return [each for each in folders if resolved(each) != self._out]
 
     def _bag_folder(self, folder: Path, entries: list[os.DirEntry[str]]) -> None:
         for entry in entries:
-            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self._root):
+            if entry.is_symlink() and not resolved(Path(entry.path)).is_relative_to(self._root):
                 self._refuse(folder, f"its file {entry.name} is a link that leads out of the library: copy the file")
                 return
         self._bag(folder)
 
     def _link(self, path: Path) -> None:
-        target = path.resolve()
+        target = resolved(path)
         if not target.is_relative_to(self._root):
             self._refuse(
                 path, f"is a link that leads out of the library, to {target}: copy the bag, or give its folder"

@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared import clock
 from shared.errors import SkylaneError
+from shared.files import read_file
 from shared.messages.topics import validate_name
 
 AUTHORITY_DAYS = 3650
@@ -277,7 +278,7 @@ class CertificateAuthority:
     def _read_crl(self) -> x509.CertificateRevocationList:
         file = self._private_crl
         try:
-            return x509.load_pem_x509_crl(file.read_bytes())
+            return x509.load_pem_x509_crl(read_file(file))
         except OSError as error:
             raise AuthorityError(f"{file} cannot be read ({error.strerror}): restore it") from error
         except ValueError as error:
@@ -333,7 +334,7 @@ def _uris(certificate: x509.Certificate) -> list[str]:
 
 def _certificate(file: Path, remedy: str = _REMEDY) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(file.read_bytes())
+        return x509.load_pem_x509_certificate(read_file(file))
     except OSError as error:
         raise AuthorityError(f"{file} cannot be read ({error.strerror}): {remedy}") from error
     except ValueError as error:
@@ -343,7 +344,7 @@ def _certificate(file: Path, remedy: str = _REMEDY) -> x509.Certificate:
 def _pair(file: Path, key_file: Path, remedy: str = _REMEDY) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     certificate = _certificate(file, remedy)
     try:
-        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        key = serialization.load_pem_private_key(read_file(key_file), None)
     except OSError as error:
         raise AuthorityError(f"{key_file} cannot be read ({error.strerror}): {remedy}") from error
     except (ValueError, TypeError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import SkylaneError
+from shared.files import read_file
 from shared.package_data import shipped
 
 MOSQUITTO_MISSING = "Mosquitto is not installed: apt-get install mosquitto"
@@ -86,7 +87,7 @@ def first_listener(config: Path) -> MosquittoListener:
         BrokerError: the file cannot be read or has no listener.
     """
     try:
-        text = config.read_text(encoding="utf-8")
+        text = read_file(config).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BrokerError(f"cannot read {config}: {error}") from error
     found = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import open_file
 from shared.imaging.frames import Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
 from shared.imaging.image_header import PNG_SIGNATURE
@@ -36,7 +37,7 @@ def read_image_file(path: Path, limits: ImageLimits = ImageLimits()) -> ImageArr
         ImageFileError: The file cannot be read, is too large, or is not a complete JPEG or PNG.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(limits.max_bytes + 1)
     except OSError as error:
         raise ImageFileError(path, f"cannot be read ({error.strerror})") from error

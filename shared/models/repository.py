@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.config import ConfigError, read_yaml
 from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError, UnknownNameError
+from shared.files import resolved
 from shared.hashing import tree_sha256
 from shared.imaging.labels import Labels, read_labels
 from shared.messages.model_card import ModelCard, labels_of
@@ -52,7 +53,7 @@ class StoredModel:
             names = tuple(label.name for label in manifest.labels)
             return labels_of(manifest.task, Labels(names, tuple(label.colour for label in manifest.labels)))
         path = self.folder / manifest.labels_file
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        if not resolved(path).is_relative_to(resolved(self.root)):
             problem = f"{manifest.labels_file!r} is outside the repository"
             raise ConfigError(self.folder / MANIFEST_NAME, problem, "labels_file")
         return labels_of(manifest.task, read_labels(path))
@@ -85,9 +86,9 @@ class StoredModel:
             RepositoryError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
         """
         path = self.folder / self.manifest.file
-        if not path.resolve().is_relative_to(self.folder.resolve()):
+        if not resolved(path).is_relative_to(resolved(self.folder)):
             raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
-        if not path.exists():
+        if not os.path.lexists(path):
             raise RepositoryError(
                 f"{path} is missing: build it with `skylane model build {self.name}`, or copy it there"
             )
@@ -106,7 +107,7 @@ class StoredModel:
         try:
             found = tree_sha256(path)
         except OSError as error:
-            raise RepositoryError(f"{path} cannot be read ({error.strerror})") from error
+            raise RepositoryError(f"{error.filename} cannot be read ({error.strerror})") from error
         if found != manifest.sha256:
             raise RepositoryError(
                 f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
@@ -166,9 +167,12 @@ class Repository:
             raise UnknownNameError("model", name, names, self._hint(name))
         root = self.root_of(name)
         _check_inside(root / name, root)
-        if (root / name / MANIFEST_NAME).is_file():
-            return (self._manifest(root / name / MANIFEST_NAME).version,)
-        return tuple(folder.name for folder in _version_folders(root / name))
+        try:
+            if (root / name / MANIFEST_NAME).is_file():
+                return (self._manifest(root / name / MANIFEST_NAME).version,)
+            return tuple(folder.name for folder in _version_folders(root / name))
+        except OSError as error:
+            raise RepositoryError(f"{error.filename} cannot be read ({error.strerror}): make it readable") from error
 
     def find(self, name: str, version: str | None = None) -> StoredModel:
         """Returns a version of a model, by default the highest one.
@@ -234,7 +238,7 @@ class Repository:
         """A hint for an unknown model; `./models` is not searched by default."""
         here = Path("models")
         build = f" in {self}: run 'skylane model build {name}', or give --models" if not self.names() else ""
-        if not here.is_dir() or here.resolve() in {root.resolve() for root in self._roots}:
+        if not here.is_dir() or resolved(here) in map(resolved, self._roots):
             return build
         return (
             "; ./models has a model of that name: give --models ./models" if name in Repository(here).names() else build
@@ -242,7 +246,7 @@ class Repository:
 
 
 def _check_inside(folder: Path, root: Path) -> None:
-    if not folder.resolve().is_relative_to(root.resolve()):
+    if not resolved(folder).is_relative_to(resolved(root)):
         raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
 
 
@@ -254,7 +258,10 @@ def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / MANIFEST_NAME).is_file() or bool(_version_folders(folder))
+    try:
+        return (folder / MANIFEST_NAME).is_file() or bool(_version_folders(folder))
+    except OSError:
+        return True  # The error is reported when this model is used, and does not hide the others.
 
 
 def _version_folders(folder: Path) -> list[Path]:

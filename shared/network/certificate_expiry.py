@@ -7,6 +7,7 @@ from types import ModuleType
 
 from shared import clock
 from shared.errors import MissingExtraError, SkylaneError
+from shared.files import read_file
 
 
 class ExpiredError(SkylaneError):
@@ -24,7 +25,7 @@ def check_not_expired(certificate: Path, remedy: str) -> None:
     """
     x509 = _x509()
     try:
-        chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+        chain = x509.load_pem_x509_certificates(read_file(certificate))
     except (OSError, ValueError):
         return
     for each in chain:
@@ -40,7 +41,7 @@ def check_crl_not_expired(revoked: Path, remedy: str) -> None:
     """
     x509 = _x509()
     try:
-        expires = x509.load_pem_x509_crl(revoked.read_bytes()).next_update_utc
+        expires = x509.load_pem_x509_crl(read_file(revoked)).next_update_utc
     except (OSError, ValueError):
         return
     if expires is not None:

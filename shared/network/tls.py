@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.errors import SkylaneError
+from shared.files import check_file, open_file
 from shared.network.address import Address, Certificates
 
 _PROBE_TIMEOUT_S = 3.0
@@ -108,6 +109,7 @@ def describe_tls_error(error: ssl.SSLError, address: Address, certificates: Cert
 
 def _trust(context: ssl.SSLContext, address: Address, authority: str) -> None:
     try:
+        check_file(Path(authority))
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
         raise _unusable(address, f"the authority {authority} holds no PEM certificate") from error
@@ -142,7 +144,7 @@ def _check_readable(path: str | None, address: Address) -> None:
     if path is None:
         return
     try:
-        with Path(path).open("rb"):
+        with open_file(Path(path)):
             return
     except OSError as error:
         raise _unusable(address, f"{path} cannot be read: {error.strerror}") from error

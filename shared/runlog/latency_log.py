@@ -16,6 +16,7 @@ from typing import Self
 
 from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import open_file
 from shared.logs import get_logger
 from shared.runlog.lost_rows import LostRows
 from shared.sanitize import csv_text, printable
@@ -339,7 +340,7 @@ def read_header(folder: Path, name: str = CSV_NAME) -> tuple[str, ...]:
     """
     path = folder / name
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as file:
             return tuple(next(csv.reader(file), ()))
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
@@ -355,7 +356,8 @@ def journal_columns(header: Collection[str]) -> tuple[str, ...]:
 def _read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
     """Yields the rows of a file by column. `header` names the columns of a file without a header line."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
     # Text after the last line end is part of a row, from a killed process.

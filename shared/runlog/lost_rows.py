@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from shared.files import read_file
+
 LOST_NAME = "latency.lost"
 CAPACITY = 1 << 14  # Frames that have a character in the file; later ones are only counted.
 LETTERS = {  # The letter of each outcome; `aborted` is missing, as only `repair` writes rows with that outcome.
@@ -80,7 +82,7 @@ class LostRows:
 def read_lost(folder: Path) -> Mapping[int, str]:
     """Returns the letter of the outcome of each lost row (see `LETTERS`), by sequence number; empty if there is no file."""
     try:
-        text = (folder / LOST_NAME).read_bytes()
+        text = read_file(folder / LOST_NAME)
         first = int(text[len("from ") : len("from ") + 12])
     except (OSError, ValueError):
         return {}
@@ -91,6 +93,6 @@ def read_lost(folder: Path) -> Mapping[int, str]:
 def count_uncovered(folder: Path) -> int:
     """Returns how many more rows were lost, of frames outside the range of the file."""
     try:
-        return int((folder / LOST_NAME).read_bytes()[_HEADER_BYTES - 13 : _HEADER_BYTES])
+        return int(read_file(folder / LOST_NAME)[_HEADER_BYTES - 13 : _HEADER_BYTES])
     except (OSError, ValueError):
         return 0

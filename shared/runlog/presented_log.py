@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from shared.errors import unwritable_message
+from shared.files import open_file
 from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk, milliseconds, text_cell
 
 PRESENTED_NAME = "presented.csv"
@@ -167,7 +168,7 @@ def read_presented(folder: Path) -> Iterator[PresentedRow]:
     """
     path = folder / PRESENTED_NAME
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             names = _cells(path, file, 1) or []
             if not set(names).issuperset(COLUMNS):
                 raise LogError(f"{path} is no log of outputs: its first line does not name the expected columns")

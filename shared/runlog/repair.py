@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shared.files import open_file, read_file
 from shared.runlog.latency_log import (
     CSV_NAME,
     JOURNAL_NAME,
@@ -195,7 +196,7 @@ def _only(cameras: Collection[str]) -> str:
 def _locked(journal: Path) -> Iterator[None]:
     """Locks the journal of a run, which its writer keeps locked while it lives."""
     try:
-        with journal.open("rb") as file:
+        with open_file(journal) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
@@ -207,7 +208,7 @@ def _locked(journal: Path) -> Iterator[None]:
 def _append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
     """Appends rows to a log, after removing the part of a row that a kill left at its end."""
     try:
-        text = path.read_bytes()
+        text = read_file(path)
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
             file.seek(0, os.SEEK_END)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from shared.files import read_file
 from shared.runlog.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
@@ -51,7 +52,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST_NAME
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_file(path))
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: give the folder of a run") from error
     except (ValueError, RecursionError) as error:

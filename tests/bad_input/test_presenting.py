@@ -202,6 +202,24 @@ class SlowPresenter:
         return Output(OutputOrigin.NONE) if newest is None else Output(OutputOrigin.REMOTE, newest.result)
 
 
+class HangingPresenter:
+    """Waits for ever at its fourth tick."""
+
+    released = threading.Event()
+
+    def __init__(self, parts: PresenterParts) -> None:
+        del parts
+        self._ticks = 0
+
+    def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
+        """See Presenter."""
+        del tick
+        self._ticks += 1
+        if self._ticks == 4:
+            self.released.wait()
+        return Output(OutputOrigin.NONE) if newest is None else Output(OutputOrigin.REMOTE, newest.result)
+
+
 class FailingPresenter:
     """Raises at every other tick."""
 
@@ -249,6 +267,23 @@ def test_a_presenter_slower_than_the_camera_skips_ticks_and_delays_no_frame(
     assert result.rows[-1].reason == ""  # The last tick is not replaced, so it is presented.
     assert all(row["attempts"] != "0" for row in result.frames)
     assert f"{result.reasons()['skipped']} skipped" in " ".join(result.printed.split())
+
+
+def test_a_presenter_that_hangs_costs_its_ticks_and_the_run_ends_in_order(
+    played: Play, plugin: Callable[[type], str], tmp_path: Path
+) -> None:
+    """Its thread cannot be stopped; the results of workers are written as ever, and the summary says what to look for."""
+    shots = [Shot(at=number, stamp=number) for number in range(16)]
+    try:
+        result = played(bag(tmp_path / "drive", shots), present=plugin(HangingPresenter))
+    finally:
+        HangingPresenter.released.set()
+    hung = [row.tick for row in result.rows if row.reason == "hung"]
+    assert hung == list(range(hung[0], len(shots)))
+    assert len(hung) >= 8
+    assert all(row["outcome"] == "answered" for row in result.frames)
+    assert result.manifest["state"] == "complete"
+    assert f"the presenter hung and left {len(hung)} of 16 frames" in " ".join(result.printed.split())
 
 
 def test_a_presenter_that_fails_is_counted_and_the_run_goes_on(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import onnx_models
 
-_SIDE, _PRODUCTS = 1024, 12  # A frame costs 26 billion operations: some tenths of a second of one core.
+_SIDE, _PRODUCTS = 1024, 6  # A frame costs 13 billion operations: a tenth or two of a second of one core.
 
 
 @pytest.fixture

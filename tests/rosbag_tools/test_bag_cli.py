@@ -121,6 +121,14 @@ def test_crop_refuses_contradicting_times(tmp_path: Path, write_drive: WriteDriv
     assert run("crop", drive.path, tmp_path / "part", *options).exit_code == 2
 
 
+def test_verify_says_that_there_are_no_checksums(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """It is no fault: sqlite has none, and ours in MCAP are 0."""
+    result = run("verify", write_drive(tmp_path / "drive", "sqlite3").path)
+    assert result.exit_code == 0
+    assert "note: no checksums in drive.db3: changed bytes" in result.stdout
+    assert "no checksums" not in run("verify", write_drive(tmp_path / "drive.bag", "ros1", "bz2").path).stdout
+
+
 def test_verify_prints_every_fault_and_fails(tmp_path: Path) -> None:
     """A script must be able to rely on the failure."""
     with BagWriter(tmp_path / "drive", "sqlite3") as writer:

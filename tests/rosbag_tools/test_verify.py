@@ -1,3 +1,5 @@
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +9,10 @@ import pytest
 
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.messages.ros_types import own_types
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.mcap_file import MAGIC
 from rosbag_tools.reading.records import Serialization, TopicChannel
-from rosbag_tools.verification import BagFault, verify
+from rosbag_tools.verification import BagFault, verify, without_checksums
 from rosbag_tools.writer import BagWriter
 
 FindBag = Callable[[str], Path]
@@ -106,6 +110,69 @@ def test_a_bag_with_only_a_damaged_index_is_reported(tmp_path: Path, write_drive
     (finding,) = verify(drive.path)
     assert finding.place == "index"
     assert "the messages themselves are intact" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "bag_format", "compression", "has_none"),
+    [
+        ("drive.bag", "ros1", "none", True),
+        ("drive.bag", "ros1", "bz2", False),
+        ("drive", "sqlite3", "none", True),
+        ("drive.mcap", "mcap", "none", True),
+        ("drive.mcap", "mcap", "zstd", True),
+    ],
+)
+def test_bags_without_checksums_are_named(
+    tmp_path: Path, name: str, bag_format: str, compression: str, *, has_none: bool
+) -> None:
+    """A user must not take an intact form for intact pixels; bz2 has a checksum of its own."""
+    with BagWriter(tmp_path / name, bag_format, compression) as writer:
+        writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
+    with Bag(tmp_path / name) as bag:
+        assert without_checksums(bag) == (tuple(file.name for file in bag.files) if has_none else ())
+
+
+def _chunk_at(data: bytearray) -> tuple[int, int]:
+    """Returns start and size of the content of the first chunk."""
+    at = len(MAGIC)
+    while data[at] != 6:
+        at += 9 + struct.unpack_from("<Q", data, at + 1)[0]
+    return at + 9, struct.unpack_from("<Q", data, at + 1)[0]
+
+
+def test_a_chunk_with_a_checksum_is_recognised_and_checked(tmp_path: Path) -> None:
+    """Recorders of ROS can write them; a changed pixel is a fault then, and goes unnoticed otherwise."""
+    path = tmp_path / "drive.mcap"
+    with BagWriter(path) as writer:
+        writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
+    data = bytearray(path.read_bytes())
+    at, size = _chunk_at(data)
+    struct.pack_into("<I", data, at + 24, zlib.crc32(data[at + 40 : at + size]))
+    path.write_bytes(data)
+    with Bag(path) as bag:
+        assert without_checksums(bag) == ()
+    assert list(verify(path)) == []
+    data[at + size - 1] ^= 1  # The last byte of the chunk is a pixel.
+    path.write_bytes(data)
+    assert "the checksum of a chunk does not match" in next(verify(path)).reason
+    struct.pack_into("<I", data, at + 24, 0)
+    path.write_bytes(data)
+    assert list(verify(path)) == []
+    with Bag(path) as bag:
+        assert without_checksums(bag) == ("drive.mcap",)
+
+
+def test_the_length_of_a_damaged_record_does_not_stop_the_search(tmp_path: Path) -> None:
+    """The damage itself is a fault."""
+    path = tmp_path / "drive.mcap"
+    with BagWriter(path) as writer:
+        writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
+    data = bytearray(path.read_bytes())
+    at, _ = _chunk_at(data)
+    struct.pack_into("<Q", data, at - 8, 2**64 - 1)
+    path.write_bytes(data)
+    with Bag(path) as bag:
+        assert without_checksums(bag) == ("drive.mcap",)
 
 
 def test_progress_is_reported_for_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:

@@ -231,3 +231,16 @@ def test_a_time_outside_of_the_range_of_the_format_is_refused(tmp_path: Path) ->
     """A damaged bag can contain any time, but ROS 1 stores seconds in 32 bits."""
     with BagWriter(tmp_path / "drive.bag") as writer, pytest.raises(BagWriteError, match="0 messages"):
         writer.write_image("/cam", np.ones((2, 2), np.uint8), "mono8", 1, 1 << 70, "cam")
+
+
+@pytest.mark.parametrize("target", ["drive.mcap", "nothing"])
+def test_a_link_to_nothing_is_in_the_way_and_can_be_replaced(tmp_path: Path, target: str) -> None:
+    """It may lead in a circle; the library would raise an error of its own, or write to another place."""
+    path = tmp_path / "drive.mcap"
+    path.symlink_to(target)
+    with pytest.raises(BagPathError, match="exists: choose another name, or --force"):
+        BagWriter(path)
+    with BagWriter(path, overwrite=True) as writer:
+        writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
+    assert path.is_file()
+    assert not path.is_symlink()

@@ -19,7 +19,7 @@ from shared.models.repository import Repository
 from shared.reuse.tuning import TunedModelSection
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 
-_LEFT_OUT = ("skipped", "failed", "stopped", "aborted")  # Reasons of ticks for which the presenter gave no output.
+_LEFT_OUT = ("skipped", "failed", "hung", "stopped", "aborted")  # Reasons: the presenter gave no output.
 _EXACT = (OutputOrigin.REMOTE, OutputOrigin.LOCAL)  # Masks as a model computed them, pixel for pixel.
 _COARSE, _FINE = (6.0, 45.0), (1.5, 12.0)  # Width of the filter in pixels, and contrast in grey levels.
 _SEED = 30

@@ -13,6 +13,7 @@ import pandas as pd
 from bench.logs.frame_results import NOT_SENT, ORIGINS
 from bench.logs.problems import Problem, ProblemCollector
 from bench.report.data.answered_frames import FrameGroup, timed_results
+from shared.files import check_file, read_file
 from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import read_manifest
 
@@ -155,7 +156,7 @@ def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
 def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd.DataFrame:
     """Reads a table of the study; a truncated last line and lines with too many fields are skipped."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         lines, _, truncated = data.rpartition(b"\n")
         if truncated:
             problems.add_rows(
@@ -184,6 +185,7 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     problems = ProblemCollector(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
+        check_file(path)
         frames = _read_columns(path, [*dict.fromkeys((*_NEEDED, *durations))])
         frames = frames.astype(dict.fromkeys(durations, np.float64))
     except (OSError, ValueError) as error:

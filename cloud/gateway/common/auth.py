@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
+from shared.files import open_file
 from shared.messages.topics import sanitize_name, validate_name
 from shared.network import env_names
 
@@ -105,11 +106,11 @@ class Authenticator:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_file(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & _WRITABLE_BY_OTHERS:
                 raise TokensError(f"{path} is writable by other users (mode {mode:o}): run chmod 600 on it")
-            return file.read().splitlines()
+            return file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TokensError(f"{path}: the tokens cannot be read: {error}") from error
 

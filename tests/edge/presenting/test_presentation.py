@@ -12,6 +12,7 @@ from edge.config import EdgeConfig
 from edge.presenting.hold import HoldPresenter
 from edge.presenting.presentation import (
     CAMERA_CHANGED,
+    HUNG,
     NO_RESULT,
     SKIPPED,
     STOPPED,
@@ -56,11 +57,17 @@ class Rig:
     """A presentation that runs; the test is the pacer and the receiver."""
 
     def __init__(
-        self, presenter: Noting | None = None, *, card: Any = CARD, runs_local: bool = False, **keys: Any
+        self,
+        presenter: Noting | None = None,
+        *,
+        card: Any = CARD,
+        runs_local: bool = False,
+        hang_s: float = WAIT_S,
+        **keys: Any,
     ) -> None:
         self.presenter = presenter or Noting()
         config = EdgeConfig(**{"present": "hold", **keys})
-        self.presentation = Presentation(self.presenter.build, card, config, runs_local=runs_local)
+        self.presentation = Presentation(self.presenter.build, card, config, runs_local=runs_local, hang_s=hang_s)
         self.presented: list[PresentedTick] = []
         self.presentation.listeners.append(self._note)
         self._changed = threading.Condition()
@@ -189,6 +196,31 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     released.set()
     rig.thread.join(WAIT_S)
     assert len(rig.presented) == count
+
+
+@pytest.mark.parametrize("ticks", [1, 4, 3000])
+def test_ticks_that_a_presenter_costs_by_hanging_are_named_so(ticks: int) -> None:
+    """They were not skipped by a presenter that is too slow, whose remedy is a lower rate."""
+    blocked, released = threading.Event(), threading.Event()
+
+    def act(tick: Tick) -> None:
+        if tick.sequence == 1:
+            blocked.set()
+            assert released.wait(WAIT_S)
+
+    rig = Rig(Noting(act), hang_s=0.0)
+    rig.thread.start()
+    rig.answer(rig.tick().sequence)
+    rig.offer()
+    assert blocked.wait(WAIT_S)
+    assert rig.presentation.hangs
+    for _ in range(ticks - 1):
+        rig.offer()
+    rig.presentation.end()
+    rig.presentation.close()
+    released.set()
+    rig.thread.join(WAIT_S)
+    assert sorted(rig.reasons()) == [(0, NO_RESULT), *((sequence, HUNG) for sequence in range(1, ticks + 1))]
 
 
 def test_a_tick_is_presented_after_its_frame_was_sent() -> None:

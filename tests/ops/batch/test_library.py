@@ -81,6 +81,19 @@ def test_pipes_are_not_opened(tmp_path: Path) -> None:
     assert "pipe.bag" in found.ignored
 
 
+def test_links_in_a_circle_are_refused_and_hide_nothing(tmp_path: Path) -> None:
+    """One such link must not end the batch; the bag beside it is read."""
+    write_bag(tmp_path / "good.bag")
+    (tmp_path / "loop.bag").symlink_to("loop.bag")
+    (tmp_path / "here").symlink_to("there")
+    (tmp_path / "there").symlink_to("here")
+    (write_bag(tmp_path / "folder") / "part.mcap").symlink_to("part.mcap")
+    found = scan(tmp_path, tmp_path / "out")
+    assert [bag.name for bag in found.bags] == ["folder", "good.bag"]
+    assert set(found.refused) == {"here", "loop.bag", "there"}
+    assert all("is a link to nothing: remove it" in reason for reason in found.refused.values())
+
+
 def test_a_folder_without_bags_is_refused(tmp_path: Path) -> None:
     """The path is probably wrong; an empty table would look like a result."""
     (tmp_path / "notes.txt").write_text("sunny")

@@ -1,3 +1,9 @@
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +15,7 @@ from cloud.engines.tensorflow.runtime import tf
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
+from shared.hashing import tree_sha256
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.models.manifest import OutputKind, OutputSection
@@ -212,6 +219,61 @@ def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> N
     (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
     with pytest.raises(RepositoryError, match="leads outside"):
         workshop.open("m")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        pytest.param(os.mkfifo, "it is a FIFO: give a regular file", id="fifo"),
+        pytest.param(lambda path: path.symlink_to(path.name), "cannot be read", id="circle"),
+    ],
+)
+def test_a_model_file_that_is_no_file_is_refused(workshop: Any, make: Callable[[Path], None], problem: str) -> None:
+    """A worker that serves its whole repository goes on with the next model."""
+    folder = workshop.add("bad", b"")
+    (folder / "model.pb").unlink()
+    make(folder / "model.pb")
+    with pytest.raises(RepositoryError, match=problem):
+        workshop.repository.find("bad").file()
+
+
+def test_a_pipe_inside_of_a_model_folder_is_refused(tmp_path: Path) -> None:
+    """The hash leaves out nothing that an engine could open."""
+    (tmp_path / "saved_model.pb").write_bytes(b"graph")
+    os.mkfifo(tmp_path / "fingerprint.pb")
+    with pytest.raises(OSError, match="it is a FIFO"):
+        tree_sha256(tmp_path)
+
+
+def test_a_model_in_a_circle_of_links_does_not_hide_the_others(workshop: Any) -> None:
+    """Names are listed before any model is opened."""
+    workshop.add("good", b"")
+    (workshop.root / "circle").symlink_to("circle")
+    assert workshop.repository.names() == ("good",)
+    assert workshop.repository.find("good").file().is_file()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read a folder")
+def test_an_unreadable_model_does_not_hide_the_others() -> None:
+    """The command line names it when it is used; the others are served."""
+    script = (
+        "import os, sys; from pathlib import Path; from shared.models.repository import Repository; "
+        "os.setgroups([]); os.setuid(65534); repository = Repository(Path(sys.argv[1])); "
+        "print(repository.names()); repository.find('closed')"
+    )
+    root = Path(tempfile.mkdtemp())  # Users other than root cannot reach `tmp_path`.
+    try:
+        root.chmod(0o755)
+        for name in ("closed", "open"):
+            (root / name).mkdir()
+            (root / name / "model.yaml").write_text("task: segmentation\n", encoding="utf-8")
+        (root / "closed").chmod(0)
+        ended = subprocess.run([sys.executable, "-c", script, str(root)], capture_output=True, text=True, check=False)
+    finally:
+        shutil.rmtree(root)
+    assert ended.stdout == "('closed', 'open')\n", ended.stderr
+    assert "RepositoryError" in ended.stderr
+    assert "Permission denied" in ended.stderr
 
 
 def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
