@@ -4,6 +4,8 @@ import random
 import signal
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import click
@@ -22,6 +24,7 @@ from bench.study.results import provenance
 from bench.study.results.accuracy import accuracy_table, check_accuracy
 from bench.study.results.folder import StudyFolder
 from bench.study.results.tables import write_frames, write_runs
+from bench.study.results.validity import INVALID, INVALID_MEANING
 from shared.errors import SkylaneError
 from shared.models.repository import Repository, default_root
 from shared.package_data import shipped
@@ -79,23 +82,21 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     plan = read_plan(file, root)
     folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
     console = Console()
-    variants = ModelVariants(root, folder.models)
+    variants = ModelVariants(root, folder.models, makes_missing=not dry_run)
     resumed_seed = folder.resumed_seed(plan, seed)
     if resumed_seed is not None:
         seed = resumed_seed
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 31)
     runner = StudyRunner(plan, folder, seed)
-    if dry_run:
-        _show(runner, console)
-        if resumed_seed is None:
-            console.print(f"use --seed {seed} for this order", highlight=False)
     pending = [run.cell for run in runner.pending]
     variants.check((cell.setup for cell in pending), {cell.local_model for cell in pending} - {NONE})
     if plan.accuracy:
         check_accuracy(plan, (cell.model for cell in cells(plan)), Repository(root))
     if dry_run:
-        return
+        if resumed_seed is None:
+            console.print(f"use --seed {seed} for this order", highlight=False)
+        sys.exit(_dry_run(runner, variants, console))
     size = f"{len(cells(plan))} cells, {plan.repetitions} repetitions, random order with seed {seed}"
     console.print(f"study {plan.name}: {size}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
     manifest = provenance.initial_manifest(plan, file, seed, len(runner.planned))
@@ -133,6 +134,8 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
         write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in saved))
     counts = provenance.state_counts(results)
     console.print(f"{counts[DONE]} runs done, {counts[SKIPPED]} skipped, {counts[FAILED]} failed", highlight=False)
+    if any(result.row.get("validity") == INVALID for result in results):
+        console.print(INVALID_MEANING, highlight=False, soft_wrap=True)
     if plan.accuracy:
         console.print(accuracy_table(runs))
     _report(folder, console)
@@ -163,14 +166,35 @@ def _study_file(given: Path) -> Path:
     return included if len(given.parts) == 1 and not given.exists() and included.is_file() else given
 
 
-def _show(runner: StudyRunner, console: Console) -> None:
+def _dry_run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
+    """Opens the models of the pending runs, and shows the runs and the cells that cannot run; returns the exit code."""
+    pending = list(dict.fromkeys(run.cell for run in runner.pending))
+    absent = missing_devices(cell.device for cell in pending)
+
+    @cache
+    def opened(setup: WorkerSetup, local_model: str) -> tuple[str, str]:
+        """Returns the engine of the workers, or why a cell cannot run."""
+        try:
+            return variants.try_open(setup, None if local_model == NONE else local_model), ""
+        except SkylaneError as error:
+            return "cannot run", f"cannot run: {error}"
+
+    found = {}
+    with console.status("opening the models"):
+        for cell in pending:
+            setup = replace(cell.setup, workers=1, fixed_inference_ms=None, cold="")  # Of the same model and engine.
+            reason = absent.get(cell.device)
+            found[cell] = opened(setup, cell.local_model) if reason is None else ("skipped", f"is skipped: {reason}")
     table = Table(title=f"{len(runner.planned)} runs in their order")
     for heading in ("order", "repetition", "cell", "workers"):
         table.add_column(heading)
     for run in runner.planned:
         setup = run.cell.setup
-        workers = (
-            f"{setup.workers} × {setup.model}, {setup.engine} {setup.precision}, {setup.device}, batch {setup.batch}"
-        )
+        engine = found.get(run.cell, ("done", ""))[0]
+        workers = f"{setup.workers} × {setup.model}, {engine}, {setup.device}, batch {setup.batch}"
         table.add_row(str(run.order), str(run.repetition), run.cell.name, workers)
     console.print(table)
+    for cell, (_, problem) in found.items():
+        if problem:
+            console.print(f"{cell.name} {problem}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if "cannot run" in (engine for engine, _ in found.values()) else 0
