@@ -12,6 +12,7 @@ from bench.study.plan.variants import ModelMissingError
 from bench.study.results.folder import StudyFolder
 from bench.study.results.provenance import initial_manifest
 from shared.config import ConfigError
+from shared.errors import SkylaneError
 from tests.support.simulated_study import plan_file, plan_of
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -114,6 +115,15 @@ def test_the_list_has_every_axis_with_its_valid_values() -> None:
     shown = CliRunner().invoke(study, ["list"]).stdout
     for word in ("transport", "road-large", "saved_model", "jpeg-N", "capacity_vehicles", "4g"):
         assert word in shown
+
+
+def test_a_mistyped_study_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, the user would look for a file that never existed."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkylaneError, match=r"no file or included study 'quikc': did you mean quick\?"):
+        CliRunner().invoke(study, ["run", "quikc"], catch_exceptions=False)
+    with pytest.raises(SkylaneError, match="no file or included study 'mine': choose one of accuracy, capacity"):
+        CliRunner().invoke(study, ["run", "mine"], catch_exceptions=False)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
