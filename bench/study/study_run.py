@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.harness.output import result_table
 from bench.study.execution.cell_run import DONE, FAILED, SKIPPED
 from bench.study.execution.progress import ProgressBar
 from bench.study.execution.runner import StudyRunner, missing_devices
@@ -26,7 +27,8 @@ from bench.study.results.validity import INVALID, INVALID_MEANING
 from shared.errors import SkylaneError
 from shared.models.repository import Repository
 from shared.runlog.run_manifest import read_manifest, write_manifest
-from shared.terminal_table import Table
+
+_CANNOT_RUN = "cannot run"
 
 
 def run_study(file: Path, root: Path, out: Path | None, seed: int | None, *, dry_run: bool) -> int:
@@ -122,29 +124,27 @@ def _dry_run(runner: StudyRunner, variants: ModelVariants, console: Console) -> 
     absent = missing_devices(cell.device for cell in pending)
 
     @cache
-    def opened(setup: WorkerSetup, local_model: str) -> tuple[str, str]:
+    def opened(setup: WorkerSetup, local_model: str) -> str:
         """Returns the engine of the workers, or why a cell cannot run."""
         try:
-            return variants.try_open(setup, None if local_model == NONE else local_model), ""
+            return variants.try_open(setup, None if local_model == NONE else local_model)
         except SkylaneError as error:
-            return "cannot run", f"cannot run: {error}"
+            return f"{_CANNOT_RUN}: {error}"
 
     found = {}
     with console.status("opening the models"):
         for cell in pending:
             setup = replace(cell.setup, workers=1, fixed_inference_ms=None, cold="")  # Of the same model and engine.
             reason = absent.get(cell.device)
-            found[cell] = opened(setup, cell.local_model) if reason is None else ("skipped", f"is skipped: {reason}")
-    table = Table(title=f"{len(runner.planned)} runs in their order")
-    for heading in ("order", "repetition", "cell", "workers"):
-        table.add_column(heading)
+            found[cell] = opened(setup, cell.local_model) if reason is None else f"{SKIPPED}: {reason}"
+    rows = []
     for run in runner.planned:
-        setup = run.cell.setup
-        engine = found.get(run.cell, ("done", ""))[0]
+        setup, (engine, _, _) = run.cell.setup, found.get(run.cell, DONE).partition(":")
         workers = f"{setup.workers} × {setup.model}, {engine}, {setup.device}, batch {setup.batch}"
-        table.add_row(str(run.order), str(run.repetition), run.cell.name, workers)
-    console.print(table)
-    for cell, (_, problem) in found.items():
-        if problem:
-            console.print(f"{cell.name} {problem}", markup=False, highlight=False, soft_wrap=True)
-    return 1 if "cannot run" in (engine for engine, _ in found.values()) else 0
+        rows.append((str(run.order), str(run.repetition), run.cell.name, workers))
+    columns = dict.fromkeys(("order", "repetition", "cell", "workers"), "<")
+    console.print(result_table(f"{len(rows)} runs in their order", columns, rows))
+    for cell, outcome in found.items():
+        if outcome.startswith((_CANNOT_RUN, SKIPPED)):
+            console.print(f"{cell.name}: {outcome}", markup=False, highlight=False, soft_wrap=True)
+    return int(any(outcome.startswith(_CANNOT_RUN) for outcome in found.values()))

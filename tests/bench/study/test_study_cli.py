@@ -72,8 +72,8 @@ def test_a_dry_run_names_the_cells_that_cannot_run(tmp_path: Path, monkeypatch: 
     shown = CliRunner().invoke(study, ["run", file.name, "--dry-run", "--models", str(MODELS)])
     assert shown.exit_code == 1
     assert "tflite fp16" in shown.stdout
-    assert "\ntensorflow cannot run: model 'road-tiny' is fp16 tflite" in shown.stdout
-    assert "default-engine cannot run" not in shown.stdout
+    assert "\ntensorflow: cannot run: model 'road-tiny' is fp16 tflite" in shown.stdout
+    assert "default-engine: cannot run" not in shown.stdout
     assert list(tmp_path.iterdir()) == [file]
 
 
