@@ -76,7 +76,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             for name, title in _TITLES.items()
         ],
     )
-    for name, limit in targets.items():
+    for name, limit in (targets or {}).items():
         yield f"target of {_TITLES[name]} {rounds_text(result['worst'][name] <= limit, limit, values[name])}"
 
 
