@@ -4,19 +4,11 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-
-class CommandEntry(NamedTuple):
-    """The import path of a subcommand, the pip extras that it needs, and its help line."""
-
-    path: str
-    extras: str
-    help: str
-
+from shared.lazy_group import CommandEntry, LazyGroup
 
 COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow nor OpenCV.
     "bag": CommandEntry("rosbag_tools.cli:bag", "edge", "Create, inspect, edit and convert rosbags, without ROS."),
@@ -47,39 +39,15 @@ _MODEL_COMMANDS = {"batch", "bench", "cloud", "demo", "model", "study"}  # Faste
 _FRAME_COMMANDS = _MODEL_COMMANDS | {"edge", "send"}  # Allocate megabytes per frame.
 
 
-class LazyGroup(click.Group):
-    """A click group that imports a subcommand only when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        """Returns the names in alphabetical order."""
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
-        """Imports a subcommand; returns None if there is no such command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name].path.partition(":")
-        try:
-            command: click.Command = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            from shared.errors import MissingExtraError  # noqa: PLC0415 (imported only after a failure)
-
-            raise MissingExtraError(f"'skylane {cmd_name}'", str(error.name), COMMANDS[cmd_name].extras) from error
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's signature)
-        """Writes the help lines from the table, without importing the commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
-
-
 def _current_name(flag: str) -> str:
     """Returns the name of a flag for one of earlier releases, which stays valid; click calls it without the dashes."""
     return "topic" if flag == "topics" else flag
 
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _current_name}
+    cls=LazyGroup,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _current_name},
 )
 @click.version_option(package_name="skylane")
 def skylane() -> None:

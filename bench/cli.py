@@ -1,71 +1,63 @@
 """`skylane bench`: benchmarks that report ratios measured in one run."""
 
-from importlib import import_module
+from importlib.util import find_spec
 
 import click
 
 from bench.harness.child import BenchError
-from bench.harness.options import renamed_command
+from shared.lazy_group import CommandEntry, LazyGroup
 from shared.runtime.processes import interrupt_on_termination
 
-# The modules of the commands.
 BENCHES = {
-    "batch": "bench.batch.throughput",
-    "clocks": "bench.performance.clock_accuracy",
-    "engines": "bench.engines.engine_comparison",
-    "failover": "bench.resilience.failover",
-    "faults": "bench.faults.cli",
-    "fleet": "bench.fleet.fleet_bench",
-    "freshness": "bench.freshness.freshness_bench",
-    "gateway": "bench.performance.gateway",
-    "link": "bench.link.cli",
-    "overhead": "bench.performance.overhead",
-    "presenting": "bench.performance.presenting",
-    "report": "bench.performance.report_cost",
-    "saturation": "bench.performance.saturation",
-    "soak": "bench.resilience.soak",
-    "stamping": "bench.performance.stamping",
-    "swap": "bench.resilience.model_swap",
-    "tensorflow": "bench.engines.tensorflow_comparison",
-    "tls": "bench.performance.tls",
-    "transports": "bench.performance.transports",
-    "vehicle": "bench.performance.vehicle",
-}
-# Commands whose packages the wheel does not contain, with their help there.
-CHECKOUT_BENCHES = {
-    "baselines": "Compare with the original systems; needs a checkout of the repository.",
-    "peers": "Compare with other serving systems; needs a checkout of the repository.",
+    name: CommandEntry(f"{module}:{name}", "bench,demo", summary)
+    for name, module, summary in (
+        ("baselines", "bench.baselines.cli", "Compare with the original systems; needs a checkout of the repository."),
+        ("batch", "bench.batch.throughput", "Compare `skylane batch` with the engine alone."),
+        ("clocks", "bench.performance.clock_accuracy", "Compare the log's clock offsets with the truth."),
+        ("engines", "bench.engines.engine_comparison", "Compare OpenVINO with TensorFlow, bare and end to end."),
+        ("failover", "bench.resilience.failover", "Kill or stop a worker while vehicles play."),
+        ("faults", "bench.faults.cli", "Run fault scenarios and check that every frame is accounted for."),
+        ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),
+        ("freshness", "bench.freshness.freshness_bench", "Compare presenters on recorded drives."),
+        ("gateway", "bench.performance.gateway", "Run clients at all endpoints of one worker at once."),
+        ("link", "bench.link.cli", "Emulate a link with known faults between vehicle and broker."),
+        ("overhead", "bench.performance.overhead", "Compare the whole round trip with direct inference."),
+        ("peers", "bench.peers.cli", "Compare with other serving systems; needs a checkout of the repository."),
+        ("presenting", "bench.performance.presenting", "Compare a vehicle with and without a presenter."),
+        ("report", "bench.performance.report_cost", "Measure `skylane report` for a run of many frames."),
+        ("saturation", "bench.performance.saturation", "Offer a worker more than it can do."),
+        ("soak", "bench.resilience.soak", "Cause a fault every few seconds for a long time."),
+        ("stamping", "bench.performance.stamping", "Measure the CPU time of stamping and logging a frame."),
+        ("swap", "bench.resilience.model_swap", "Swap the version of a model repeatedly while vehicles play."),
+        ("tensorflow", "bench.engines.tensorflow_comparison", "Compare variants of running a frozen graph."),
+        ("tls", "bench.performance.tls", "Compare a broker with TLS with a plain one."),
+        ("transports", "bench.performance.transports", "Compare the transports to the same worker."),
+        ("vehicle", "bench.performance.vehicle", "Measure the vehicle's time per frame and its memory."),
+    )
 }
 
 
-@click.group()
+class _BenchGroup(LazyGroup):
+    """The benchmarks, among them those that the wheel does not contain."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See LazyGroup; the former name of a command is accepted."""
+        if cmd_name == "doors":
+            from bench.harness.options import renamed_command  # noqa: PLC0415 (keeps `skylane bench --help` fast)
+
+            gateway = super().get_command(ctx, "gateway")
+            assert gateway is not None
+            return renamed_command("doors", gateway)
+        if cmd_name in ("baselines", "peers") and find_spec(f"bench.{cmd_name}") is None:
+            raise BenchError(
+                f"'skylane bench {cmd_name}' needs a checkout of the repository, which contains the systems it compares with: "
+                f"run it there, after 'make dev'"
+            )
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_BenchGroup, entries=BENCHES)
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure the cost of offloading, as ratios to bare inference."""
     context.with_resource(interrupt_on_termination())  # Ends the child processes of a benchmark with it.
-
-
-def _checkout_command(name: str, summary: str) -> click.Command:
-    """Returns the command of a package that the wheel does not contain, or one that raises BenchError."""
-    try:
-        command: click.Command = getattr(import_module(f"bench.{name}.cli"), name)
-    except ModuleNotFoundError as error:
-        if error.name != f"bench.{name}":
-            raise
-
-        @click.command(name, help=summary, context_settings={"ignore_unknown_options": True})
-        @click.argument("arguments", nargs=-1)
-        def command(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  Accepts the options of the missing command.
-            raise BenchError(
-                f"'skylane bench {name}' needs a checkout of the repository, which contains the systems it compares with: "
-                f"run it there, after 'make dev'"
-            )
-
-    return command
-
-
-for _name, _module in BENCHES.items():
-    bench.add_command(getattr(import_module(_module), _name))
-for _name, _summary in CHECKOUT_BENCHES.items():
-    bench.add_command(_checkout_command(_name, _summary))
-bench.add_command(renamed_command("doors", bench.commands["gateway"]))

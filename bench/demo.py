@@ -18,7 +18,6 @@ from bench.harness.child import BenchError
 from bench.harness.environment import sample_bag
 from bench.late_results import LateResults, play_late
 from bench.load.worker_process import Worker
-from bench.report.document import write_report
 from edge.config import EdgeConfig
 from edge.run import run
 from edge.sinks.video_codec import VIDEO_FORMATS
@@ -83,6 +82,8 @@ def play(**settings: Any) -> None:
                 raise BenchError(f"the run in {folder} failed with code {code}")
         console.rule("4  The same drive in real time, over a slow link")
         late = _play_late(plan, bag, folder, broker, console)
+    from bench.report.document import write_report  # noqa: PLC0415  Importing Plotly is slow.
+
     with console.status("writing the report"):
         report = write_report([folder])
     console.rule("Results")

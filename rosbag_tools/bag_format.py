@@ -3,6 +3,7 @@
 import os
 import shutil
 from enum import StrEnum
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,16 @@ def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MC
 
     Raises:
         UnknownNameError: there is no such format.
+        BagPathError: the path has the name of another kind of file, such as a text.
     """
     if name is None:
         if path.suffix == ".bag":
             return BagFormat.ROS1
+        if path.suffix not in _FILE_SUFFIXES and (kind := guess_type(path.name)[0]):
+            raise BagPathError(
+                f"{path} is the name of a {kind} file, not of a bag: end it in .bag (ROS 1) or .mcap, or leave "
+                f"{path.suffix} out for a folder (ROS 2)"
+            )
         return BagFormat.MCAP if path.suffix == ".mcap" or source is BagFormat.ROS1 else source
     if name not in list(BagFormat):
         raise UnknownNameError("bag format", name, BagFormat)

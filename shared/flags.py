@@ -49,10 +49,13 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        converted = super().convert(value, param, ctx)
-        if not math.isfinite(converted):
-            self.fail(f"{converted} is not a finite number", param, ctx)
-        return converted
+        try:
+            is_finite = math.isfinite(float(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a number: give one, such as 2.5", param, ctx)
+        if not is_finite:
+            self.fail(f"{float(value)} is not a finite number", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.

@@ -174,6 +174,21 @@ def test_help_loads_no_slow_libraries() -> None:
     assert not loaded_by(statement) & set(HEAVY)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["study", "list"], ["study", "run", "--help"], *([command, "--help"] for command in skylane.COMMANDS)],
+    ids=" ".join,
+)
+def test_the_help_of_a_command_loads_no_framework(arguments: list[str]) -> None:
+    """Importing TensorFlow, pandas and Plotly takes seconds, which a user waits for every time."""
+    statement = (
+        "import contextlib, io, skylane\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    skylane.main({arguments})"
+    )
+    assert not loaded_by(statement) & {"tensorflow", "keras", "torch", "openvino", "pandas", "plotly", "scipy"}
+
+
 @pytest.mark.parametrize("command", skylane.COMMANDS)
 def test_every_command_exists_and_prints_its_help(command: str) -> None:
     """`skylane.COMMANDS` contains import paths, and a wrong path would fail only when its command is called."""

@@ -9,6 +9,7 @@ from bench.baselines.mqtt import plain_client
 from bench.baselines.serving.clients import SCORES
 from bench.harness.child import BenchError, Child
 from bench.harness.environment import BenchRun, free_port
+from bench.harness.output import rounds_text
 from bench.load.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
 from bench.load.playback import PlaybackSettings
 from shared.broker.broker import Broker
@@ -41,13 +42,10 @@ class Baseline:
     target: float | None  # Skylane's overhead divided by the baseline's; None: no target.
 
     def verdict(self, ratio: float, by_round: Sequence[float]) -> str:
-        """Whether every round meets the target; empty without a target."""
+        """The verdict on the target; empty without one."""
         if self.target is None:
             return ""
-        met = sum(each <= self.target for each in by_round)
-        if met == len(by_round) and ratio <= self.target:
-            return f"≤ {self.target:g}, met"
-        return f"≤ {self.target:g}, met in {met} of {len(by_round)} rounds" if met else f"≤ {self.target:g}, NOT met"
+        return f"≤ {self.target:g}, {rounds_text(ratio <= self.target, self.target, by_round)}"
 
 
 BASELINES = {

@@ -213,7 +213,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         yield f"{name}: {span(by_round)} by round; by processor time {median(by_cpu):.3f} ({span(by_cpu)})"
     for name, (reference, target) in _TARGETS.items():
         if (ratio := result["ratios"].get(f"{name} / {reference}")) is not None:
-            yield target_line(f"{name} / {reference}", median(ratio["hz"]["by_round"]), target)
+            yield target_line(f"{name} / {reference}", ratio["hz"]["by_round"], target)
     yield from (f"{name}: failed {reason}" for name, reason in result["failed"].items())
     yield from kill_tables(result.get("kills"))
     yield from memory_tables(result.get("memory"))

@@ -120,8 +120,9 @@ class _CaseRun:
             services_ms |= {self._changed: case.services_ms[0]}
             alive[self._changed] = (times.events_ns[0][1], times.end_ns)
             pool.stop(self._changed)
-        record = summarise(self._settings, times, {name: (services_ms[name], alive[name]) for name in alive})
-        return {**record, "change": case.change.value, **self._change_record(folder, alive, times.end_ns)}
+        timed = {name: (services_ms[name], alive[name]) for name in alive}
+        record = summarise(self._settings, times, timed)
+        return {**record, "change": case.change.value, **self._change_record(folder, timed, times.end_ns)}
 
     def _kill(self) -> None:
         self._changed = next(iter(self._pool.running))
@@ -130,15 +131,15 @@ class _CaseRun:
     def _join(self) -> None:
         self._changed = self._pool.start(self._case.services_ms[0]).name
 
-    def _change_record(self, folder: Path, alive: Mapping[str, Span], end_ns: int) -> dict[str, Any]:
+    def _change_record(self, folder: Path, alive: Mapping[str, tuple[float, Span]], end_ns: int) -> dict[str, Any]:
         """Returns the time until the other workers had the load of a dead one, or until a new one had its share."""
         if self._case.change is Change.NONE:
             return {}
         frames = read_frames(folder)
         if self._case.change is Change.JOIN:
-            joined_ns = alive[self._changed][0]
+            joined_ns = alive[self._changed][1][0]
             return {"share_after_ms": share_after_ms(frames, self._changed, len(alive), joined_ns)}
-        killed_ns = alive[self._changed][1]
+        killed_ns = alive[self._changed][1][1]
         survivors = {name: life for name, life in alive.items() if name != self._changed}
         history = QueueHistory.of(frames, survivors, (killed_ns, end_ns))
         return {"balanced_after_ms": history.balanced_after_ms(killed_ns)}

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]
 Span = tuple[int, int]  # Begin and end, in nanoseconds.
 
-_LARGEST_RATIO = 2.0  # Queue of one worker divided by the mean of all, from which on it counts as unbalanced.
+_LARGEST_RATIO = 2.0  # Time that a worker needs for its queue, divided by the mean of all: above it, it is unbalanced.
 _WINDOW_NS = 500_000_000  # Queues and shares after an event are means over this time.
 _STEP_NS = 50_000_000
 _SHARE = 0.8  # A worker that joined has its share from this part of a fair share on.
@@ -30,12 +30,13 @@ class QueueHistory:
     workers: tuple[str, ...]
     times_ns: Times
     lengths: Floats
+    services_ms: Floats  # The inference time of each worker.
     is_alive: npt.NDArray[np.bool_]  # Shape of `lengths`; False before a worker joined, and after it was killed.
 
     @classmethod
-    def of(cls, frames: Sequence[FleetFrame], alive_ns: Mapping[str, Span], span_ns: Span) -> "QueueHistory":
-        """Reconstructs the queues from the frames that got a reply; `alive_ns`: the life of each worker."""
-        workers = tuple(alive_ns)
+    def of(cls, frames: Sequence[FleetFrame], alive: Mapping[str, tuple[float, Span]], span_ns: Span) -> "QueueHistory":
+        """Reconstructs the queues from the frames that got a reply; `alive`: inference time and life of each worker."""
+        workers, alive_ns = tuple(alive), [life for _, life in alive.values()]
         places = {name: place for place, name in enumerate(workers)}
         steps = [
             (at_ns, places[frame.worker], change)
@@ -43,16 +44,17 @@ class QueueHistory:
             if frame.replied_ns and frame.worker in places
             for at_ns, change in ((frame.received_ns, 1), (frame.replied_ns, -1))
         ]
-        marks = {at_ns for span in (*alive_ns.values(), span_ns) for at_ns in span}
+        marks = {at_ns for span in (*alive_ns, span_ns) for at_ns in span}
         times_ns = np.array(sorted({at_ns for at_ns, _, _ in steps} | marks), np.int64)
         changes = np.zeros((len(times_ns), len(workers)))
         rows = np.searchsorted(times_ns, [at_ns for at_ns, _, _ in steps])
         columns = np.array([place for _, place, _ in steps], np.int64)
         np.add.at(changes, (rows, columns), [change for _, _, change in steps])
-        begins, ends = np.array(list(alive_ns.values()), np.int64).T
+        begins, ends = np.array(alive_ns, np.int64).T
         is_alive = (times_ns[:, None] >= begins) & (times_ns[:, None] < ends)
         is_inside = (times_ns >= span_ns[0]) & (times_ns <= span_ns[1])
-        return cls(workers, times_ns[is_inside], np.cumsum(changes, axis=0)[is_inside], is_alive[is_inside])
+        lengths, services_ms = np.cumsum(changes, axis=0), np.array([service_ms for service_ms, _ in alive.values()])
+        return cls(workers, times_ns[is_inside], lengths[is_inside], services_ms, is_alive[is_inside])
 
     def means(self, span_ns: Span | None = None) -> Floats:
         """Returns the mean queue of each worker over a time, by default over all."""
@@ -63,10 +65,11 @@ class QueueHistory:
         return means
 
     def longest_imbalance_s(self) -> float:
-        """Returns the longest time for which one worker's queue was above twice the mean of all workers."""
-        alive = np.where(self.is_alive, self.lengths, 0.0)
+        """Returns the longest time for which one worker needed over twice the mean of all workers for its queue."""
+        waits_ms = self.lengths * self.services_ms
+        alive = np.where(self.is_alive, waits_ms, 0.0)
         mean = alive.sum(axis=1) / np.maximum(1, self.is_alive.sum(axis=1))
-        is_above = self.is_alive & (self.lengths > _LARGEST_RATIO * mean[:, None])
+        is_above = self.is_alive & (waits_ms > _LARGEST_RATIO * mean[:, None])
         longest_ns = 0
         for place in range(len(self.workers)):
             begin_ns: int | None = None
@@ -77,14 +80,18 @@ class QueueHistory:
         return longest_ns / 1e9
 
     def balanced_after_ms(self, event_ns: int) -> float | None:
-        """Returns the time from an event until the queues are balanced; None if they are not until the end.
+        """Returns the time from an event until the load is balanced; None if it is not until the end.
 
-        They are balanced if the mean of each worker over half a second is between half and twice that of all.
+        It is balanced if over half a second every worker needs between half and twice the mean of all for its queue; less if
+        it would answer one more frame only after that mean. Unequal workers then have unequal queues.
         """
         for begin_ns in range(event_ns, int(self.times_ns[-1]) - _WINDOW_NS, _STEP_NS):
             is_alive = self.is_alive[np.searchsorted(self.times_ns, begin_ns, side="right") - 1]
-            means = self.means((begin_ns, begin_ns + _WINDOW_NS))[is_alive]
-            if means.max() <= _LARGEST_RATIO * means.mean() and means.min() >= means.mean() / _LARGEST_RATIO:
+            services_ms = self.services_ms[is_alive]
+            waits_ms = self.means((begin_ns, begin_ns + _WINDOW_NS))[is_alive] * services_ms
+            mean_ms = waits_ms.mean()
+            has_enough = (waits_ms >= mean_ms / _LARGEST_RATIO) | (waits_ms + services_ms >= mean_ms)
+            if waits_ms.max() <= _LARGEST_RATIO * mean_ms and has_enough.all():
                 return (begin_ns - event_ns) / 1e6
         return None
 

@@ -40,7 +40,7 @@ def summarise(settings: FleetSettings, times: FleetTimes, alive: Mapping[str, tu
     done = [frame for frame in frames if frame.is_answered and span_ns[0] <= frame.done_ns < span_ns[1]]
     services_ms = {name: service_ms for name, (service_ms, _) in alive.items()}
     latencies_ms = [frame.latency_ms for frame in due if frame.is_answered]
-    history = QueueHistory.of(frames, {name: life for name, (_, life) in alive.items()}, span_ns)
+    history = QueueHistory.of(frames, alive, span_ns)
     resources = _resources(times, span_ns)
     is_open = settings.arrivals is not FleetArrivals.SATURATED
     record = {

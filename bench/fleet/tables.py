@@ -53,7 +53,7 @@ def detail_tables(runs: Runs) -> Iterator[Table | str]:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in each["outcomes"].items() if count)
         yield (
             f"{each['settings']['dispatch']}, seed {each['settings']['seed']}: {outcomes}; unaccounted {each['unaccounted']}; "
-            f"{each['retried']} sent twice; a queue above twice the mean for {each['longest_imbalance_s']:.2f} s at most"
+            f"{each['retried']} sent twice; a queue that takes over twice the mean for {each['longest_imbalance_s']:.2f} s at most"
         )
         for name in ("balanced_after_ms", "share_after_ms"):
             if name in each:

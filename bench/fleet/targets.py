@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import GROUP, LOAD, Change, FleetCase
-from bench.harness.output import result_table, target_text
+from bench.harness.output import result_table, rounds_text
 from shared.terminal_table import Table
 
 UNEQUAL_MS = (100.0, 100.0, 100.0, 500.0)
@@ -55,7 +55,7 @@ def target_table(targets: Sequence[Mapping[str, Any]]) -> Table:
             each["median"],
             f"{min(each['by_round']):.3f} to {max(each['by_round']):.3f}",
             f"{each['sign']} {each['target']:g}",
-            target_text(each["is_met"]),
+            rounds_text(each["is_met"], each["target"], each["by_round"]),
         )
         for each in targets
         if each["by_round"]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from bench.freshness.drive_replay import CEILING, HOLD, LOCAL
 from bench.freshness.targets import DEDELAYED, FUSE
-from bench.harness.output import result_table
+from bench.harness.output import interval_text, result_table
 from shared.terminal_table import Table
 
 _CLASSES_AT_MS: Final = 200
@@ -38,10 +38,8 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield from map(_live_line, result.get("live", ()))
     for target in result["targets"]:
         interval = "" if target["low"] is None else f" ({target['low']:.3f} to {target['high']:.3f})"
-        yield (
-            f"{target['name']}: {target['value']:.3f}{interval}, target ≥ {target['least']:g}: "
-            f"{'met' if target['is_met'] else 'MISSED'}"
-        )
+        verdict = interval_text(*(target[key] for key in ("is_met", "least", "value", "low", "high")))
+        yield f"{target['name']}: {target['value']:.3f}{interval}, target ≥ {target['least']:g}: {verdict}"
 
 
 def _accuracy_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -67,14 +68,27 @@ def span(values: Sequence[float], digits: int = 3) -> str:
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
-def target_text(is_met: bool) -> str:  # noqa: FBT001 (its name says it)
-    """The verdict on a target."""
+def target_text(is_met: bool, margin: float = 0.0, spread: float = 0.0) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict on a target; none if the measurement spreads by more than `margin`, its distance from the target."""
+    if spread > margin:
+        return "no verdict: the spread is larger than the distance from the target"
     return "met" if is_met else "NOT met"
 
 
-def target_line(name: str, value: float, target: float) -> str:
+def rounds_text(is_met: bool, target: float, by_round: Sequence[float]) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict of several rounds on a target."""
+    return target_text(is_met, abs(median(by_round) - target), max(by_round) - min(by_round))
+
+
+def interval_text(is_met: bool, target: float, value: float, low: float | None, high: float | None) -> str:  # noqa: FBT001 (as above)
+    """The verdict of an estimate with an interval, None without one, on a target."""
+    return target_text(is_met, abs(value - target), 0.0 if low is None or high is None else (high - low) / 2)
+
+
+def target_line(name: str, by_round: Sequence[float], target: float) -> str:
     """A line that compares the median of all rounds with the least value wanted."""
-    return f"{name}: {value:.3f} (median of rounds; target {target}, {target_text(value >= target)})"
+    value = median(by_round)
+    return f"{name}: {value:.3f} (median of rounds; target {target}, {rounds_text(value >= target, target, by_round)})"
 
 
 def machine_line(machine: Mapping[str, Any], broker: str | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.harness.comparison import Comparison, Samples, compare
 from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, span, target_text
+from bench.harness.output import result_table, rounds_text, span
 from bench.load.playback import PlaybackSettings
 from bench.peers.calls import many_at_a_time, one_in_flight, warm_up
 from bench.peers.clients.client import PeerError
@@ -248,7 +248,9 @@ def _floor_line(codec: str, figures: Figures, ratios: Mapping[str, Any], floor: 
 def _ratio_table(codec: str, ratios: Mapping[str, Any]) -> Table:
     rows = []
     for name, each in ratios.items():
-        verdict = f"{_TARGETS[codec]}, {target_text(each['ratio'] <= _TARGETS[codec])}"
+        verdict = (
+            f"{_TARGETS[codec]}, {rounds_text(each['ratio'] <= _TARGETS[codec], _TARGETS[codec], each['by_round'])}"
+        )
         rows.append(
             (name, each["to"], each["ratio"], span(each["by_round"]), verdict if name == _TARGET_ENDPOINT else "")
         )

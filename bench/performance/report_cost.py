@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import options
 from bench.harness.child import BenchError
 from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, target_text
+from bench.harness.output import result_table, rounds_text
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.terminal_table import Table
 
@@ -76,8 +76,8 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             for name, title in _TITLES.items()
         ],
     )
-    if targets:
-        yield f"targets {target_text(all(result['worst'][name] <= limit for name, limit in targets.items()))}"
+    for name, limit in (targets or {}).items():
+        yield f"target of {_TITLES[name]} {rounds_text(result['worst'][name] <= limit, limit, values[name])}"
 
 
 report = options.bench_command("report", ReportCostPlan, measure, _tables)

@@ -174,9 +174,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         rows.append((load, counts.total(), *(counts[outcome] for outcome in Outcome)))
     columns = {"load": "<", "offered": "", **dict.fromkeys(map(str, Outcome), "")}
     yield result_table("Outcomes of the frames, all rounds", columns, rows)
-    yield target_line("answered in time ÷ capacity of the bare engine", result["share"], _THROUGHPUT_TARGET)
-    yield target_line("Jain's index, equal vehicles", result["jain"], _JAIN_TARGET)
-    yield target_line("Jain's index of max-min shares, one greedy vehicle", result["greedy_jain"], _JAIN_TARGET)
+    for name, load, measure, target in (
+        ("answered in time ÷ capacity of the bare engine", _EQUAL, "share", _THROUGHPUT_TARGET),
+        ("Jain's index, equal vehicles", _EQUAL, "jain", _JAIN_TARGET),
+        ("Jain's index of max-min shares, one greedy vehicle", _GREEDY, "jain", _JAIN_TARGET),
+    ):
+        yield target_line(name, [each[measure] for each in result["rounds"] if each["load"] == load], target)
     peaks = ", ".join(f"{name} {peak:.0f} MB" for name, peak in result["peak_mb"].items() if peak is not None)
     yield f"unaccounted {result['unaccounted']}; peak resident memory: {peaks}"
 

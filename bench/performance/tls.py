@@ -191,8 +191,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         ],
     )
     if journey:
-        kept = journey["answered_hz"]["ratio"]
-        yield target_line("throughput kept", kept, _THROUGHPUT_TARGET)
+        yield target_line("throughput kept", journey["answered_hz"]["ratio_by_round"], _THROUGHPUT_TARGET)
     yield f"{result['cipher']}, certificates ECDSA P-256, both sides verified"
 
 

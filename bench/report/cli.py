@@ -4,24 +4,18 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from bench.logs.audit import run_checks
-from bench.logs.run_log import load_run
-from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.content import ReportContent
-from bench.report.data.report_input import ReportInput, load_report_input
-from bench.report.data.study_log import is_study, run_folders
-from bench.report.document import report_of, write_page
-from bench.report.output.charts import FiguresError, write_figures
-from bench.report.output.json_data import report_json
-from bench.report.output.table_files import write_tables
-from bench.report.output.terminal import terminal_tables
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
 from shared.sanitize import printable_lines
+
+if TYPE_CHECKING:
+    from bench.report.content import ReportContent
+    from bench.report.data.report_input import ReportInput
 
 _MAX_PROBLEMS = 10
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -78,6 +72,12 @@ def report(
 
     RUN is the folder of a run or of a study.
     """
+    from bench.logs.run_log import load_run  # noqa: PLC0415  Importing pandas is slow, and `--help` does not need it.
+    from bench.report.chapters.comparisons.cost import Tariff  # noqa: PLC0415
+    from bench.report.data.report_input import load_report_input  # noqa: PLC0415
+    from bench.report.document import report_of, write_page  # noqa: PLC0415
+    from bench.report.output.json_data import report_json  # noqa: PLC0415
+
     if repairs:
         for run in runs:
             click.echo(f"{repair(run)} open frames of {run} closed as aborted", err=as_json)
@@ -97,7 +97,9 @@ def report(
     console.print(f"{path}  the report; any browser opens it", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show(source: ReportInput, content: ReportContent, console: Console) -> None:
+def _show(source: "ReportInput", content: "ReportContent", console: Console) -> None:
+    from bench.report.output.terminal import terminal_tables  # noqa: PLC0415  As in `report`.
+
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)
     for accuracy in source.streaming:
@@ -111,6 +113,10 @@ def _show(source: ReportInput, content: ReportContent, console: Console) -> None
 
 def _check(runs: Sequence[Path]) -> int:
     """Prints the problems of each run, or of each run of a study; returns the exit code."""
+    from bench.logs.audit import run_checks  # noqa: PLC0415  As in `report`.
+    from bench.logs.run_log import load_run  # noqa: PLC0415
+    from bench.report.data.study_log import is_study, run_folders  # noqa: PLC0415
+
     exit_code = 0
     folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]
     for run in folders:
@@ -125,8 +131,11 @@ def _check(runs: Sequence[Path]) -> int:
     return exit_code
 
 
-def _write_files(content: ReportContent, folder: Path, console: Console) -> None:
+def _write_files(content: "ReportContent", folder: Path, console: Console) -> None:
     """Writes the tables and, if a browser is installed, the charts."""
+    from bench.report.output.charts import FiguresError, write_figures  # noqa: PLC0415  As in `report`.
+    from bench.report.output.table_files import write_tables  # noqa: PLC0415
+
     written = f"{len(write_tables(content.tables(), folder))} table files"
     try:
         written += f" and {len(write_figures(content.charts(), folder))} chart files"

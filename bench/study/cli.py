@@ -1,31 +1,17 @@
 """`skylane study`: runs a study from its file, and lists axes and scenarios."""
 
-import random
-import signal
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from bench.study.execution.cell_run import DONE, FAILED, SKIPPED
-from bench.study.execution.progress import ProgressBar
-from bench.study.execution.runner import StudyRunner, missing_devices
-from bench.study.execution.session import Session, open_session
-from bench.study.plan.axes import AXES, NONE, Axes, known_values
-from bench.study.plan.cell import WorkerSetup
+from bench.study.plan.axes import AXES, Axes, known_values
 from bench.study.plan.scenarios import SCENARIOS
-from bench.study.plan.study_plan import cells, model_names, read_plan
-from bench.study.plan.variants import ModelVariants
-from bench.study.results import provenance
-from bench.study.results.accuracy import accuracy_table, check_accuracy
-from bench.study.results.folder import StudyFolder
-from bench.study.results.tables import write_frames, write_runs
-from shared.errors import SkylaneError
-from shared.models.repository import Repository, default_root
+from bench.study.plan.study_plan import model_names
+from shared.errors import UnknownNameError
+from shared.models.repository import default_root
 from shared.package_data import shipped
-from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.terminal_table import Table
 
 _models = click.option(
@@ -74,103 +60,16 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
 
     FILE is a YAML file, or the name of an included study, such as `quick`.
     """
-    file = _study_file(file)
-    root = models or default_root()
-    plan = read_plan(file, root)
-    folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
-    console = Console()
-    variants = ModelVariants(root, folder.models)
-    resumed_seed = folder.resumed_seed(plan, seed)
-    if resumed_seed is not None:
-        seed = resumed_seed
-    elif seed is None:
-        seed = random.SystemRandom().randrange(1 << 31)
-    runner = StudyRunner(plan, folder, seed)
-    if dry_run:
-        _show(runner, console)
-        if resumed_seed is None:
-            console.print(f"use --seed {seed} for this order", highlight=False)
-    pending = [run.cell for run in runner.pending]
-    variants.check((cell.setup for cell in pending), {cell.local_model for cell in pending} - {NONE})
-    if plan.accuracy:
-        check_accuracy(plan, (cell.model for cell in cells(plan)), Repository(root))
-    if dry_run:
-        return
-    size = f"{len(cells(plan))} cells, {plan.repetitions} repetitions, random order with seed {seed}"
-    console.print(f"study {plan.name}: {size}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
-    manifest = provenance.initial_manifest(plan, file, seed, len(runner.planned))
-    if resumed_seed is not None:
-        manifest["started_ns"] = read_manifest(folder.root)["started_ns"]
-        console.print(f"resuming: {runner.done} of {len(runner.planned)} runs are already done", highlight=False)
-    folder.begin(plan, manifest)
-    sys.exit(_run(runner, variants, console))
+    from bench.study.study_run import run_study  # noqa: PLC0415  Importing pandas is slow, and `list` does not need it.
 
-
-def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
-    """Runs the pending runs and writes the tables, also after an interruption; returns the exit code."""
-    plan, folder = runner.plan, runner.folder
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Handled like Ctrl-C, so that child processes end.
-    absent = missing_devices(run.cell.device for run in runner.planned)
-
-    def session_for(setup: WorkerSetup) -> AbstractContextManager[Session]:
-        return open_session(plan, setup, variants, folder.root / "workers")
-
-    state = provenance.INTERRUPTED
-    try:
-        with ProgressBar(console, len(runner.planned), runner.done) as bar:
-            runner.run(session_for, absent, bar)
-        state = provenance.COMPLETE
-    except KeyboardInterrupt:
-        console.print(f"interrupted: the same command resumes the study; {folder.root} has the finished runs")
-        return 130
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C must not interrupt writing the tables.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        saved = runner.results()
-        results = [result for _, result in saved]
-        write_manifest(folder.root, provenance.final_manifest(read_manifest(folder.root), results, state))
-        runs = write_runs(folder, results)
-        write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in saved))
-    counts = provenance.state_counts(results)
-    console.print(f"{counts[DONE]} runs done, {counts[SKIPPED]} skipped, {counts[FAILED]} failed", highlight=False)
-    if plan.accuracy:
-        console.print(accuracy_table(runs))
-    _report(folder, console)
-    return 1 if counts[FAILED] else 0
-
-
-def _report(folder: StudyFolder, console: Console) -> None:
-    """Writes the report; an error is printed, because the study itself is complete."""
-    from bench.report.document import write_report  # noqa: PLC0415  Importing Plotly is slow.
-
-    for name in ("runs.csv", "frames.csv", "capacity.csv"):
-        if (folder.root / name).is_file():
-            console.print(f"{folder.root / name}", markup=False, highlight=False, soft_wrap=True)
-    try:
-        with console.status("writing the report"):
-            path = write_report([folder.root])
-    except SkylaneError as error:
-        click.echo(
-            f"skylane: the report was not written: {error}; run 'skylane report {folder.root}' to try again", err=True
-        )
-        return
-    console.print(f"{path}  any browser opens it, no network needed", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(run_study(_study_file(file), models or default_root(), out, seed, dry_run=dry_run))
 
 
 def _study_file(given: Path) -> Path:
     """Returns the given file, or the included study of that name if the file does not exist."""
-    included = shipped("configs") / "studies" / f"{given.name}.yaml"
-    return included if len(given.parts) == 1 and not given.exists() and included.is_file() else given
-
-
-def _show(runner: StudyRunner, console: Console) -> None:
-    table = Table(title=f"{len(runner.planned)} runs in their order")
-    for heading in ("order", "repetition", "cell", "workers"):
-        table.add_column(heading)
-    for run in runner.planned:
-        setup = run.cell.setup
-        workers = (
-            f"{setup.workers} × {setup.model}, {setup.engine} {setup.precision}, {setup.device}, batch {setup.batch}"
-        )
-        table.add_row(str(run.order), str(run.repetition), run.cell.name, workers)
-    console.print(table)
+    if len(given.parts) != 1 or given.exists():
+        return given
+    included = {path.stem: path for path in (shipped("configs") / "studies").glob("*.yaml")}
+    if given.name not in included:
+        raise UnknownNameError("file or included study", given.name, included)
+    return included[given.name]

@@ -18,6 +18,10 @@ class CameraSource:
         if topics or start_offset_s:
             raise SourceError(f"{name} is live: leave --topic and --start-offset out")
         number = name.removeprefix("camera:")
+        if not number.isdecimal() and "/" not in number:
+            raise SourceError(
+                f"{name!r} names no camera: give its number, as in camera:0, or its device, as in /dev/video0"
+            )
         self._name = name
         self._duration_ns = None if duration_s is None else round(duration_s * 1e9)
         self._capture = cv2.VideoCapture(int(number) if number.isdecimal() else number)

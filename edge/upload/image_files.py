@@ -33,6 +33,9 @@ def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> tuple
     """Returns the valid image files, and the errors of the others.
 
     It decodes each image completely: a header does not reveal that a file was cut off.
+
+    Raises:
+        NothingToUploadError: no file is valid.
     """
     valid, corrupt = [], []
     for file in files:
@@ -42,4 +45,7 @@ def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> tuple
         except ImageFileError as error:
             corrupt.append(error)
         on_checked()
+    if not valid:
+        others = f" (and {len(corrupt) - 1} more)" if len(corrupt) > 1 else ""
+        raise NothingToUploadError(f"no image to send: {corrupt[0]}{others}")
     return valid, corrupt

@@ -15,7 +15,6 @@ from modelling.evaluation.segmentation import EvaluationError, EvaluationSetting
 from modelling.evaluation.time_sync import TimestampMatcher
 from modelling.evaluation.true_boxes import BOXES, images_with_boxes
 from modelling.recipes import OBJECTS
-from modelling.training.scenes.object_batches import split_boxes
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import ImageDecoder
@@ -160,6 +159,8 @@ class TrueBoxes:
         values = [(self._class_of[box.name], box.x, box.y, box.x + box.width, box.y + box.height) for box in known]
         rows = np.array(values, np.float32).reshape(-1, 5)
         rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
+        from modelling.training.scenes.object_batches import split_boxes  # noqa: PLC0415  Importing TensorFlow is slow.
+
         clipped = np.concatenate(split_boxes(rows, self._card.height, self._card.width))
         return clipped[:, 1:], clipped[:, 0].astype(np.intp)
 

@@ -169,6 +169,8 @@ def test_only_bags_and_folders_of_cameras_accept_topics(
 
 def test_a_missing_camera_is_an_error() -> None:
     """The message says what to check."""
+    with pytest.raises(SourceError, match="'camera:x' names no camera: give its number, as in camera:0"):
+        open_source("camera:x")
     with pytest.raises(SourceError, match="camera 'camera:63' cannot be opened: check that it is plugged in"):
         open_source("camera:63")
     with pytest.raises(SourceError, match="is live: leave --topic and --start-offset out"):

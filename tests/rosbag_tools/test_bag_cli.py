@@ -160,3 +160,13 @@ def test_the_error_for_an_unknown_topic_suggests_the_nearest_name(
     drive = write_drive(tmp_path / "drive")
     result = run(command, drive.path, tmp_path / "out", "--topic", "/cam/image_rw")
     assert "did you mean /cam/image_raw" in error_of(result)
+
+
+@pytest.mark.parametrize("name", ["out.txt", "drive.zip", "drive.mp4"])
+def test_make_refuses_the_name_of_another_kind_of_file(name: str, tmp_path: Path) -> None:
+    """It would make a folder of that name, which other programs take for a text."""
+    message = error_of(run("make", tmp_path / name, "--frames", "1"))
+    assert message.startswith(f"{tmp_path / name} is the name of a ")
+    assert message.endswith(f"leave {Path(name).suffix} out for a folder (ROS 2)")
+    assert not list(tmp_path.iterdir())
+    assert run("make", tmp_path / "drive.v2", "--frames", "1", "--width", "64", "--height", "48").exit_code == 0

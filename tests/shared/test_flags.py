@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pydantic import FilePath
 
 from shared.config import OneOf, Section, parsed_by, setting
-from shared.flags import GroupedCommand, key_options, override
+from shared.flags import FiniteRange, GroupedCommand, key_options, override
 from shared.network.endpoint import Endpoint
 
 
@@ -83,3 +83,24 @@ def test_an_invalid_flag_is_named_with_its_problem() -> None:
 def test_a_key_that_was_not_given_stays_so() -> None:
     """A key that does not go with another one may be refused only if the user has set it."""
     assert override(Settings(size=5), {"retry": False}).model_fields_set == {"size", "retry"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("fast", "'fast' is not a number: give one, such as 2.5"),
+        ("nan", "nan is not a finite number"),
+        ("9", "9.0 is not"),
+    ],
+)
+def test_a_number_option_says_what_is_wrong(given: str, problem: str) -> None:
+    """A user knows no "float range"."""
+
+    @click.command()
+    @click.option("--rate", type=FiniteRange(0, 5))
+    def command(rate: float) -> None:
+        click.echo(rate)
+
+    assert CliRunner().invoke(command, ["--rate", "2"]).output == "2.0\n"
+    refused = CliRunner().invoke(command, ["--rate", given])
+    assert f"Invalid value for '--rate': {problem}" in refused.output

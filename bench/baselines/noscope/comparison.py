@@ -29,7 +29,7 @@ from bench.harness import options
 from bench.harness.child import BenchError
 from bench.harness.comparison import alternating
 from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, target_text
+from bench.harness.output import interval_text, result_table, target_text
 from bench.statistics.description import mean_of_runs
 from cloud.models.loader import ModelLoader
 from shared.models.repository import Repository
@@ -271,10 +271,14 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         ],
     )
     means, targets = systems[name]["means"], result["targets"]
+    judged = {
+        key: interval_text(targets[key]["met"], targets[key]["limit"], **means[key])
+        for key in ("sent_share", "loss_points")
+    }
     yield (
         f"{name}: {interval(means['sent_share'], 3)} of the frames are sent (target ≤ {1 / SPEED_UP:.3f}, "
-        f"{target_text(targets['sent_share']['met'])}), {interval(means['loss_points'], 2)} points of accuracy are lost "
-        f"(≤ {MAX_LOSS_POINTS:g}, {target_text(targets['loss_points']['met'])}); all drives together take "
+        f"{judged['sent_share']}), {interval(means['loss_points'], 2)} points of accuracy are lost "
+        f"(≤ {MAX_LOSS_POINTS:g}, {judged['loss_points']}); all drives together take "
         f"{systems[name]['total_speed_up']:.2f} times as long undistributed (≥ {SPEED_UP}, "
         f"{target_text(targets['total_speed_up']['met'])})"
     )

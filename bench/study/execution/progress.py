@@ -65,5 +65,5 @@ def _summary(result: RunResult) -> str:
     value = row.get("metric_value")
     summary = f"{row['metric']} {'not measured' if value is None else f'{value:.4g}'}"
     if row.get("validity") == INVALID:
-        return f"{summary}, INVALID: {row['validity_reason']}"
+        return f"{summary}, INVALID by MLPerf's rules: {row['validity_reason']}"
     return f"{summary}, VALID" if row.get("validity") else summary

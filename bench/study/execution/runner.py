@@ -140,8 +140,10 @@ class StudyRunner:
             "cell": run.cell.name,
             "repetition": run.repetition,
             "order": run.order,
-            **run.cell.columns(),
             **result.row,
+            **{
+                name: value for name, value in run.cell.columns().items() if value is not None or name not in result.row
+            },
             "metric": metric,
             "metric_value": result.row.get(metric),
         }

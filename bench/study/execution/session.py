@@ -179,7 +179,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         free = free_ports(2 * setup.workers) if needs_gateway(setup, cells(plan)) else []
         ports = {"grpc": free[::2], "http": free[1::2]}
         engine = engine_flags(
-            engine=setup.engine,
+            engine=variants.engine(setup),
             precision=setup.precision,
             warm_up=0 if setup.cold else None,
             max_batch=setup.batch,

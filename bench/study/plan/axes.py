@@ -163,9 +163,9 @@ class Axes(Section):
     """The values of each axis, given as one value or a list; the cells are all combinations."""
 
     model: OneOrMore[ModelName] = ("road-small",)
-    engine: OneOrMore[EngineName] = ("tensorflow",)
+    engine: OneOrMore[EngineName | None] = (None,)  # None: that of the model, or the first that reads its format.
     format: OneOrMore[FormatName] = (OWN_FORMAT,)
-    precision: OneOrMore[PrecisionName] = (Precision.FP32.value,)
+    precision: OneOrMore[PrecisionName | None] = (None,)  # None: that of the model.
     device: OneOrMore[DeviceName] = ("cpu",)
     transport: OneOrMore[TransportName] = (MQTT,)
     codec: OneOrMore[CodecName] = ("jpeg",)
@@ -205,9 +205,9 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
     """Describes the valid values of each axis, for `skylane study list`."""
     return {
         "model": ", ".join(models),
-        "engine": ", ".join(ENGINES),
+        "engine": f"{', '.join(ENGINES)}; default: the model's",
         "format": ", ".join((OWN_FORMAT, *formats())),
-        "precision": ", ".join(PRECISIONS),
+        "precision": f"{', '.join(PRECISIONS)}; default: the model's",
         "device": "cpu, gpu, gpu:N",
         "transport": ", ".join(ALL_TRANSPORTS),
         "codec": f"{', '.join(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",

@@ -15,9 +15,9 @@ class WorkerSetup:
     """The settings of a worker; cells with equal settings share the workers of a block."""
 
     model: str
-    engine: str
+    engine: str | None
     format: str
-    precision: str
+    precision: str | None
     device: str
     batch: int
     workers: int
@@ -31,9 +31,9 @@ class StudyCell:
 
     name: str
     model: str
-    engine: str
+    engine: str | None
     format: str
-    precision: str
+    precision: str | None
     device: str
     transport: str
     codec: str

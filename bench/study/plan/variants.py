@@ -10,13 +10,17 @@ from shutil import copytree, rmtree
 
 from bench.study.plan.axes import OWN_FORMAT
 from bench.study.plan.cell import WorkerSetup
-from cloud.engines.table import ENGINES
+from cloud.engines.table import ENGINES, readers
+from cloud.models.loader import ModelLoader
 from modelling.conversion.targets import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
-from shared.inference.placement import Precision
-from shared.models.manifest import Manifest
+from shared.inference.placement import Placement, Precision
+from shared.inference.table import choose_engine
+from shared.models.manifest import MANIFEST_NAME, Manifest
+from shared.models.opening import open_local
 from shared.models.repository import Repository, default_root
+from shared.registry import load
 
 _QUANTISED = (Precision.INT8, Precision.FP16)
 _QUANTISED_FORMAT = "openvino"  # Output format of `skylane model quantize`.
@@ -38,10 +42,11 @@ class ModelVariant:
 class ModelVariants:
     """Finds the models of cells and makes missing formats and precisions."""
 
-    def __init__(self, models: Path, built: Path) -> None:
-        """`models` is the user's repository; `built` is the folder for models made here."""
+    def __init__(self, models: Path, built: Path, *, makes_missing: bool = True) -> None:
+        """`models` is the user's repository; `built` is the folder for models made here, if `makes_missing`."""
         self._models = Repository(models)
         self._built = built
+        self._makes_missing = makes_missing
 
     @property
     def root(self) -> Path:
@@ -75,9 +80,9 @@ class ModelVariants:
         name = setup.model
         self.check((setup,))
         manifest = self._models.find(name).manifest
-        form = _format(setup, manifest)
+        form = _format(setup, self.engine(setup), manifest)
         is_suitable = manifest.format == form and not _needs_quantising(setup, manifest)
-        has_weights = name in RECIPES and RECIPES[name].trained
+        has_weights = name in RECIPES and RECIPES[name].trained and RECIPES[name].keeps_weights
         if is_suitable and (setup.batch == 1 or not has_weights):  # The worker reports a model with a fixed batch size.
             return ModelVariant(self._models.root, name)
         if has_weights and form in (*_BUILT, *TARGETS):
@@ -86,15 +91,43 @@ class ModelVariants:
         elif _needs_quantising(setup, manifest) and manifest.precision == Precision.FP32:
             source = self._copy(name)
         else:
+            wanted = f"{setup.precision or manifest.precision} {form}"
             raise ModelMissingError(
-                f"model {name!r} is a {manifest.precision} {manifest.format}, not a {setup.precision} {form}: "
-                "set engine, format and precision to match it, or name a converted model"
+                f"model {name!r} is {manifest.precision} {manifest.format}, from which no {wanted} can be made: leave out "
+                "engine, format and precision, or set them to match it, or name a converted model"
             )
         return self._convert(source, form, setup, manifest)
 
+    def engine(self, setup: WorkerSetup) -> str | None:
+        """Returns the engine that a setup or its model names; None for the default of the format."""
+        manifest = self._models.find(setup.model).manifest
+        form = manifest.format if setup.format == OWN_FORMAT else setup.format
+        return setup.engine or (manifest.engine if manifest.engine in readers(form) else None)
+
+    def try_open(self, setup: WorkerSetup, local_model: str | None = None) -> str:
+        """Opens the models of a cell as its workers and vehicles do; returns the engine and precision of the workers.
+
+        Of a model that is not made yet, only the engine's library is loaded.
+
+        Raises:
+            SkylaneError: A worker or a vehicle could not start.
+        """
+        if local_model is not None:
+            open_local(self._models.find(local_model), Placement()).close()
+        variant, engine = self.find(setup), self.engine(setup)
+        precision = None if setup.precision is None else Precision(setup.precision)
+        if not (variant.root / variant.name / MANIFEST_NAME).is_file():
+            manifest = self._models.find(setup.model).manifest
+            engine = choose_engine(ENGINES, _format(setup, engine, manifest), engine)
+            load("engine", ENGINES, engine)
+            return f"{engine} {precision or Precision.FP32}"
+        placement = Placement(device=setup.device, precision=precision)
+        with ModelLoader(Repository(variant.root), placement, engine=engine).open(variant.name) as model:
+            return f"{model.engine_name} {model.precision}"
+
     def _copy(self, name: str) -> ModelVariant:
         """Copies the user's model, because the commands write their results into the same repository."""
-        if not (self._built / name).exists():
+        if self._makes_missing and not (self._built / name).exists():
             draft = self._built / f"{name}.part"
             rmtree(draft, ignore_errors=True)
             copytree(self._models.find(name).folder, draft)
@@ -104,7 +137,7 @@ class ModelVariants:
     def _convert(self, source: ModelVariant, form: str, setup: WorkerSetup, manifest: Manifest) -> ModelVariant:
         if _needs_quantising(setup, manifest):
             name = f"{source.name}-{setup.precision}"
-            return self._make(name, ["quantize", source.name, "--precision", setup.precision, "--name", name])
+            return self._make(name, ["quantize", source.name, f"--precision={setup.precision}", "--name", name])
         if form in _BUILT:
             return source
         name = f"{source.name}-{form}"
@@ -118,7 +151,8 @@ class ModelVariants:
     def _make(self, name: str, command: list[str]) -> ModelVariant:
         """Runs a command of `skylane model` unless the model exists."""
         variant = ModelVariant(self._built, name)
-        if (variant.root / variant.name / "model.yaml").is_file():  # The command writes this file last.
+        # The command writes the manifest last.
+        if not self._makes_missing or (variant.root / variant.name / MANIFEST_NAME).is_file():
             return variant
         # A separate process, because TensorFlow would keep memory and threads in this one during the measurements.
         arguments = [sys.executable, "-P", "-m", "skylane", "model", *command, "--models", str(variant.root)]
@@ -129,19 +163,18 @@ class ModelVariants:
         return variant
 
 
-def _format(setup: WorkerSetup, manifest: Manifest) -> str:
-    """Returns the format that the engine of the setup shall load."""
-    readable = ENGINES[setup.engine].formats
-    if setup.precision in _QUANTISED and _QUANTISED_FORMAT not in readable:
+def _format(setup: WorkerSetup, engine: str | None, manifest: Manifest) -> str:
+    """Returns the format that the workers shall load; `engine` is None for the default of the format."""
+    form = manifest.format if setup.format == OWN_FORMAT else setup.format
+    chosen = engine or choose_engine(ENGINES, form, None)
+    readable = ENGINES[chosen].formats
+    if _needs_quantising(setup, manifest) and _QUANTISED_FORMAT not in readable:
         raise ModelMissingError(
-            f"engine {setup.engine} cannot read quantised models, whose format is {_QUANTISED_FORMAT}: set engine to "
-            "openvino"
+            f"engine {chosen} cannot read quantised models, whose format is {_QUANTISED_FORMAT}: set engine to openvino"
         )
-    if setup.format == OWN_FORMAT:
-        return manifest.format if manifest.format in readable else readable[0]
-    if setup.format not in readable:
-        raise ModelMissingError(f"engine {setup.engine} cannot read {setup.format}: it reads {', '.join(readable)}")
-    return setup.format
+    if form not in readable and setup.format != OWN_FORMAT:
+        raise ModelMissingError(f"engine {chosen} cannot read {form}: it reads {', '.join(readable)}")
+    return form if form in readable else readable[0]
 
 
 def _needs_quantising(setup: WorkerSetup, manifest: Manifest) -> bool:

@@ -51,6 +51,12 @@ class RunMeasurement:
         """Share of the measured frames that got no result."""
         return 1.0 - len(self.results) / len(self.measured)
 
+    @property
+    def served_by(self) -> dict[str, str]:
+        """The worker's engine and precision by axis, from the first answered frame; empty if the log has none."""
+        answered = self.frames.loc[self.frames["outcome"] == Outcome.ANSWERED, "engine"].dropna()
+        return dict(zip(("engine", "precision"), str(answered.iloc[0]).split(), strict=False)) if len(answered) else {}
+
     def queries_ms(self, size: int) -> pd.Series:
         """Returns the latency of each complete query: the maximum of its `size` frames, NaN if one was not answered."""
         rows = self.measured
@@ -150,11 +156,12 @@ def tail_latency(run: RunMeasurement) -> tuple[str, float | None]:
 
 
 def run_provenance(run: RunMeasurement) -> dict[str, Any]:
-    """Returns model, source, commit, machine and versions from the first vehicle's manifest."""
+    """Returns engine and precision of the first answer; model, source, commit, machine and versions of the manifest."""
     manifest = run.manifest
     host = dict(manifest.get("host", {}))
     facts = {name: host.pop(name, None) for name in ("processor", "cores", "system")}
     return {
+        **run.served_by,
         "model_sha256": manifest.get("model", {}).get("sha256"),
         "source_sha256": manifest.get("source", {}).get("sha256"),
         "commit": manifest.get("commit"),

@@ -89,7 +89,7 @@ def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[StudyCell
         if result.state != DONE:
             continue
         identity = {"study": study, "cell": cell.name, "repetition": repetition}
-        axes = {axis: value for axis, value in cell.columns().items() if axis in AXES}
+        axes = {axis: result.row.get(axis) for axis in cell.columns() if axis in AXES}
         for part in result.parts:
             source = folder.run_folder(cell, repetition) / part.folder
             rows = measure(source, part.vehicles, part.warm_up, every_frame=measures_every_frame(cell)).frames

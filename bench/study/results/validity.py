@@ -7,6 +7,7 @@ P(X ≤ t | n, 1 − p) ≤ 0.01 must hold for a binomial X. This takes 64 queri
 that 99 % are within the limit (t = 0). A valid run is not an MLPerf result, because model, data and accuracy differ.
 """
 
+import math
 from dataclasses import dataclass
 
 from scipy.stats import binom
@@ -15,6 +16,10 @@ from bench.study.plan.scenarios import MultiStreamRules, OfflineRules, ServerRul
 from bench.study.results.measurement import RunMeasurement, tail_latency
 
 VALID, INVALID = "VALID", "INVALID"
+INVALID_MEANING = (
+    "INVALID by MLPerf's rules: the figures are as measured, but rest on too few frames, or on late or lost ones, to be "
+    "compared as that scenario's result. Raise `frames`, or lower the named rule under `scenarios` in the study's file"
+)
 _LATE_SHARE = 0.01  # Accepted share of queries over the limit, in the server scenario.
 _RISK = 0.01  # Accepted probability that a system with a larger share is called valid.
 
@@ -34,7 +39,10 @@ class _RuleCheck:
 
 
 def judge(run: RunMeasurement, settings: ValidityRules) -> ValidityVerdict:
-    """Judges a run by the rules of its scenario; the reason has each rule's number, and MLPerf's if it differs."""
+    """Judges a run by the rules of its scenario; the reason has each rule's number, and MLPerf's if it differs.
+
+    A run that is INVALID only for its length also has the number of frames that would satisfy the rule.
+    """
     unanswered = len(run.measured) - len(run.results)
     answers = f"{unanswered} of {len(run.measured)} frames unanswered" if unanswered else "all answered"
     checks = [
@@ -85,7 +93,8 @@ def _at_least(verb: str, value: float, unit: str, settings: ValidityRules, key: 
     changed = "" if minimum == mlperf else f" instead of {mlperf:g}{suffix}"
     shown = f"{value:.1f}" if isinstance(value, float) else str(value)
     rule = f"{key.removesuffix('_s')} {minimum:g}{suffix}{changed}"
-    return _RuleCheck(value >= minimum, f"{verb} {shown} {unit} with {rule}")
+    remedy = f": {math.ceil(minimum / value)} times as many frames would satisfy it" if 0 < value < minimum else ""
+    return _RuleCheck(value >= minimum, f"{verb} {shown} {unit} with {rule}{remedy}")
 
 
 def _deviation(settings: ValidityRules, key: str, what: str) -> list[_RuleCheck]:

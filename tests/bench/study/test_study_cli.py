@@ -3,6 +3,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from bench.study.cli import study
@@ -11,9 +12,11 @@ from bench.study.plan.variants import ModelMissingError
 from bench.study.results.folder import StudyFolder
 from bench.study.results.provenance import initial_manifest
 from shared.config import ConfigError
+from shared.errors import SkylaneError
 from tests.support.simulated_study import plan_file, plan_of
 
 MODELS = Path(__file__).parents[3] / "models"
+CONFIGS = MODELS.parent / "configs" / "studies"
 _ROW = re.compile(r"^│\s*(\d+)\s*│\s*(\d+)\s*│\s*(\S+)", re.MULTILINE)
 
 
@@ -62,6 +65,31 @@ def test_a_dry_run_shows_the_runs_and_writes_nothing(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_dry_run_names_the_cells_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of them would fail in the middle of the study; its exit code is that of the study."""
+    file = plan_file(tmp_path, axes={"model": "road-tiny", "engine": [None, "tensorflow"]}, repetitions=1)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(study, ["run", file.name, "--dry-run", "--models", str(MODELS)])
+    assert shown.exit_code == 1
+    assert "tflite fp16" in shown.stdout
+    assert "\ntensorflow: cannot run: model 'road-tiny' is fp16 tflite" in shown.stdout
+    assert "default-engine: cannot run" not in shown.stdout
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "capacity", "presenters", "scenarios", "vehicle-link"])
+def test_shipped_studies_run_with_a_model_of_another_format(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is often the first thing that a user changes in a copy of a study."""
+    document = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+    document["axes"]["model"] = "road-tiny"
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(study, ["run", "mine.yaml", "--dry-run", "--models", str(MODELS)])
+    assert (shown.exit_code, "cannot run" in shown.stdout) == (0, False)
+
+
 def test_a_dry_run_shows_the_order_of_a_run_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new study shows the seed of this order; a study to resume has its own seed."""
     settings = {"axes": {"codec": ["jpeg", "raw"], "vehicles": [1, 2]}, "repetitions": 3}
@@ -87,6 +115,15 @@ def test_the_list_has_every_axis_with_its_valid_values() -> None:
     shown = CliRunner().invoke(study, ["list"]).stdout
     for word in ("transport", "road-large", "saved_model", "jpeg-N", "capacity_vehicles", "4g"):
         assert word in shown
+
+
+def test_a_mistyped_study_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, the user would look for a file that never existed."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkylaneError, match=r"no file or included study 'quikc': did you mean quick\?"):
+        CliRunner().invoke(study, ["run", "quikc"], catch_exceptions=False)
+    with pytest.raises(SkylaneError, match="no file or included study 'mine': choose one of accuracy, capacity"):
+        CliRunner().invoke(study, ["run", "mine"], catch_exceptions=False)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -126,13 +126,15 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(
     failed, done = runs[runs["state"] == "failed"], runs[runs["state"] == "done"]
     assert set(first.loc[first["state"] == "done", "started_ns"]) <= set(done["started_ns"])
     (reason,) = set(failed["reason"])
-    assert reason.startswith("model 'tiny' is a fp32 frozen_graph, not a fp32 saved_model: set engine, format and")
+    assert reason.startswith("model 'tiny' is fp32 frozen_graph, from which no fp32 saved_model can be made: leave out")
     assert (done["answered"] == 5).all()
     # The link delays each direction by 8 ms.
     assert (done["crossing_p50_ms"] >= 16).all()
     assert (done["worker_rss_mb"] > 50).all()
     assert done["source_sha256"].nunique() == done["model_sha256"].nunique() == 1
+    assert set(zip(done["engine"], done["precision"], strict=True)) == {("tensorflow", "fp32")}
     assert set(done["validity"]) == {"INVALID"}
+    assert output.count("INVALID by MLPerf's rules: the figures are as measured") == 1
     frames = pd.read_parquet(root / "frames.parquet")
     assert frames.groupby("phase").size().to_dict() == {"measured": 16, "warm_up": 4}
     by_codec = frames.groupby("codec")["bytes_up"].min()

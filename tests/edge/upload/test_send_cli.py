@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
+from edge.upload.image_files import NothingToUploadError
 from shared.imaging.image_files import write_png
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
@@ -59,6 +60,17 @@ def test_valid_images_are_answered_and_corrupt_ones_reported(transport: str, fol
     assert "cut.png" in done.output
     assert "no.jpg" in done.output
     assert "2 corrupt" in done.output
+
+
+def test_without_a_valid_image_no_worker_is_called(folder: Path, tmp_path: Path) -> None:
+    """Warnings about workers would hide the reason."""
+    for image in folder.glob("[0-5].png"):
+        image.write_bytes(b"notanimage")
+    done = send_images(folder, tmp_path / "lines.jsonl", "--nodes", "127.0.0.1:1")
+    assert isinstance(done.exception, NothingToUploadError)
+    assert str(done.exception).startswith(f"no image to send: {folder / '0.png'}: image starts with 6e 6f")
+    assert str(done.exception).endswith(": send a JPEG or a PNG (and 7 more)")
+    assert "not reached" not in done.output
 
 
 @pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])

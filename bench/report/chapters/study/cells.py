@@ -17,6 +17,7 @@ from bench.report.data.study_log import DEFAULT_VALUE, StudyLog
 from bench.report.output.number_format import milliseconds, number
 from bench.report.output.stage_styles import SERIES, TOTAL_COLOUR
 from bench.statistics.description import describe
+from bench.study.results.validity import INVALID_MEANING
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE
 
@@ -70,7 +71,8 @@ def runs(study: StudyLog) -> Chapter:
     judged = study.runs[study.runs["validity"].notna()] if "validity" in study.runs else study.runs.iloc[:0]
     if len(judged):
         valid = int((judged["validity"] == "VALID").sum())
-        parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
+        parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by MLPerf's rules of their scenarios."))
+        parts += [Caution(INVALID_MEANING)] if valid < len(judged) else []
         rows = _run_rows(study, judged, "validity", "validity_reason")
         headings = (*_RUN_IDENTITY, "verdict", "reason")
         caption = "Validity of each run, with reasons"

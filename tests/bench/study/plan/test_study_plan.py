@@ -17,9 +17,9 @@ def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Pat
     values = {axis: value for axis, value in cell.columns().items() if axis in AXES}
     assert values == {
         "model": "road-small",
-        "engine": "tensorflow",
+        "engine": None,
         "format": "own",
-        "precision": "fp32",
+        "precision": None,
         "device": "cpu",
         "transport": "mqtt",
         "codec": "jpeg",

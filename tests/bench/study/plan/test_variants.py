@@ -7,6 +7,7 @@ import pytest
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.variants import ModelMissingError, ModelVariant, ModelVariants
 from modelling.quantization.quantize_cli import quantize
+from shared.errors import SkylaneError
 from shared.models.repository import MODELS_VARIABLE, Repository
 
 MODELS = Path(__file__).parents[4] / "models"
@@ -87,6 +88,45 @@ def test_an_engine_that_cannot_read_quantised_models_is_rejected(tmp_path: Path)
     """Otherwise the worker would fail with the file of another engine."""
     with pytest.raises(ModelMissingError, match="engine tensorflow cannot read quantised models"):
         ModelVariants(MODELS, tmp_path).find(_setup(precision="int8"))
+    with pytest.raises(ModelMissingError, match="engine tensorflow cannot read quantised models"):
+        ModelVariants(MODELS, tmp_path).find(_setup(engine=None, precision="int8"))
+
+
+def test_engine_and_precision_are_the_models_by_default(tmp_path: Path) -> None:
+    """A study of a TFLite file needs no further axes, and the engine in a manifest is a choice of its owner."""
+    variants = ModelVariants(MODELS, tmp_path, makes_missing=False)
+    assert variants.try_open(_setup(model="road-tiny", engine=None, precision=None)) == "tflite fp16"
+    assert variants.try_open(_setup(engine=None, precision=None), "road-tiny") == "tensorflow fp32"
+    copytree(MODELS / "road-weather", tmp_path / "mine" / "road-weather")
+    manifest = tmp_path / "mine" / "road-weather" / "model.yaml"
+    manifest.write_text(f"{manifest.read_text(encoding='utf-8')}engine: openvino\n", encoding="utf-8")
+    variants = ModelVariants(tmp_path / "mine", tmp_path, makes_missing=False)
+    assert variants.try_open(_setup(model="road-weather", engine=None, precision=None)) == "openvino fp32"
+    assert variants.engine(_setup(model="road-weather", engine="tensorflow")) == "tensorflow"
+
+
+def test_a_trial_makes_no_model(tmp_path: Path) -> None:
+    """A dry run writes nothing; of models that are made first, it loads the engine."""
+    variants = ModelVariants(MODELS, tmp_path, makes_missing=False)
+    setup = _setup(engine=None, format="saved_model", precision=None)
+    assert variants.try_open(setup) == "tensorflow fp32"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": "tensorflow", "precision": None}, "is fp16 tflite, from which no fp16 frozen_graph can be made"),
+        ({"engine": None, "precision": "fp32"}, "fp32"),
+        ({"engine": None, "precision": None, "format": "onnx"}, "from which no fp16 onnx can be made"),
+        ({"engine": "onnxruntime", "format": "tflite"}, "engine onnxruntime cannot read tflite"),
+    ],
+)
+def test_a_trial_says_why_a_cell_cannot_run(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    """The file of a shipped TFLite model has no weights from which another format could be written."""
+    variants = ModelVariants(MODELS, tmp_path, makes_missing=False)
+    with pytest.raises(SkylaneError, match=message):
+        variants.try_open(_setup(model="road-tiny", **changes))
 
 
 def test_missing_local_models_are_reported_with_the_others(tmp_path: Path) -> None:

@@ -150,7 +150,14 @@ def test_every_frame_of_a_scenario_without_warm_up_is_measured(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "validity", "reason"),
     [
-        (SingleStreamRules(), "INVALID", "ran 1.0 s with min_duration 600 s; answered 10 queries with min_queries 64"),
+        (
+            SingleStreamRules(),
+            "INVALID",
+            (
+                "ran 1.0 s with min_duration 600 s: 600 times as many frames would satisfy it; "
+                "answered 10 queries with min_queries 64: 7 times as many frames would satisfy it"
+            ),
+        ),
         (
             SingleStreamRules(min_duration_s=1, min_queries=10),
             "VALID",
@@ -163,7 +170,7 @@ def test_every_frame_of_a_scenario_without_warm_up_is_measured(tmp_path: Path) -
         (
             OfflineRules(min_duration_s=0),
             "INVALID",
-            "answered 10 samples with min_samples 24576",
+            "answered 10 samples with min_samples 24576: 2458 times as many frames would satisfy it",
         ),
     ],
 )
