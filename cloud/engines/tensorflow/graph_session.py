@@ -28,7 +28,7 @@ from cloud.engines.tensorflow.runtime import (
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
-from shared.inference.pre_postprocess import Preprocessor, preprocessor_for
+from shared.inference.pre_postprocess import Preprocessor, checked_class_ids, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind
 
@@ -115,7 +115,7 @@ class GraphSession:
                 raise InferenceError(f"the model returned NaN in {head!r}")
         if len(fetched) > len(outputs) and fetched[-1]:
             raise InferenceError("the model returned NaN among its scores")
-        return outputs
+        return outputs | {head: checked_class_ids(outputs[head]) for head in (MASK,) if head in outputs}
 
     def close(self) -> None:
         """Releases the session; the device's memory returns to TensorFlow's pool."""
