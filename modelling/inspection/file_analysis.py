@@ -10,13 +10,12 @@ import numpy as np
 
 from cloud.engines.table import ENGINES
 from modelling.inspection.model_tensors import (
+    ARITHMETIC,
     Step,
-    Steps,
     Tensor,
     first_arithmetic,
     format_tensors,
     input_scale,
-    is_arithmetic,
     last_operation,
 )
 from shared import registry
@@ -78,7 +77,13 @@ def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("shared.inference.tflite")
     model = engine.open_model(path)
+    if len(signatures := model.get_signature_list()) > 1:
+        raise EngineError(
+            path, f"has the signatures {', '.join(signatures)}: convert it with signature_keys=[one of them]"
+        )
     inputs, outputs = engine.tensors_of(model)
+    if "" in (each.name for each in (*inputs.values(), *outputs.values())):
+        raise EngineError(path, "has tensors without names, which a manifest needs: convert it without stripping them")
     quantizations, steps = engine.quantizations_of(model), _tflite_steps(path)
     return _tensors(inputs, steps, quantizations), _tensors(outputs, steps, quantizations)
 
@@ -103,11 +108,11 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
             kind,
             names,
             [operation.get_friendly_name()],
-            next(constants, None) if is_arithmetic(kind) else None,
+            next(constants, None) if kind.lower() in ARITHMETIC else None,
             classes,
         )
 
-    steps = Steps(map(step, model.get_ops()))
+    steps = [step(each) for each in model.get_ops()]
 
     def tensor(each: Any, node: Any) -> Tensor:
         name, dtype, shape = each.get_any_name(), each.get_element_type().to_dtype().name, heads.shape_of(each)
@@ -139,21 +144,29 @@ READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
 
 def _tensors(
     tensors: Mapping[str, TensorInfo],
-    steps: Steps = Steps(()),  # noqa: B008 - never changed.
+    steps: Sequence[Step] = (),
     quantizations: Mapping[str, tuple[float, int]] = MappingProxyType({}),
 ) -> list[Tensor]:
     found = dict.fromkeys(tensors.values())
     return [_tensor(each, steps, each.name, quantizations.get(each.name)) for each in found]
 
 
-def _tensor(info: TensorInfo, steps: Steps, node: str, quantization: tuple[float, int] | None = None) -> Tensor:
-    operation, source = last_operation(node, steps.producer)
-    classes, arithmetic = steps.classes(source), first_arithmetic(node, steps.uses)
+def _tensor(
+    info: TensorInfo, steps: Sequence[Step], node: str, quantization: tuple[float, int] | None = None
+) -> Tensor:
+    producers = {output: step for step in steps for output in step.outputs if step.inputs}
+
+    def producer(name: str) -> tuple[str, str] | None:
+        return (producers[name].operation, producers[name].inputs[0]) if name in producers else None
+
+    operation, source = last_operation(node, producer)
+    classes = producers[source].classes if source in producers else None
+    arithmetic = first_arithmetic(node, lambda name: [step for step in steps if name in step.inputs])
     dtype = info.dtype or "unsupported"
     return Tensor(info.name, info.name, dtype, info.shape, quantization, operation, classes, arithmetic)
 
 
-def _onnx_steps(path: Path) -> Steps:
+def _onnx_steps(path: Path) -> list[Step]:
     """Returns the operations of an ONNX file; without the package onnx, none."""
     try:
         onnx = import_module("onnx")
@@ -161,22 +174,22 @@ def _onnx_steps(path: Path) -> Steps:
         model = onnx.load_model(file, load_external_data=False)
         inferred = import_module("onnx.shape_inference").infer_shapes(model).graph
     except Exception:  # noqa: BLE001  ONNX Runtime has loaded the file, so the operations are merely unknown.
-        return Steps(())
+        return []
     arrays = {each.name: each for each in model.graph.initializer if not each.external_data}
     arrays |= {each.output[0]: each.attribute[0].t for each in model.graph.node if each.op_type == "Constant"}
     shapes = {each.name: each.type.tensor_type.shape.dim for each in (*inferred.value_info, *inferred.output)}
 
     def step(node: Any) -> Step:
         constants = [arrays[each] for each in node.input if each in arrays and arrays[each].data_type]
-        array = onnx.numpy_helper.to_array(constants[0]) if constants and is_arithmetic(node.op_type) else None
+        array = onnx.numpy_helper.to_array(constants[0]) if constants and node.op_type.lower() in ARITHMETIC else None
         axis = next((each.i for each in node.attribute if each.name == "axis"), -1 if node.op_type == "TopK" else 0)
         sides = shapes.get(node.input[0]) if node.op_type in ("ArgMax", "TopK") else None
         return Step(node.op_type, node.input, node.output, array, sides[axis].dim_value or None if sides else None)
 
-    return Steps(map(step, model.graph.node))
+    return [step(each) for each in model.graph.node]
 
 
-def _tflite_steps(path: Path) -> Steps:
+def _tflite_steps(path: Path) -> list[Step]:
     """Returns the operations of a TensorFlow Lite file.
 
     A custom operation is named with the position of the output, such as "TFLite_Detection_PostProcess:0".
@@ -194,8 +207,10 @@ def _tflite_steps(path: Path) -> Steps:
         is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
         kind = "limited" if is_limited else builtins.get(builtin, "")
         data = [model.buffers[graph.tensors[each].buffer].data for each in operator.inputs if is_float[each]]
-        floats = [np.frombuffer(bytes(each), np.float32) for each in data if is_arithmetic(kind) and each is not None]
+        floats = [
+            np.frombuffer(bytes(each), np.float32) for each in data if kind.lower() in ARITHMETIC and each is not None
+        ]
         inputs, constant = [names[each] for each in operator.inputs], floats[0] if floats else None
         for position, output in enumerate(operator.outputs):
             steps.append(Step(f"{custom}:{position}" if custom else kind, inputs, [names[output]], constant))
-    return Steps(steps)
+    return steps

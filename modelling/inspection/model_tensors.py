@@ -39,7 +39,7 @@ _KEEPS_NUMBERS = _PASS_THROUGH | {  # Operations that keep the range of an image
     *("slice", "stridedslice", "strided_slice", "gather", "gatherv2", "pad", "padv2", "mirrorpad"),
     *("reverse", "reversev2", "reverse_v2"),
 }
-_ARITHMETIC = {
+ARITHMETIC = {  # The operations that scale or shift an image.
     **dict.fromkeys(("mul", "multiply"), "multiplies"),
     **dict.fromkeys(("div", "realdiv", "divide"), "divides"),
     **dict.fromkeys((*_ADDITIONS, "sub", "subtract"), "shifts"),
@@ -56,28 +56,6 @@ class Step:
     outputs: Sequence[str]
     constant: npt.NDArray[Any] | None = None  # Of an arithmetic operation.
     classes: int | None = None  # See `Tensor.classes`.
-
-
-class Steps:
-    """The operations of a file by the names of their tensors."""
-
-    def __init__(self, steps: Iterable[Step]) -> None:
-        """Sorts `steps`; without any, nothing is known."""
-        self._steps = list(steps)
-        self._producers = {output: step for step in self._steps for output in step.outputs}
-
-    def producer(self, name: str) -> tuple[str, str] | None:
-        """See `last_operation`."""
-        step = self._producers.get(name)
-        return (step.operation, step.inputs[0]) if step and step.inputs else None
-
-    def uses(self, name: str) -> list[Step]:
-        """Returns the operations that take a tensor."""
-        return [step for step in self._steps if name in step.inputs]
-
-    def classes(self, name: str) -> int | None:
-        """Returns the number of scores from which the arg max that computes a tensor chooses."""
-        return self._producers[name].classes if name in self._producers else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +139,6 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
     return "", output
 
 
-def is_arithmetic(operation: str) -> bool:
-    """Returns whether an operation may scale or shift an image by a constant."""
-    return operation.lower() in _ARITHMETIC
-
-
 def first_arithmetic(image: str, uses: Callable[[str], Sequence[Step]]) -> tuple[str, float] | None:
     """Returns the first arithmetic with a constant after an input: "multiplies", "divides" or "shifts", and the value."""
     for _ in range(_MAX_STEPS):
@@ -173,7 +146,7 @@ def first_arithmetic(image: str, uses: Callable[[str], Sequence[Step]]) -> tuple
         if len(used) != 1 or not used[0].outputs:
             break
         operation, constant, image = used[0].operation.lower(), used[0].constant, used[0].outputs[0]
-        if verb := _ARITHMETIC.get(operation):
+        if verb := ARITHMETIC.get(operation):
             if constant is None or not constant.size:
                 break
             if not np.all(constant == (0 if verb == "shifts" else 1)):

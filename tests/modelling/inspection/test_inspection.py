@@ -182,7 +182,7 @@ def test_a_saved_models_only_signature_is_used_whatever_its_name(tmp_path: Path)
             "segment",
         )
         assert (found.manifest.input.tensor, found.manifest.heads["mask"].tensor) == ("image", "zz_scores")
-        assert "no signature 'serving_default': took 'segment'" in _notes(found)
+        assert "took the signature 'segment' of segment" in _notes(found)
 
 
 def test_the_written_folder_is_a_model_of_the_repository(tmp_path: Path) -> None:

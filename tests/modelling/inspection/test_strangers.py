@@ -11,8 +11,10 @@ import pytest
 from cloud.engines.openvino.runtime import ov
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
+from modelling import model_cli
 from modelling.inspection.inspection import inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
+from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.inference.errors import EngineError, InferenceError
 from shared.models.manifest import NORMALIZATIONS
@@ -160,3 +162,67 @@ def test_a_mean_after_a_flip_of_the_channels_shows_the_range(tmp_path: Path) -> 
     (tmp_path / "m.pb").write_bytes(graph.as_graph_def().SerializeToString())
     for name in ("m.tflite", "m.pb"):
         assert inspect(tmp_path / name).manifest.input.scale == 1.0
+
+
+def _signatures(folder: Path) -> Path:
+    class Network(tf.Module):  # type: ignore[misc]  # TensorFlow has no type hints.
+        def __init__(self) -> None:
+            self.kernel = tf.Variable(_kernel(5).transpose(2, 3, 1, 0))
+
+        @tf.function(input_signature=[tf.TensorSpec([1, 64, 96, 3], tf.float32)])  # type: ignore[untyped-decorator]
+        def first(self, x: Any) -> Any:
+            return {"scores": tf.nn.conv2d(x, self.kernel, 1, "SAME")}
+
+        @tf.function(input_signature=[tf.TensorSpec([1, 64, 96, 3], tf.float32)])  # type: ignore[untyped-decorator]
+        def second(self, x: Any) -> Any:
+            return {"scores": -tf.nn.conv2d(x, self.kernel, 1, "SAME")}
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.string)])  # type: ignore[untyped-decorator]
+        def file(self, x: Any) -> Any:
+            return {"scores": tf.cast(tf.io.decode_jpeg(x, 3), tf.float32) * tf.reduce_sum(self.kernel)}
+
+    network = Network()
+    tf.saved_model.save(network, str(folder / "two"), {"first": network.first, "second": network.second})
+    tf.saved_model.save(network, str(folder / "file"), {"serving_default": network.file, "images": network.first})
+    return folder
+
+
+def test_a_signature_is_chosen_or_asked_for(tmp_path: Path) -> None:
+    """Of several signatures, none is taken in silence, and an unknown one is an error in each format."""
+    folder = _signatures(tmp_path)
+    with pytest.raises(UndecidedError, match="has the signatures first and second: give one of them as --signature"):
+        inspect(folder / "two")
+    assert inspect(folder / "two", signature="second").manifest.signature == "second"
+    with pytest.raises(EngineError, match="has no signature 'secnod': did you mean second"):
+        inspect(folder / "two", signature="secnod")
+    with pytest.raises(EngineError, match=r"takes no image .* took the signature 'serving_default' of images, serving"):
+        inspect(folder / "file")
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "two"), signature_keys=["first", "second"])
+    (tmp_path / "two.tflite").write_bytes(converter.convert())
+    with pytest.raises(EngineError, match="has the signatures first, second: convert it with signature_keys"):
+        inspect(tmp_path / "two.tflite")
+    onnx_map(tmp_path / "m.onnx", _SHAPE, 7)
+    with pytest.raises(EngineError, match="is no SavedModel with signatures: leave --signature out"):
+        inspect(tmp_path / "m.onnx", signature="first")
+
+
+def test_tensors_without_names_are_refused(tmp_path: Path) -> None:
+    """A manifest names its tensors, and a stripped file has no names."""
+    schema: Any = import_module("ai_edge_litert.schema_py_generated")
+    builder = import_module("flatbuffers").Builder(1024)
+    images = keras.Input((32, 32, 3), batch_size=1)
+    tflite(tmp_path / "m.tflite", keras.Model(images, keras.layers.Conv2D(5, 3)(images)))
+    model = schema.ModelT.InitFromPackedBuf((tmp_path / "m.tflite").read_bytes(), 0)
+    for tensor in model.subgraphs[0].tensors:
+        tensor.name = b""
+    builder.Finish(model.Pack(builder), b"TFL3")
+    (tmp_path / "m.tflite").write_bytes(bytes(builder.Output()))
+    with pytest.raises(EngineError, match="has tensors without names"):
+        inspect(tmp_path / "m.tflite")
+
+
+def test_an_empty_name_of_labels_is_an_error(tmp_path: Path) -> None:
+    """`--labels "$LABELS"` with an unset variable."""
+    onnx_map(tmp_path / "m.onnx", _SHAPE, 7)
+    with pytest.raises(SkylaneError, match="is not a file: give a label file, or a label set"):
+        model_cli.inspect.main([str(tmp_path / "m.onnx"), "--labels", ""], standalone_mode=False)
