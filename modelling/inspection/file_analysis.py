@@ -99,18 +99,15 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
 
     def step(operation: Any) -> Step:
         sources = [each.get_source_output() for each in operation.inputs()]
-        constants = (each.get_node().data for each in sources if each.get_node().get_type_name() == "Constant")
+        nodes = [each.get_node() for each in sources]
+        # A constant of compressed weights is converted first.
+        values = (each.input_value(0).get_node() if each.get_type_name() == "Convert" else each for each in nodes)
+        constants = (each.data for each in values if each.get_type_name() == "Constant")
         kind, axis = operation.get_type_name(), operation.get_attributes().get("axis")
         shape = heads.shape_of(sources[0]) if sources and kind == "TopK" else None
-        names = [each.get_node().get_friendly_name() for each in sources]
-        classes = None if shape is None else shape[axis]
-        return Step(
-            kind,
-            names,
-            [operation.get_friendly_name()],
-            next(constants, None) if kind.lower() in ARITHMETIC else None,
-            classes,
-        )
+        names = [each.get_friendly_name() for each in nodes]
+        array = next(constants, None) if kind.lower() in ARITHMETIC else None
+        return Step(kind, names, [operation.get_friendly_name()], array, None if shape is None else shape[axis])
 
     steps = [step(each) for each in model.get_ops()]
 

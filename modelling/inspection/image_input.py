@@ -8,7 +8,6 @@ import numpy as np
 
 from modelling.inspection.model_tensors import Tensor, image_sides, possible_axes
 from modelling.inspection.output_rule import Options, UndecidedError
-from shared.config import validate
 from shared.imaging.frames import Layout
 from shared.inference.errors import EngineError
 from shared.inference.pre_postprocess import quantised_levels
@@ -47,10 +46,8 @@ def image_section(
         **_numbers(path, image, options, notes, scale),
     }
     sections = {
-        axes: validate(
-            path,
-            {**keys, "axes": axes if len(possible) > 1 else None, **_size(path, image, axes, size)},
-            InputSection,
+        axes: InputSection.model_validate(
+            {**keys, "axes": axes if len(possible) > 1 else None, **_size(path, image, axes, size)}
         )
         for axes in ((options.axes,) if options.axes else possible)
     }

@@ -270,6 +270,10 @@ def _folder_format(path: Path) -> str | None:
 def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[str]) -> Mapping[str, Any]:
     """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
     is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
+    if is_background and "boxes" in reading.heads and "classes" not in reading.heads:
+        raise EngineError(
+            path, "scores boxes for the background, the first label, which no box has: give --task tensors"
+        )
     if not is_background or "classes" not in reading.heads:
         return reading.settings
     if not reading.settings["detection"].first_class:
@@ -357,7 +361,7 @@ def _check_run(path: Path, manifest: Manifest, notes: list[str]) -> None:
         return
     highest = first["mask"].max()
     if highest >= len(manifest.labels):
-        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: name all")
+        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: give --labels")
     if highest == first["mask"].min():
         notes.append(f"every pixel of noise is class {highest}: check a mask of a real image with `skylane model run`")
 

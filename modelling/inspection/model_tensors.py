@@ -125,6 +125,7 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
         output: The name of a tensor.
         producer: Returns the operation that computes a tensor and its first input; None at an input of the model.
     """
+    is_quantised = False
     for _ in range(_MAX_STEPS):
         step = producer(output)
         if step is None:
@@ -134,7 +135,8 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
             before = producer(step[1])
             return ("linear" if before and _OPERATIONS.get(before[0].lower()) == "linear" else operation), output
         if operation not in _PASS_THROUGH:
-            return _OPERATIONS.get(operation, operation), output
+            return _OPERATIONS.get(operation, "real numbers" if is_quantised else operation), output
+        is_quantised |= operation in ("quantize", "quantizelinear")
         output = step[1]
     return "", output
 

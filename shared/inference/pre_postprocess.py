@@ -214,11 +214,7 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
 
 
 def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
-    """Returns class ids of any dtype as uint8.
-
-    Raises:
-        InferenceError: a number is not in 0..255, and would become another class.
-    """
+    """Returns class ids of any dtype as uint8; one that is not in 0..255 is an InferenceError, not another class."""
     if values.dtype not in (np.uint8, np.bool_) and values.size:
         lowest, highest = values.min(), values.max()
         if not 0 <= lowest <= highest < MAX_MASK_LABELS:

@@ -16,10 +16,11 @@ from modelling.inspection.inspection import inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
+from shared.imaging.labels import labels_from
 from shared.inference.errors import EngineError, InferenceError
-from shared.models.manifest import NORMALIZATIONS
+from shared.models.manifest import NORMALIZATIONS, OutputKind
 from shared.models.repository import Repository
-from tests.support.foreign_models import onnx, onnx_map, save_onnx, tflite
+from tests.support.foreign_models import onnx, onnx_constants, onnx_map, save_onnx, tflite
 
 pytest.importorskip("onnxruntime")
 keras: Any = import_module("keras")
@@ -226,3 +227,86 @@ def test_an_empty_name_of_labels_is_an_error(tmp_path: Path) -> None:
     onnx_map(tmp_path / "m.onnx", _SHAPE, 7)
     with pytest.raises(SkylaneError, match="is not a file: give a label file, or a label set"):
         model_cli.inspect.main([str(tmp_path / "m.onnx"), "--labels", ""], standalone_mode=False)
+
+
+@pytest.mark.parametrize("form", ["onnx", "keras"])
+def test_one_number_per_image_is_no_classification(tmp_path: Path, form: str) -> None:
+    """The softmax of one value is always 1."""
+    path = tmp_path / f"m.{form}"
+    if form == "keras":
+        images = keras.Input((32, 32, 3), batch_size=1)
+        keras.Model(images, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling2D()(images))).save(path)
+    else:
+        onnx_constants(path, {"y": np.float32([[0.3]])})
+    with pytest.raises(UndecidedError, match=r"no scores of an image \(N×C, C > 1\).*--task tensors serves"):
+        inspect(path)
+
+
+@pytest.mark.parametrize("operation", ["Relu", "Softplus", "Exp"])
+def test_quantised_real_numbers_are_no_class_ids(tmp_path: Path, operation: str) -> None:
+    """A depth in uint8, although its dtype is that of class ids."""
+    nodes: list[_Node] = [
+        ("Conv", ["x", "w"], ["c"], {}),
+        (operation, ["c"], ["r"], {}),
+        ("QuantizeLinear", ["r", "step", "zero"], ["y"], {}),
+    ]
+    arrays = {"w": _kernel(1), "step": np.float32(1), "zero": np.uint8(0)}
+    with pytest.raises(UndecidedError, match="is quantised, and the file does not show its scale: --task tensors"):
+        inspect(_file(tmp_path / "m.onnx", nodes, arrays, ("UINT8", (1, 1, 64, 96))))
+
+
+def test_a_cropped_mask_is_not_stretched(tmp_path: Path) -> None:
+    """A U-Net without padding answers the inner part of the image, which may have the same aspect ratio."""
+    path = tmp_path / "m.onnx"
+    onnx_constants(path, {"y": np.random.default_rng(0).normal(size=(1, 5, 56, 56)).astype(np.float32)})
+    with pytest.raises(UndecidedError, match=r"no whole number.*give --task segmentation if it shows the whole image"):
+        inspect(path)
+    assert inspect(path, options=Options(task="segmentation")).interface.classes == 5
+    for side in (64, 33, 32, 16, 9, 8):
+        onnx_constants(path, {"y": np.random.default_rng(0).normal(size=(1, 5, side, side)).astype(np.float32)})
+        assert inspect(path).interface.classes == 5
+
+
+def test_one_of_equal_outputs_is_asked_for(tmp_path: Path) -> None:
+    """An auxiliary output has the shape and the kind of the main one; torchvision's name of that one shows it."""
+    scores = np.random.default_rng(0).normal(size=(1, 5, 64, 64)).astype(np.float32)
+    path = tmp_path / "m.onnx"
+    for values in (scores, scores[:, :, 0, 0]):
+        onnx_constants(path, {"a": values, "b": -values})
+        with pytest.raises(UndecidedError, match=r"gives a .*, b .*, and nothing shows which .*: give --output NAME"):
+            inspect(path, options=Options(output_kind=None if values.ndim == 4 else OutputKind.LOGITS))
+        kind = None if values.ndim == 4 else OutputKind.LOGITS
+        assert inspect(path, options=Options(output="b", output_kind=kind)).interface.output.name == "b"
+        onnx_constants(path, {"aux": values, "out": -values})
+        assert inspect(path, options=Options(output_kind=kind)).interface.output.name == "out"
+    with pytest.raises(UndecidedError, match="has no usable output 'uot': did you mean out"):
+        inspect(path, options=Options(output="uot"))
+
+
+def test_boxes_that_are_no_corners_are_refused(tmp_path: Path) -> None:
+    """DETR gives centre and size, and RetinaNet differences from its anchors."""
+    rng = np.random.default_rng(0)
+    centres, sizes = rng.uniform(0.2, 0.8, (1, 50, 2)), rng.uniform(0.01, 0.4, (1, 50, 2))
+    scores = rng.normal(size=(1, 50, 9)).astype(np.float32)
+    for boxes in (np.concatenate([centres, sizes], -1), rng.normal(size=(1, 50, 4))):
+        onnx_constants(tmp_path / "m.onnx", {"boxes": boxes.astype(np.float32), "scores": scores})
+        with pytest.raises(UndecidedError, match=r"are no boxes x1, y1, x2, y2: on noise, x2 < x1 .*--task tensors"):
+            inspect(tmp_path / "m.onnx")
+
+
+def test_boxes_of_a_background_are_refused(tmp_path: Path) -> None:
+    """The first score of an SSD is that no object is there, and it is usually the highest."""
+    boxes = np.tile(np.float32([4, 4, 20, 20]), (1, 50, 1))
+    scores = np.random.default_rng(0).normal(size=(1, 50, 21)).astype(np.float32)
+    onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores})
+    with pytest.raises(EngineError, match="scores boxes for the background, the first label"):
+        inspect(tmp_path / "m.onnx", labels=labels_from("voc"))
+
+
+def test_hdf5_named_keras_is_named(tmp_path: Path) -> None:
+    """Keras reads a file by its suffix, and its own message does not say what is wrong."""
+    images = keras.Input((32, 32, 3), batch_size=1)
+    keras.Model(images, keras.layers.Conv2D(5, 3)(images)).save(tmp_path / "m.h5")
+    (tmp_path / "m.h5").rename(tmp_path / "m.keras")
+    with pytest.raises(EngineError, match=r"is HDF5, which Keras reads by its name: name it \.h5"):
+        inspect(tmp_path / "m.keras")
