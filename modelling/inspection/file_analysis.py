@@ -77,10 +77,8 @@ def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("shared.inference.tflite")
     model = engine.open_model(path)
-    if len(signatures := model.get_signature_list()) > 1:
-        raise EngineError(
-            path, f"has the signatures {', '.join(signatures)}: convert it with signature_keys=[one of them]"
-        )
+    if len(names := list(model.get_signature_list())) > 1:
+        raise EngineError(path, f"has the signatures {', '.join(names)}: convert it with signature_keys=[one of them]")
     inputs, outputs = engine.tensors_of(model)
     if "" in (each.name for each in (*inputs.values(), *outputs.values())):
         raise EngineError(path, "has tensors without names, which a manifest needs: convert it without stripping them")
@@ -204,10 +202,9 @@ def _tflite_steps(path: Path) -> list[Step]:
         is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
         kind = "limited" if is_limited else builtins.get(builtin, "")
         data = [model.buffers[graph.tensors[each].buffer].data for each in operator.inputs if is_float[each]]
-        floats = [
-            np.frombuffer(bytes(each), np.float32) for each in data if kind.lower() in ARITHMETIC and each is not None
-        ]
-        inputs, constant = [names[each] for each in operator.inputs], floats[0] if floats else None
+        constants = [bytes(each) for each in data if kind.lower() in ARITHMETIC and each is not None]
+        constant = np.frombuffer(constants[0], np.float32) if constants else None
+        inputs = [names[each] for each in operator.inputs]
         for position, output in enumerate(operator.outputs):
             steps.append(Step(f"{custom}:{position}" if custom else kind, inputs, [names[output]], constant))
     return steps

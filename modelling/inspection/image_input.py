@@ -88,9 +88,8 @@ def _numbers(
     if image.quantization is not None:
         name = options.normalize or _range_of(path, image)
         step, zero_point = image.quantization
-        quantised = (
-            numbers | _normalization(name, options.layout) | {"quantization": {"scale": step, "zero_point": zero_point}}
-        )
+        quantization = {"quantization": {"scale": step, "zero_point": zero_point}}
+        quantised = numbers | _normalization(name, options.layout) | quantization
         levels = quantised_levels(InputSection.model_validate({"tensor": "x", "height": 1, "width": 1, **quantised}))
         fed = "unchanged" if levels is None else f"as {levels.min()} to {levels.max()}"
         notes.append(f"{image.name} is quantised for images of {name}: pixels are fed {fed} (--normalize)")

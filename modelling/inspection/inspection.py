@@ -117,10 +117,8 @@ def inspect(
     kind, analysis, signature = _read(path, size, notes, signature)
     images, outputs = list(filter(is_image, analysis.inputs)), analysis.outputs()
     if not images:
-        raise EngineError(
-            path,
-            f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {'; '.join([format_tensors(analysis.inputs), *notes])}",
-        )
+        inputs = "; ".join([format_tensors(analysis.inputs), *notes])
+        raise EngineError(path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {inputs}")
     used = analysis.used(images, outputs or analysis.inner_outputs()) or images
     image = used[0]
     if len(used) > 1:
@@ -271,9 +269,7 @@ def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[s
     """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
     is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
     if is_background and "boxes" in reading.heads and "classes" not in reading.heads:
-        raise EngineError(
-            path, "scores boxes for the background, the first label, which no box has: give --task tensors"
-        )
+        raise EngineError(path, "scores boxes of the first label, the background: give --task tensors")
     if not is_background or "classes" not in reading.heads:
         return reading.settings
     if not reading.settings["detection"].first_class:

@@ -53,12 +53,8 @@ _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softm
 _MAX_RELATIVE = 2.0  # Boxes of noise in pixels have larger numbers.
 _MAX_REVERSED = 0.25  # Share of boxes of noise whose corners may be in the wrong order.
 _ROUNDING = 1e-4
-_REAL_NUMBERS = (
-    "sigmoid",
-    "softmax",
-    "linear",
-    "real numbers",
-)  # Operations whose results are integers only if they are quantised.
+# Operations whose results are integers only if they are quantised.
+_REAL_NUMBERS = ("sigmoid", "softmax", "linear", "real numbers")
 _TENSORS = "--task tensors serves the outputs as they are"
 
 
@@ -138,8 +134,10 @@ class OutputRule:
             EngineError: the model fails on noise.
         """
         known, task, name = self._usable(outputs), self._options.task, self._options.output
-        if name is not None and name not in (each.name for each in known):
-            raise self._undecided(f"has no usable output {name!r}{suggestion(name, (each.name for each in known))}")
+        if name is not None and name not in (names := [each.name for each in known]):
+            known = [each for each in self._usable(inner()) if each.name == name]
+            if not known:
+                raise self._undecided(f"has no usable output {name!r}{suggestion(name, names)}")
         readers: dict[str, Callable[[list[Tensor]], Reading | None]] = {
             "selection": self._selection,
             "segmentation": self._segmentation,
@@ -153,15 +151,11 @@ class OutputRule:
         if reading is None and task in (None, "segmentation"):
             reading = self._segmentation(self._usable(inner()))
         if reading is None:
+            remedy = f"; {_TENSORS}, --output-axes takes maps of another aspect ratio"
             raise self._undecided(
                 "gives no class ids (N×H×W) or scores (N×C×H×W) of pixels, no scores of an image (N×C, C > 1), and no boxes "
                 f"(N×A×4) with scores (N×A×C){f' for task {task}' if task else ''}: its outputs are "
-                f"{format_tensors(outputs[:8])}"
-                + (
-                    f"; {_TENSORS}, --output-axes takes maps of another aspect ratio"
-                    if known
-                    else ", none of them numbers with the batch first"
-                )
+                f"{format_tensors(outputs[:8])}{remedy if known else ', none of them numbers with the batch first'}"
             )
         self._check_options(reading)
         return reading
@@ -230,8 +224,11 @@ class OutputRule:
     def _choice(self, ranked: Sequence[Tensor]) -> list[str]:
         """Returns a note if the first tensor was chosen of several; refuses to choose one of equal ones."""
         chosen, others = ranked[0], format_tensors(ranked[1:4])
-        shown = [(_is_named(each), each.sides, each.dtype, each.operation) for each in ranked]
-        if shown[0] in shown[1:] and chosen.name != self._options.output:
+        shown = [(_is_named(each), each.sides, each.dtype, each.operation) for each in ranked[:MAX_TENSORS]]
+        alike = [each for each, text in zip(ranked, shown, strict=False) if text == shown[0]]
+        is_stated = chosen.name == self._options.output
+        values = [] if is_stated or not alike[1:] else list(self._values(alike).values())
+        if any(not np.array_equal(each, values[0], equal_nan=True) for each in values):
             raise self._undecided(f"gives {chosen}, {others}, and nothing shows which one is meant: give --output NAME")
         return [f"other outputs are possible: {others}; took {chosen} (--output)"] if ranked[1:] else []
 
@@ -366,9 +363,7 @@ class OutputRule:
             if boxes.sides[2] == _CORNERS and scores:
                 numbers = self._values([boxes])[boxes.name]
                 if (numbers[..., 2:] < numbers[..., :2]).any(axis=-1).mean() > _MAX_REVERSED:
-                    raise self._undecided(
-                        f"{boxes} are no boxes x1, y1, x2, y2: on noise, x2 < x1 or y2 < y1; {_TENSORS}"
-                    )
+                    raise self._undecided(f"{boxes} is not x1, y1, x2, y2: on noise, x2 < x1 or y2 < y1; {_TENSORS}")
                 is_relative = np.abs(numbers).max() <= _MAX_RELATIVE
                 unit = "from 0 to 1, as on noise," if is_relative else "in pixels of the input"
                 notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 {unit} (box_format)"]

@@ -218,9 +218,7 @@ def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
     if values.dtype not in (np.uint8, np.bool_) and values.size:
         lowest, highest = values.min(), values.max()
         if not 0 <= lowest <= highest < MAX_MASK_LABELS:
-            raise InferenceError(
-                f"the model returned class ids from {lowest} to {highest}, and a mask holds 0 to {MAX_MASK_LABELS - 1}"
-            )
+            raise InferenceError(f"the model returned class ids from {lowest} to {highest}, and a mask holds 0 to 255")
     return values.astype(np.uint8, copy=False)
 
 

@@ -237,7 +237,7 @@ def test_one_number_per_image_is_no_classification(tmp_path: Path, form: str) ->
         images = keras.Input((32, 32, 3), batch_size=1)
         keras.Model(images, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling2D()(images))).save(path)
     else:
-        onnx_constants(path, {"y": np.float32([[0.3]])})
+        onnx_constants(path, {"y": np.full((1, 1), 0.3, np.float32)})
     with pytest.raises(UndecidedError, match=r"no scores of an image \(N×C, C > 1\).*--task tensors serves"):
         inspect(path)
 
@@ -283,6 +283,24 @@ def test_one_of_equal_outputs_is_asked_for(tmp_path: Path) -> None:
         inspect(path, options=Options(output="uot"))
 
 
+def test_equal_values_need_no_choice(tmp_path: Path) -> None:
+    """A graph may give its answer by two names."""
+    scores = np.random.default_rng(0).normal(size=(1, 5, 64, 64)).astype(np.float32)
+    onnx_constants(tmp_path / "m.onnx", {"a": scores, "b": scores})
+    assert any("took a float32" in note for note in inspect(tmp_path / "m.onnx").notes)
+
+
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_a_tensor_called_mask_is_served_as_it_is(tmp_path: Path, form: str) -> None:
+    """Only class ids are converted, whatever an output of the task tensors is called."""
+    path, values = tmp_path / "m.onnx", np.linspace(-3, 300, 5, dtype=np.float32)[np.newaxis]
+    onnx_constants(path, {"mask": values})
+    found = inspect(_openvino(path) if form == "openvino" else path, options=Options(task="tensors"))
+    write(found, tmp_path / "models" / "m")
+    with ModelLoader(Repository(tmp_path / "models")).open("m") as model:
+        assert np.array_equal(model.infer(np.zeros((1, 64, 64, 3), np.uint8))["mask"], values)
+
+
 def test_boxes_that_are_no_corners_are_refused(tmp_path: Path) -> None:
     """DETR gives centre and size, and RetinaNet differences from its anchors."""
     rng = np.random.default_rng(0)
@@ -290,16 +308,16 @@ def test_boxes_that_are_no_corners_are_refused(tmp_path: Path) -> None:
     scores = rng.normal(size=(1, 50, 9)).astype(np.float32)
     for boxes in (np.concatenate([centres, sizes], -1), rng.normal(size=(1, 50, 4))):
         onnx_constants(tmp_path / "m.onnx", {"boxes": boxes.astype(np.float32), "scores": scores})
-        with pytest.raises(UndecidedError, match=r"are no boxes x1, y1, x2, y2: on noise, x2 < x1 .*--task tensors"):
+        with pytest.raises(UndecidedError, match=r"is not x1, y1, x2, y2: on noise, x2 < x1 .*--task tensors"):
             inspect(tmp_path / "m.onnx")
 
 
 def test_boxes_of_a_background_are_refused(tmp_path: Path) -> None:
     """The first score of an SSD is that no object is there, and it is usually the highest."""
-    boxes = np.tile(np.float32([4, 4, 20, 20]), (1, 50, 1))
+    boxes = np.tile(np.array([4, 4, 20, 20], np.float32), (1, 50, 1))
     scores = np.random.default_rng(0).normal(size=(1, 50, 21)).astype(np.float32)
     onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores})
-    with pytest.raises(EngineError, match="scores boxes for the background, the first label"):
+    with pytest.raises(EngineError, match="scores boxes of the first label, the background"):
         inspect(tmp_path / "m.onnx", labels=labels_from("voc"))
 
 
