@@ -13,7 +13,7 @@ from shared.models.repository import Repository, default_root
 
 LABELS: dict[str, Any] = {
     "metavar": "NAME|FILE",
-    "callback": lambda _context, _option, given: given and labels_from(given),
+    "callback": lambda _context, _option, given: None if given is None else labels_from(given),
     "help": f"Label set ({', '.join(label_sets())}) or label file (YAML or SLabel XML) with the classes' names.",
 }
 

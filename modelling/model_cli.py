@@ -175,8 +175,9 @@ def build(
 @click.option(
     "--size", type=_Size(), help="Height and width of the input, for a model that accepts any size or declares none."
 )
-@click.option("--signature", default="serving_default", show_default=True, help="Signature of a SavedModel.")
+@click.option("--signature", help="Signature of a SavedModel. [serving_default, or the only one]")
 @click.option("--task", type=_choice(TASKS), help="Task of the model. [by its outputs]")
+@click.option("--output", help="Name of the output of pixels or an image, if a model has several. [by names and kinds]")
 @click.option("--output-kind", type=_choice(OutputKind), help="Content of the mask or the scores. [by the graph]")
 @click.option("--layout", type=_choice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
 @click.option("--normalize", type=_choice(NORMALIZATIONS), help="Range of the input's numbers. [by the graph, or 0..1]")
@@ -189,7 +190,7 @@ def inspect(
     folder: Path | None,
     labels: Labels | None,
     size: tuple[int, int] | None,
-    signature: str,
+    signature: str | None,
     *,
     untrained: bool,
     force: bool,

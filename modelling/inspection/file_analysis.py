@@ -3,10 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from cloud.engines.table import ENGINES
-from modelling.inspection.model_tensors import Tensor, format_tensors, last_operation
+from modelling.inspection.model_tensors import (
+    ARITHMETIC,
+    Step,
+    Tensor,
+    first_arithmetic,
+    format_tensors,
+    input_scale,
+    last_operation,
+)
 from shared import registry
 from shared.inference.errors import EngineError
 from shared.inference.tensor_binding import TensorInfo
@@ -47,7 +58,7 @@ class FileAnalysis:
         """Returns the factor from pixels 0..255 to the input's range, and the reason."""
         if not image.dtype.startswith("float"):
             return 1.0, f"{image.name} takes {image.dtype}: pixels are fed unchanged"
-        return 1 / 255, "the file does not declare the range of its input: 0..1 is guessed (--normalize)"
+        return input_scale(image.arithmetic)
 
     def random_operations(self, _output: Tensor) -> list[str]:
         """Returns nothing, because the operations are unknown; two runs on the same noise reveal random ones."""
@@ -58,18 +69,21 @@ def onnx_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of an ONNX file."""
     engine = import_module("shared.inference.onnxruntime")
     inputs, outputs = engine.tensors_of(engine.open_session(path))
-    return _tensors(inputs), _tensors(outputs, _onnx_producer(path))
+    steps = _onnx_steps(path)
+    return _tensors(inputs, steps), _tensors(outputs, steps)
 
 
 def tflite_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a TensorFlow Lite file."""
     engine = import_module("shared.inference.tflite")
     model = engine.open_model(path)
+    if len(names := list(model.get_signature_list())) > 1:
+        raise EngineError(path, f"has the signatures {', '.join(names)}: convert it with signature_keys=[one of them]")
     inputs, outputs = engine.tensors_of(model)
-    quantizations = engine.quantizations_of(model)
-    return _tensors(inputs, quantizations=quantizations), _tensors(
-        outputs, _tflite_producer(path), quantizations=quantizations
-    )
+    if "" in (each.name for each in (*inputs.values(), *outputs.values())):
+        raise EngineError(path, "has tensors without names, which a manifest needs: convert it without stripping them")
+    quantizations, steps = engine.quantizations_of(model), _tflite_steps(path)
+    return _tensors(inputs, steps, quantizations), _tensors(outputs, steps, quantizations)
 
 
 def openvino_tensors(path: Path) -> InputsAndOutputs:
@@ -80,21 +94,28 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         model = import_module("cloud.engines.openvino.runtime").core().read_model(path / IR_NAME)
     except RuntimeError as error:
         raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
-    operations = {each.get_friendly_name(): each for each in model.get_ops()}
 
-    def producer(name: str) -> tuple[str, str] | None:
-        operation = operations[name]
-        if not operation.get_input_size():
-            return None
-        return operation.get_type_name(), operation.input_value(0).get_node().get_friendly_name()
+    def step(operation: Any) -> Step:
+        sources = [each.get_source_output() for each in operation.inputs()]
+        nodes = [each.get_node() for each in sources]
+        # A constant of compressed weights is converted first.
+        values = (each.input_value(0).get_node() if each.get_type_name() == "Convert" else each for each in nodes)
+        constants = (each.data for each in values if each.get_type_name() == "Constant")
+        kind, axis = operation.get_type_name(), operation.get_attributes().get("axis")
+        shape = heads.shape_of(sources[0]) if sources and kind == "TopK" else None
+        names = [each.get_friendly_name() for each in nodes]
+        array = next(constants, None) if kind.lower() in ARITHMETIC else None
+        return Step(kind, names, [operation.get_friendly_name()], array, None if shape is None else shape[axis])
 
-    def tensor(each: Any, operation: str = "") -> Tensor:
+    steps = [step(each) for each in model.get_ops()]
+
+    def tensor(each: Any, node: Any) -> Tensor:
         name, dtype, shape = each.get_any_name(), each.get_element_type().to_dtype().name, heads.shape_of(each)
-        return Tensor(name, name, dtype, None if shape is None else tuple(shape), operation=operation)
+        info = TensorInfo(name, dtype, None if shape is None else tuple(shape))
+        return _tensor(info, steps, node.get_friendly_name())
 
-    return [tensor(each) for each in model.inputs], [
-        tensor(each, last_operation(each.get_node().input_value(0).get_node().get_friendly_name(), producer)[0])
-        for each in model.outputs
+    return [tensor(each, each.get_node()) for each in model.inputs], [
+        tensor(each, each.get_node().input_value(0).get_node()) for each in model.outputs
     ]
 
 
@@ -118,51 +139,72 @@ READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
 
 def _tensors(
     tensors: Mapping[str, TensorInfo],
-    producer: Callable[[str], tuple[str, str] | None] = lambda _: None,
-    *,
-    quantizations: Mapping[str, tuple[float, int]] | None = None,
+    steps: Sequence[Step] = (),
+    quantizations: Mapping[str, tuple[float, int]] = MappingProxyType({}),
 ) -> list[Tensor]:
-    return [
-        Tensor(
-            each.name,
-            each.name,
-            each.dtype or "unsupported",
-            each.shape,
-            (quantizations or {}).get(each.name),
-            last_operation(each.name, producer)[0],
-        )
-        for each in dict.fromkeys(tensors.values())
-    ]
+    found = dict.fromkeys(tensors.values())
+    return [_tensor(each, steps, each.name, quantizations.get(each.name)) for each in found]
 
 
-def _onnx_producer(path: Path) -> Callable[[str], tuple[str, str] | None]:
-    """Returns the function for `last_operation`; without the package onnx, it knows no operation."""
+def _tensor(
+    info: TensorInfo, steps: Sequence[Step], node: str, quantization: tuple[float, int] | None = None
+) -> Tensor:
+    producers = {output: step for step in steps for output in step.outputs if step.inputs}
+
+    def producer(name: str) -> tuple[str, str] | None:
+        return (producers[name].operation, producers[name].inputs[0]) if name in producers else None
+
+    operation, source = last_operation(node, producer)
+    classes = producers[source].classes if source in producers else None
+    arithmetic = first_arithmetic(node, lambda name: [step for step in steps if name in step.inputs])
+    dtype = info.dtype or "unsupported"
+    return Tensor(info.name, info.name, dtype, info.shape, quantization, operation, classes, arithmetic)
+
+
+def _onnx_steps(path: Path) -> list[Step]:
+    """Returns the operations of an ONNX file; without the package onnx, none."""
     try:
         onnx = import_module("onnx")
         file = next(path.glob("*.onnx")) if path.is_dir() else path
-        nodes = onnx.load_model(file, load_external_data=False).graph.node
+        model = onnx.load_model(file, load_external_data=False)
+        inferred = import_module("onnx.shape_inference").infer_shapes(model).graph
     except Exception:  # noqa: BLE001  ONNX Runtime has loaded the file, so the operations are merely unknown.
-        nodes = ()
-    producers = {output: (node.op_type, node.input[0]) for node in nodes if node.input for output in node.output}
-    return producers.get
+        return []
+    arrays = {each.name: each for each in model.graph.initializer if not each.external_data}
+    arrays |= {each.output[0]: each.attribute[0].t for each in model.graph.node if each.op_type == "Constant"}
+    shapes = {each.name: each.type.tensor_type.shape.dim for each in (*inferred.value_info, *inferred.output)}
+
+    def step(node: Any) -> Step:
+        constants = [arrays[each] for each in node.input if each in arrays and arrays[each].data_type]
+        array = onnx.numpy_helper.to_array(constants[0]) if constants and node.op_type.lower() in ARITHMETIC else None
+        axis = next((each.i for each in node.attribute if each.name == "axis"), -1 if node.op_type == "TopK" else 0)
+        sides = shapes.get(node.input[0]) if node.op_type in ("ArgMax", "TopK") else None
+        return Step(node.op_type, node.input, node.output, array, sides[axis].dim_value or None if sides else None)
+
+    return [step(each) for each in model.graph.node]
 
 
-def _tflite_producer(path: Path) -> Callable[[str], tuple[str, str] | None]:
-    """Returns the function for `last_operation`.
+def _tflite_steps(path: Path) -> list[Step]:
+    """Returns the operations of a TensorFlow Lite file.
 
     A custom operation is named with the position of the output, such as "TFLite_Detection_PostProcess:0".
     """
     schema: Any = import_module("ai_edge_litert.schema_py_generated")
     model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
     builtins = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-    graph, producers = model.subgraphs[0], {}
+    graph, steps = model.subgraphs[0], []
     names = [(tensor.name or b"").decode(errors="replace") for tensor in graph.tensors]
+    is_float = [tensor.type == schema.TensorType.FLOAT32 for tensor in graph.tensors]
     for operator in graph.operators:
         code = model.operatorCodes[operator.opcodeIndex]
         builtin = max(code.builtinCode, code.deprecatedBuiltinCode)  # Older files have the second one only.
         custom = code.customCode.decode(errors="replace") if code.customCode else None
         is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
+        kind = "limited" if is_limited else builtins.get(builtin, "")
+        data = [model.buffers[graph.tensors[each].buffer].data for each in operator.inputs if is_float[each]]
+        constants = [bytes(each) for each in data if kind.lower() in ARITHMETIC and each is not None]
+        constant = np.frombuffer(constants[0], np.float32) if constants else None
+        inputs = [names[each] for each in operator.inputs]
         for position, output in enumerate(operator.outputs):
-            operation = f"{custom}:{position}" if custom else "limited" if is_limited else builtins.get(builtin, "")
-            producers[names[output]] = operation, names[operator.inputs[0]] if len(operator.inputs) else ""
-    return producers.get
+            steps.append(Step(f"{custom}:{position}" if custom else kind, inputs, [names[output]], constant))
+    return steps

@@ -7,12 +7,10 @@ from typing import Any
 from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.runtime import tf
-from modelling.inspection.model_tensors import Tensor, is_image, last_operation
+from modelling.inspection.model_tensors import Step, Tensor, first_arithmetic, input_scale, is_image, last_operation
 from shared.inference.errors import EngineError
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
-_PASS_THROUGH = ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "StopGradient", "Snapshot", "Transpose")
-_BYTE_RANGE = 16.0  # A subtracted mean or a divisor above this is meant for pixels of 0..255.
 
 
 class GraphAnalysis:
@@ -75,14 +73,7 @@ class GraphAnalysis:
         """Returns the factor from pixels 0..255 to the input's range, and the reason."""
         if not image.dtype.startswith("float"):
             return 1.0, f"{image.name} takes {image.dtype}: pixels are fed unchanged"
-        constant = self._first_constant(image.node)
-        if constant is None:
-            return 1 / 255, "nothing in the graph shows the range of its input: 0..1 is guessed (--normalize)"
-        verb, value = constant
-        takes_bytes = value <= 1 / _BYTE_RANGE if verb == "multiplies" else value >= _BYTE_RANGE
-        if takes_bytes:
-            return 1.0, f"the graph {verb} its input by {value:g}: it is fed 0..255 (--normalize)"
-        return 1 / 255, f"the graph {verb} its input by {value:g}: 0..1 is guessed (--normalize)"
+        return input_scale(first_arithmetic(image.node, self._uses))
 
     def random_operations(self, output: Tensor) -> list[str]:
         """Returns the operations before the output that generate random numbers, such as active dropout."""
@@ -139,27 +130,13 @@ class GraphAnalysis:
             notes.append(f"{tensor.name} ({tensor.dtype}) is fed {str(value).lower()}: {reason}")
         return constants
 
-    def _first_constant(self, node: str) -> tuple[str, float] | None:
-        """Returns the first arithmetic with a constant after the input: "multiplies", "divides" or "shifts", and the value."""
-        tensor = self._graph.get_tensor_by_name(node)
-        for _ in range(16):
-            consumers = [op for op in tensor.consumers() if op.type not in ("Shape", "NoOp")]
-            if len(consumers) != 1:
-                return None
-            (operation,) = consumers
-            if verb := _ARITHMETIC.get(operation.type):
-                others = [each for each in operation.inputs if each is not tensor]
-                value = tf.get_static_value(others[0]) if others else None
-                return None if value is None else (verb, float(abs(value).max()))
-            if operation.type not in (*_PASS_THROUGH, "ResizeBilinear", "Pad", "MirrorPad", "ReverseV2"):
-                return None
-            tensor = operation.outputs[0]
-        return None
+    def _uses(self, node: str) -> list[Step]:
+        def step(operation: Any) -> Step:
+            constants = [tf.get_static_value(each) for each in operation.inputs if each.name != node]
+            outputs = [each.name for each in operation.outputs]
+            return Step(operation.type, [node], outputs, constants[0] if constants else None)
 
-
-_ARITHMETIC = {"Mul": "multiplies", "RealDiv": "divides", "Div": "divides"} | dict.fromkeys(
-    ("Sub", "Add", "AddV2", "BiasAdd"), "shifts"
-)
+        return [step(each) for each in self._graph.get_tensor_by_name(node).consumers()]
 
 
 def _inference_value(tensor: Tensor) -> tuple[bool | float, str]:

@@ -83,12 +83,13 @@ def _numbers(
     path: Path, image: Tensor, options: Options, notes: list[str], scale: Callable[[Tensor], tuple[float, str]]
 ) -> dict[str, Any]:
     """Returns dtype, scaling and quantisation of the input."""
-    given = NORMALIZATIONS.get(options.normalize or "")
+    given = _normalization(options.normalize, options.layout) if options.normalize else None
     numbers: dict[str, Any] = {"dtype": image.dtype}
     if image.quantization is not None:
         name = options.normalize or _range_of(path, image)
         step, zero_point = image.quantization
-        quantised = numbers | NORMALIZATIONS[name] | {"quantization": {"scale": step, "zero_point": zero_point}}
+        quantization = {"quantization": {"scale": step, "zero_point": zero_point}}
+        quantised = numbers | _normalization(name, options.layout) | quantization
         levels = quantised_levels(InputSection.model_validate({"tensor": "x", "height": 1, "width": 1, **quantised}))
         fed = "unchanged" if levels is None else f"as {levels.min()} to {levels.max()}"
         notes.append(f"{image.name} is quantised for images of {name}: pixels are fed {fed} (--normalize)")
@@ -107,6 +108,12 @@ def _numbers(
     factor, reason = scale(image)
     notes.append(reason)
     return numbers | {"scale": factor}
+
+
+def _normalization(name: str, layout: Layout | None) -> dict[str, Any]:
+    """Returns the keys of a normalisation, whose numbers per channel are those of red, green and blue, in a layout."""
+    keys, is_reversed = NORMALIZATIONS[name], layout is Layout.BGR8
+    return {key: value[::-1] if is_reversed and isinstance(value, tuple) else value for key, value in keys.items()}
 
 
 def _range_of(path: Path, image: Tensor) -> str:

@@ -21,9 +21,10 @@ from modelling.inspection.graph_analysis import GraphAnalysis
 from modelling.inspection.image_input import image_section
 from modelling.inspection.model_files import copy_model, refuse_other_files
 from modelling.inspection.model_tensors import Tensor, format_tensors, is_image
-from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading
+from modelling.inspection.output_rule import Arrays, Options, OutputRule, Reading, UndecidedError
 from shared import registry
-from shared.errors import SkylaneError
+from shared.config import validate
+from shared.errors import SkylaneError, suggestion
 from shared.hashing import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
 from shared.inference.engine import Engine, Images, Outputs
@@ -92,7 +93,7 @@ def inspect(
     *,
     labels: Labels | None = None,
     size: tuple[int, int] | None = None,
-    signature: str = "serving_default",
+    signature: str | None = None,
     trained: bool = True,
     options: Options = Options(),  # noqa: B008 - frozen.
 ) -> Inspection:
@@ -103,7 +104,7 @@ def inspect(
             TorchScript file.
         labels: The names and colours of the classes; numbered by default.
         size: Height and width for a graph that accepts any size.
-        signature: A SavedModel's signature; if it does not exist, the first one is used.
+        signature: A SavedModel's signature; by default `serving_default`, or the only one.
         trained: False marks the weights as random.
         options: What the user states about the model.
 
@@ -113,12 +114,11 @@ def inspect(
     """
     path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
-    kind, analysis, signature = _read(path, signature, size, notes)
+    kind, analysis, signature = _read(path, size, notes, signature)
     images, outputs = list(filter(is_image, analysis.inputs)), analysis.outputs()
     if not images:
-        raise EngineError(
-            path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {format_tensors(analysis.inputs)}"
-        )
+        inputs = "; ".join([format_tensors(analysis.inputs), *notes])
+        raise EngineError(path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {inputs}")
     used = analysis.used(images, outputs or analysis.inner_outputs()) or images
     image = used[0]
     if len(used) > 1:
@@ -137,7 +137,7 @@ def inspect(
         needed = analysis.other_inputs(image, tensors)[0]
         heads = {f"t{place}": {"tensor": each.name, "kind": "tensor"} for place, each in enumerate(tensors)}
         keys = draft | {"task": "tensors", "outputs": heads}
-        manifest = Manifest.model_validate(keys | {"input": section.model_copy(update={"constants": needed})})
+        manifest = validate(path, keys | {"input": section.model_copy(update={"constants": needed})}, Manifest)
         values = _on_noise(path, manifest)[0]
         return {each.name: values[f"t{place}"] for place, each in enumerate(tensors)}
 
@@ -156,7 +156,8 @@ def inspect(
     notes += [*reading.notes, *needs, *(f"not needed for the output: {tensor}" for tensor in unused), *found]
     task = task_named(reading.task)
     has_one_head, has_labels = len(task.heads) == 1, task.labels[0] > 0
-    manifest = Manifest.model_validate(
+    manifest = validate(
+        path,
         draft
         | {
             "task": reading.task,
@@ -165,7 +166,8 @@ def inspect(
             **({"output": next(iter(reading.sections.values()))} if has_one_head else {"outputs": reading.sections}),
             "labels": _labels(reading, labels or _known_labels(reading, notes), notes) if has_labels else (),
             **_settings(path, reading, labels, notes),
-        }
+        },
+        Manifest,
     )
     random = analysis.random_operations(reading.output)
     if random:
@@ -225,28 +227,35 @@ def numbered_labels(count: int, first: int = 0) -> Labels:
 
 
 def _read(
-    path: Path, signature: str, size: tuple[int, int] | None, notes: list[str]
+    path: Path, size: tuple[int, int] | None, notes: list[str], signature: str | None
 ) -> tuple[str, GraphAnalysis | FileAnalysis, str]:
     """Returns the format, the analysis, and the signature that was used."""
-    if path.suffix.lower() in _KERAS_SUFFIXES:
+    suffix, default = path.suffix.lower(), "serving_default"
+    if signature is not None and not (path / "saved_model.pb").is_file():
+        raise EngineError(path, "is no SavedModel with signatures: leave --signature out")
+    if suffix in _KERAS_SUFFIXES:
         graph, inputs, outputs = freeze_keras(read_keras(path), path)
-        return "keras", GraphAnalysis(graph, path, inputs, outputs), signature
-    form = _SUFFIXES.get(path.suffix.lower()) or _folder_format(path)
+        return "keras", GraphAnalysis(graph, path, inputs, outputs), default
+    form = _SUFFIXES.get(suffix) or _folder_format(path)
     if form is not None:
-        return form, FileAnalysis(path, *READERS[form](path)), signature
-    if path.suffix.lower() in _TORCHSCRIPT_SUFFIXES:
-        return "torchscript", FileAnalysis(path, *torchscript_tensors(path, size)), signature
+        return form, FileAnalysis(path, *READERS[form](path)), default
+    if suffix in _TORCHSCRIPT_SUFFIXES:
+        return "torchscript", FileAnalysis(path, *torchscript_tensors(path, size)), default
     if not path.is_dir():
-        return "frozen_graph", GraphAnalysis(read_graph(path), path), signature
+        return "frozen_graph", GraphAnalysis(read_graph(path), path), default
     loaded = read_saved_model(path)
     names = sorted(loaded.signatures)
     if not names:
         raise EngineError(path, "has no signatures: save it with one, as Keras's model.export does")
-    if signature not in names:
-        notes.append(f"the model has no signature {signature!r}: took {names[0]!r} of {', '.join(names)}")
-        signature = names[0]
-    graph, inputs, outputs = freeze_signature(loaded.signatures[signature], path)
-    return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
+    if signature is not None and signature not in names:
+        raise EngineError(path, f"has no signature {signature!r}{suggestion(signature, names)}")
+    if signature is None and default not in names and len(names) > 1:
+        raise UndecidedError(path, f"has the signatures {' and '.join(names)}: give one of them as --signature")
+    if signature is None and names != [default]:
+        signature = default if default in names else names[0]
+        notes.append(f"took the signature {signature!r} of {', '.join(names)} (--signature)")
+    graph, inputs, outputs = freeze_signature(loaded.signatures[signature or default], path)
+    return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature or default
 
 
 def _folder_format(path: Path) -> str | None:
@@ -259,6 +268,8 @@ def _folder_format(path: Path) -> str | None:
 def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[str]) -> Mapping[str, Any]:
     """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
     is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
+    if is_background and "boxes" in reading.heads and "classes" not in reading.heads:
+        raise EngineError(path, "scores boxes of the first label, the background: give --task tensors")
     if not is_background or "classes" not in reading.heads:
         return reading.settings
     if not reading.settings["detection"].first_class:
@@ -346,7 +357,7 @@ def _check_run(path: Path, manifest: Manifest, notes: list[str]) -> None:
         return
     highest = first["mask"].max()
     if highest >= len(manifest.labels):
-        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: name all")
+        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: give --labels")
     if highest == first["mask"].min():
         notes.append(f"every pixel of noise is class {highest}: check a mask of a real image with `skylane model run`")
 

@@ -71,6 +71,8 @@ def _problem(path: Path) -> str | None:
     problems = [text for pattern, text in _BEGINNINGS if re.match(pattern, head, re.IGNORECASE | re.DOTALL)]
     if head.startswith(b"PK") and _contains(path, _END_OF_ARCHIVE) and not _contains(path, b"/constants.pkl"):
         problems += [text for name, text in _ARCHIVES if _contains(path, name)]
+    if path.suffix.lower() == ".keras" and head.startswith(b"\x89HDF"):
+        problems.append("is HDF5, which Keras reads by its name: name it .h5")
     problems += [text for pattern, text in _NAMES if re.fullmatch(pattern, path.name.lower())]
     return problems[0] if problems else None
 

@@ -1,7 +1,11 @@
 """The tensors of a third-party model, and what its graph shows about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK
 from shared.models.manifest import AxisOrder
@@ -31,6 +35,27 @@ _PASS_THROUGH = {
     *("fakequantize", "resizebilinear", "resize_bilinear", "resizenearestneighbor", "resize_nearest_neighbor"),
     *("resize", "upsample", "interpolate"),
 }
+_KEEPS_NUMBERS = _PASS_THROUGH | {  # Operations that keep the range of an image.
+    *("slice", "stridedslice", "strided_slice", "gather", "gatherv2", "pad", "padv2", "mirrorpad"),
+    *("reverse", "reversev2", "reverse_v2"),
+}
+ARITHMETIC = {  # The operations that scale or shift an image.
+    **dict.fromkeys(("mul", "multiply"), "multiplies"),
+    **dict.fromkeys(("div", "realdiv", "divide"), "divides"),
+    **dict.fromkeys((*_ADDITIONS, "sub", "subtract"), "shifts"),
+}
+_BYTE_RANGE = 16.0  # A subtracted mean or a divisor above this is meant for pixels of 0..255.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation of a graph."""
+
+    operation: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    constant: npt.NDArray[Any] | None = None  # Of an arithmetic operation.
+    classes: int | None = None  # See `Tensor.classes`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +69,7 @@ class Tensor:
     quantization: tuple[float, int] | None = None  # Scale and zero point.
     operation: str = ""  # The last operation that changes the meaning; empty if unknown.
     classes: int | None = None  # The number of scores from which an arg max chose.
+    arithmetic: tuple[str, float] | None = None  # See `first_arithmetic`.
 
     def __str__(self) -> str:
         sides = "any shape" if self.shape is None else "×".join("?" if s is None else str(s) for s in self.shape)
@@ -99,6 +125,7 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
         output: The name of a tensor.
         producer: Returns the operation that computes a tensor and its first input; None at an input of the model.
     """
+    is_quantised = False
     for _ in range(_MAX_STEPS):
         step = producer(output)
         if step is None:
@@ -108,6 +135,34 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
             before = producer(step[1])
             return ("linear" if before and _OPERATIONS.get(before[0].lower()) == "linear" else operation), output
         if operation not in _PASS_THROUGH:
-            return _OPERATIONS.get(operation, operation), output
+            return _OPERATIONS.get(operation, "real numbers" if is_quantised else operation), output
+        is_quantised |= operation in ("quantize", "quantizelinear")
         output = step[1]
     return "", output
+
+
+def first_arithmetic(image: str, uses: Callable[[str], Sequence[Step]]) -> tuple[str, float] | None:
+    """Returns the first arithmetic with a constant after an input: "multiplies", "divides" or "shifts", and the value."""
+    for _ in range(_MAX_STEPS):
+        used = [step for step in uses(image) if step.operation.lower() not in ("shape", "shapeof", "noop")]
+        if len(used) != 1 or not used[0].outputs:
+            break
+        operation, constant, image = used[0].operation.lower(), used[0].constant, used[0].outputs[0]
+        if verb := ARITHMETIC.get(operation):
+            if constant is None or not constant.size:
+                break
+            if not np.all(constant == (0 if verb == "shifts" else 1)):
+                return verb, float(np.abs(constant).max())
+        elif operation not in _KEEPS_NUMBERS:
+            break
+    return None
+
+
+def input_scale(arithmetic: tuple[str, float] | None) -> tuple[float, str]:
+    """Returns the factor from pixels 0..255 to the range of a float input, and the reason."""
+    if arithmetic is None:
+        return 1 / 255, "nothing in the graph shows the range of its input: 0..1 is guessed (--normalize)"
+    verb, value = arithmetic
+    takes_bytes = value <= 1 / _BYTE_RANGE if verb == "multiplies" else value >= _BYTE_RANGE
+    fed = "it is fed 0..255" if takes_bytes else "0..1 is guessed"
+    return 1.0 if takes_bytes else 1 / 255, f"the graph {verb} its input by {value:g}: {fed} (--normalize)"

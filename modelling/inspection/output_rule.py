@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from modelling.inspection.model_tensors import Tensor, format_tensors
 from shared.config import Section
+from shared.errors import suggestion
 from shared.imaging.frames import Layout
 from shared.imaging.labels import MAX_LABELS, MAX_MASK_LABELS
 from shared.inference.errors import EngineError
@@ -50,8 +51,10 @@ _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
 _MAX_RELATIVE = 2.0  # Boxes of noise in pixels have larger numbers.
+_MAX_REVERSED = 0.25  # Share of boxes of noise whose corners may be in the wrong order.
 _ROUNDING = 1e-4
-_REAL_NUMBERS = ("sigmoid", "softmax", "linear")  # Operations whose results are integers only if they are quantised.
+# Operations whose results are integers only if they are quantised.
+_REAL_NUMBERS = ("sigmoid", "softmax", "linear", "real numbers")
 _TENSORS = "--task tensors serves the outputs as they are"
 
 
@@ -67,6 +70,7 @@ class Options(Section):
     output_axes: AxisOrder | None = None
     axes: AxisOrder | None = None
     layout: Layout | None = None
+    output: str | None = None  # The name of the main output.
     normalize: str | None = None  # A key of NORMALIZATIONS.
     labels: int | None = None  # The number of labels.
 
@@ -129,7 +133,11 @@ class OutputRule:
             UndecidedError: several readings are possible, or none.
             EngineError: the model fails on noise.
         """
-        known, task = self._usable(outputs), self._options.task
+        known, task, name = self._usable(outputs), self._options.task, self._options.output
+        if name is not None and name not in (names := [each.name for each in known]):
+            known = [each for each in self._usable(inner()) if each.name == name]
+            if not known:
+                raise self._undecided(f"has no usable output {name!r}{suggestion(name, names)}")
         readers: dict[str, Callable[[list[Tensor]], Reading | None]] = {
             "selection": self._selection,
             "segmentation": self._segmentation,
@@ -143,10 +151,11 @@ class OutputRule:
         if reading is None and task in (None, "segmentation"):
             reading = self._segmentation(self._usable(inner()))
         if reading is None:
+            remedy = f"; {_TENSORS}, --output-axes takes maps of another aspect ratio"
             raise self._undecided(
-                "gives no class ids (N×H×W) or scores (N×C×H×W) of pixels, no scores of an image (N×C), and no boxes "
+                "gives no class ids (N×H×W) or scores (N×C×H×W) of pixels, no scores of an image (N×C, C > 1), and no boxes "
                 f"(N×A×4) with scores (N×A×C){f' for task {task}' if task else ''}: its outputs are "
-                f"{format_tensors(outputs[:8])}; {_TENSORS}, --output-axes takes maps of another aspect ratio"
+                f"{format_tensors(outputs[:8])}{remedy if known else ', none of them numbers with the batch first'}"
             )
         self._check_options(reading)
         return reading
@@ -180,14 +189,20 @@ class OutputRule:
         return Reading("tensors", heads) if heads else None
 
     def _segmentation(self, outputs: list[Tensor]) -> Reading | None:
-        def rank(tensor: Tensor) -> tuple[bool, bool, bool]:
-            is_arg_max = tensor.operation == "argmax"
-            return self._is_ids(tensor), _is_named(tensor), is_arg_max
+        def rank(tensor: Tensor) -> tuple[bool, ...]:
+            is_stated = tensor.name == self._options.output
+            return is_stated, self._is_ids(tensor), _is_named(tensor), tensor.operation == "argmax"
 
         ranked = sorted(filter(self._is_map, outputs), key=rank, reverse=True)
         if not ranked:
             return None
-        chosen, notes = ranked[0], _choice(ranked)
+        chosen, notes = ranked[0], self._choice(ranked)
+        columns, width = _pixels(chosen, self._axis(chosen))[-1] or 0, self._image.width
+        if self._options.task is None and width / 2 + 1 < columns < width:
+            raise self._undecided(
+                f"{chosen} is smaller than the input by no whole number, as of a network that crops the image: give --task "
+                "segmentation if it shows the whole image, else --task tensors"
+            )
         if self._is_ids(chosen):
             kind, axes, classes = self._options.output_kind or OutputKind.CLASS_IDS, None, chosen.classes
             if chosen.dtype == "bool":
@@ -205,6 +220,17 @@ class OutputRule:
             )
         heads = {MASK: (chosen, kind)}
         return Reading("segmentation", heads, classes, axes, notes=notes, others=_without(outputs, heads))
+
+    def _choice(self, ranked: Sequence[Tensor]) -> list[str]:
+        """Returns a note if the first tensor was chosen of several; refuses to choose one of equal ones."""
+        chosen, others = ranked[0], format_tensors(ranked[1:4])
+        shown = [(_is_named(each), each.sides, each.dtype, each.operation) for each in ranked[:MAX_TENSORS]]
+        alike = [each for each, text in zip(ranked, shown, strict=False) if text == shown[0]]
+        is_stated = chosen.name == self._options.output
+        values = [] if is_stated or not alike[1:] else list(self._values(alike).values())
+        if any(not np.array_equal(each, values[0], equal_nan=True) for each in values):
+            raise self._undecided(f"gives {chosen}, {others}, and nothing shows which one is meant: give --output NAME")
+        return [f"other outputs are possible: {others}; took {chosen} (--output)"] if ranked[1:] else []
 
     def _is_map(self, tensor: Tensor, rank: int | None = None) -> bool:
         """Returns whether a tensor, of this rank, has the shape of a value or scores for each pixel."""
@@ -335,7 +361,10 @@ class OutputRule:
         for boxes in anchors:
             scores = [each for each in anchors if each is not boxes and each.sides[1] == boxes.sides[1]]
             if boxes.sides[2] == _CORNERS and scores:
-                is_relative = np.abs(self._values([boxes])[boxes.name]).max() <= _MAX_RELATIVE
+                numbers = self._values([boxes])[boxes.name]
+                if (numbers[..., 2:] < numbers[..., :2]).any(axis=-1).mean() > _MAX_REVERSED:
+                    raise self._undecided(f"{boxes} is not x1, y1, x2, y2: on noise, x2 < x1 or y2 < y1; {_TENSORS}")
+                is_relative = np.abs(numbers).max() <= _MAX_RELATIVE
                 unit = "from 0 to 1, as on noise," if is_relative else "in pixels of the input"
                 notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 {unit} (box_format)"]
                 settings = {"box_format": BoxFormatSection(normalised=True)} if is_relative else {}
@@ -346,9 +375,9 @@ class OutputRule:
     def _classification(self, outputs: list[Tensor]) -> Reading | None:
         """Returns the reading of scores N×C of an image."""
         self._refuse_slots(outputs)
-        fitting = [each for each in outputs if each.is_float and len(each.sides) == _SCORES_RANK]
-        fitting.sort(key=_is_named, reverse=True)
-        return self._scored("classification", fitting[0], outputs, _choice(fitting)) if fitting else None
+        fitting = [each for each in outputs if each.is_float and len(each.sides) == _SCORES_RANK and each.sides[1] != 1]
+        fitting.sort(key=lambda each: (each.name == self._options.output, _is_named(each)), reverse=True)
+        return self._scored("classification", fitting[0], outputs, self._choice(fitting)) if fitting else None
 
     def _scored(
         self,
@@ -382,13 +411,7 @@ def _without(outputs: Sequence[Tensor], heads: Mapping[str, tuple[Tensor, Output
 
 
 def _is_named(tensor: Tensor) -> bool:
-    return any(word in tensor.name.lower() for word in _OUTPUT_NAMES)
-
-
-def _choice(ranked: Sequence[Tensor]) -> list[str]:
-    """Returns a note if the first tensor was chosen of several."""
-    others = format_tensors(ranked[1:4])
-    return [f"other outputs are possible: {others}; took {ranked[0]}"] if ranked[1:] else []
+    return tensor.name == "out" or any(word in tensor.name.lower() for word in _OUTPUT_NAMES)
 
 
 def _pixels(tensor: Tensor, axis: int | None) -> list[int | None]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.imaging.labels import MAX_MASK_LABELS
 from shared.inference.engine import Images
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.map_axes import MAP_RANK, Shape, channel_axis
@@ -190,7 +191,7 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
     """Returns the array of a head as `Engine.infer` defines it, from the model's raw output.
 
     Raises:
-        InferenceError: the output contains NaN, or its shape does not match the manifest.
+        InferenceError: the output contains NaN, or does not match the manifest, or a class id is not in 0..255.
     """
     section = manifest.heads[head]
     if values.dtype.kind == "f" and np.isnan(values).any():
@@ -210,6 +211,15 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         case OutputKind.LOGITS:
             return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
     return _floats(values)
+
+
+def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
+    """Returns class ids of any dtype as uint8; one that is not in 0..255 is an InferenceError, not another class."""
+    if values.dtype not in (np.uint8, np.bool_) and values.size:
+        lowest, highest = values.min(), values.max()
+        if not 0 <= lowest <= highest < MAX_MASK_LABELS:
+            raise InferenceError(f"the model returned class ids from {lowest} to {highest}, and a mask holds 0 to 255")
+    return values.astype(np.uint8, copy=False)
 
 
 def scores_axis(shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest) -> int:
@@ -261,10 +271,10 @@ def _class_ids(
     else:
         axis = scores_axis(values.shape, section, preprocessor, manifest) if values.ndim == MAP_RANK else None
         if axis is not None and values.shape[axis] > 1:
-            values = np.asarray(np.argmax(values, axis))
+            values = np.asarray(np.argmax(values, axis)).astype(np.uint8)
         else:
             values = (values if axis is None else values.squeeze(axis)) > THRESHOLDS[section.kind]
-    class_ids = values.astype(np.uint8, copy=False)
+    class_ids = checked_class_ids(values)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):
         # The output is smaller than the input: enlarge it by nearest neighbour.

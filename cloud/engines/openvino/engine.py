@@ -11,7 +11,8 @@ from shared.inference.devices import choose_device
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import DeviceError, EngineError, InferenceError
 from shared.inference.placement import Placement, Precision
-from shared.models.manifest import Manifest
+from shared.inference.pre_postprocess import checked_class_ids
+from shared.models.manifest import Manifest, OutputKind
 
 # OpenVINO's names of the precisions.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
@@ -58,6 +59,7 @@ class OpenVinoEngine:
             raise EngineError(path, f"OpenVINO cannot compile this model: {error_summary(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
+        self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -86,7 +88,7 @@ class OpenVinoEngine:
         for head, values in outputs.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
                 raise InferenceError(f"the model returned NaN in {head!r}")
-        return outputs
+        return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
 
 
 def _precision(path: Path, manifest: Manifest, placement: Placement) -> Precision:

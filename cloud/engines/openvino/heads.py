@@ -77,11 +77,13 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
 def _class_ids(
     output: Any, shape: Shape | None, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
 ) -> Any:
-    """Adds uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
+    """Adds N×H×W class ids of the input's size, int32 if the model's own may exceed uint8; the lowest id wins a tie."""
     height, width = manifest.input.height, manifest.input.width
-    if shape is None:
-        return ops.convert(ops.reshape(output, np.array([-1, height, width]), special_zero=False), np.uint8)
     is_ids = section.kind is OutputKind.CLASS_IDS
+    is_checked = is_ids and output.get_element_type().to_dtype() not in (np.uint8, np.bool_)
+    dtype = np.int32 if is_checked else np.uint8  # The engine checks an int32.
+    if shape is None:
+        return ops.convert(ops.reshape(output, np.array([-1, height, width]), special_zero=False), dtype)
     axis = axis_of_one(shape)
     if not is_ids:
         axis = scores_axis(shape, section, preprocessor, manifest) if len(shape) == MAP_RANK else None
@@ -95,7 +97,7 @@ def _class_ids(
         shape = [side for place, side in enumerate(shape) if place != axis]
     elif len(shape) == 2:  # noqa: PLR2004 - H×W
         output, shape = ops.unsqueeze(output, np.array([0])), [1, *shape]
-    class_ids = ops.convert(output, np.uint8)
+    class_ids = ops.convert(output, dtype)
     for place, side in ((1, height), (2, width)):
         found = shape[place]
         if found not in (None, side):

@@ -65,7 +65,7 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
 def _class_ids(
     output: Any, shape: Shape | None, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
 ) -> Any:
-    """Adds uint8 N×H×W class ids of the input's size; the lowest id wins a tie."""
+    """Adds N×H×W class ids of the input's size, int32 if the model's own may exceed uint8; the lowest id wins a tie."""
     size = (manifest.input.height, manifest.input.width)
     if section.kind is OutputKind.CLASS_IDS:
         axis = None if shape is None else axis_of_one(shape)
@@ -83,7 +83,8 @@ def _class_ids(
             output = tf.argmax(output, axis=axis, output_type=tf.int32)
         else:
             output = (output if axis is None else tf.squeeze(output, axis)) > THRESHOLDS[section.kind]
-    class_ids = tf.cast(output, tf.uint8)
+    is_checked = section.kind is OutputKind.CLASS_IDS and output.dtype not in (tf.uint8, tf.bool)
+    class_ids = tf.cast(output, tf.int32 if is_checked else tf.uint8)  # The engine checks an int32.
     if class_ids.shape.rank is not None and tuple(class_ids.shape[1:]) not in (size, (None, None)):
         # The output is smaller than the input: enlarge it by nearest neighbour.
         class_ids = tf.image.resize(class_ids[..., tf.newaxis], size, method="nearest")[..., 0]

@@ -28,7 +28,7 @@ from cloud.engines.tensorflow.runtime import (
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
-from shared.inference.pre_postprocess import Preprocessor, preprocessor_for
+from shared.inference.pre_postprocess import Preprocessor, checked_class_ids, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind
 
@@ -102,6 +102,7 @@ class GraphSession:
         fetched = [*whole.heads.values(), *([] if whole.is_nan is None else [whole.is_nan])]
         self._run = self._session.make_callable(fetched, feed_list=[whole.images])
         self._heads = tuple(whole.heads)
+        self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -115,7 +116,7 @@ class GraphSession:
                 raise InferenceError(f"the model returned NaN in {head!r}")
         if len(fetched) > len(outputs) and fetched[-1]:
             raise InferenceError("the model returned NaN among its scores")
-        return outputs
+        return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
 
     def close(self) -> None:
         """Releases the session; the device's memory returns to TensorFlow's pool."""

@@ -178,9 +178,9 @@ def _random(*shape: int) -> npt.NDArray[np.float32]:
         ({"y": _random(1, 2, 3, 64, 64)}, "its outputs are y float32 1×2×3×64×64; --task tensors"),
         ({"y": np.zeros((1, 7, 0, 64), np.float32)}, "gives no class ids"),
         ({"y": _random(1, 300, 6)}, "--task tensors"),
-        ({"y": _random(20, 7)}, "--task tensors"),
+        ({"y": _random(20, 7)}, "none of them numbers with the batch first"),
         ({"boxes": _random(1, 9, 4), "scores": _random(1, 9), "labels": np.ones((1, 9), np.int64)}, "--task tensors"),
-        ({"boxes": _random(9, 4), "scores": _random(9), "labels": np.ones(9, np.int64)}, "--task tensors"),
+        ({"boxes": _random(9, 4), "scores": _random(9), "labels": np.ones(9, np.int64)}, "none of them numbers"),
         ({"y": _random(1, 116, 84), "z": _random(1, 32, 16, 16)}, "--task segmentation or --task tensors"),
         ({"y": _random(1, 255, 64, 64), "z": _random(1, 255, 32, 32)}, "--task segmentation or --task tensors"),
         ({"y": np.abs(_random(1, 9))}, "give --output-kind probabilities .* or logits"),
@@ -199,7 +199,8 @@ def test_outputs_that_are_no_result_of_a_task_are_refused(
 @pytest.mark.parametrize(("unit", "is_relative"), [(1.0, True), (64.0, False)])
 def test_boxes_that_stay_in_0_to_1_are_relative(tmp_path: Path, unit: float, *, is_relative: bool) -> None:
     """Taken for pixels, each box would be a point in the corner."""
-    boxes = np.random.default_rng(0).random((1, 50, 4)).astype(np.float32) * np.float32(unit)
+    corners = np.sort(np.random.default_rng(0).random((1, 50, 2, 2)), axis=2)
+    boxes = (corners.reshape(1, 50, 4) * unit).astype(np.float32)
     onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": _random(1, 50, 9)})
     assert inspect(tmp_path / "m.onnx").manifest.box_format.normalised is is_relative
 
