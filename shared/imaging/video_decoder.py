@@ -23,7 +23,7 @@ VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
 MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
-_TOPIC_THREADS = 2  # Threads of a topic's decoder: a bag has several topics.
+_TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
@@ -88,6 +88,8 @@ class VideoDecoder:
 
     def __init__(self, context: Any, angle: int = 0) -> None:
         context.options = {**context.options, **_OPTIONS}
+        if context.name != "libdav1d":
+            context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.
         context.copy_opaque = True
         self._context = context
         self._codec = context.codec.canonical_name
@@ -121,8 +123,8 @@ class VideoDecoder:
         if known not in _DECODERS:
             raise UnknownCodecError(f"video format {name[:40]!r} is not supported{suggestion(known, _DECODERS)}")
         context: Any = av.CodecContext.create(_DECODERS[known], "r")
-        context.thread_count = _TOPIC_THREADS
         if context.name == "libdav1d":
+            context.thread_count = _TOPIC_THREADS
             context.options = {"max_frame_delay": "1"}
         decoder = cls(context)
         decoder._is_topic = decoder._is_immediate = True

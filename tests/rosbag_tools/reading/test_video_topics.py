@@ -30,10 +30,12 @@ from shared.imaging.video_decoder import MAX_PACKET_BYTES
 from tests.support.video_streams import (
     COMPRESSED_VIDEO,
     DELAY_NS,
+    HEIGHT,
     LOW_DELAY,
     PERIOD_NS,
     REORDERED,
     START_NS,
+    WIDTH,
     StreamPacket,
     encode,
     packet_message,
@@ -162,6 +164,28 @@ def test_a_message_without_its_frame_costs_those_up_to_the_next_key_frame(
     assert all(lost(frames).values())
     assert_pictures_are_right(frames)
     assert len(list(verify(tmp_path / "drive"))) == 7
+
+
+def without_last_slice(data: bytes) -> bytes:
+    """Leaves out the last unit of an H.264 packet."""
+    return data[: data.rfind(b"\0\0\1")]
+
+
+def with_noisy_slice(data: bytes) -> bytes:
+    """Overwrites a part of the second of four slices."""
+    middle = len(data) // 2
+    return data[:middle] + np.random.default_rng(3).bytes(40) + data[middle + 40 :]
+
+
+@pytest.mark.parametrize("change", [without_last_slice, with_noisy_slice])
+def test_a_lost_slice_costs_its_frame(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Threads for slices hid it: the frame was filled from the one before."""
+    options = {"tune": "zerolatency", "preset": "ultrafast", "x264-params": "slices=4"}
+    packets = [packet.data for packet in encode("libx264", options, size=(WIDTH, 2 * HEIGHT))]
+    write_video(tmp_path / "intact", "h264", packets)
+    write_video(tmp_path / "drive", "h264", [change(data) if at == 13 else data for at, data in enumerate(packets)])
+    assert lost(play(tmp_path / "intact")) == {}
+    assert list(lost(play(tmp_path / "drive"))) == [13, 14, 15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("name", LOW_DELAY)
