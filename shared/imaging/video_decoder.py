@@ -3,7 +3,7 @@
 FFmpeg's decoders conceal damage: they fill what is missing from other frames and return a picture that was never recorded.
 Here the first error ends the trust in the stream: what may depend on the lost packet is lost too, up to the next key frame.
 Wrong bits that still form a valid stream cannot be found, because video has no checksums; nor can packets that are missing
-from a VP9 or AV1 stream.
+from a VP9 or AV1 stream, or slices from an H.265 frame.
 """
 
 import struct
@@ -28,6 +28,7 @@ _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
+_REPEATED = "it repeats the message before it"
 _NO_PICTURE = "the decoder returns no picture for it"
 
 # FFmpeg's decoder of each codec. Recorders also name a stream by its encoder.
@@ -99,6 +100,7 @@ class VideoDecoder:
         # Of FFmpeg's decoders with one thread a frame, only that of AV1 holds back pictures that are not reordered.
         self._is_immediate = context.codec.name != "libdav1d"
         self._is_topic = False  # Every packet is a message, which needs a result.
+        self._last: Any = av.Packet(b"")  # The packet before.
         self._late = 0  # Pictures that the decoder holds back longer, because it failed when they were due.
         self._broken_at: int | None = None  # A lost packet that later ones need.
         self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets are lost up to a key frame.
@@ -134,6 +136,14 @@ class VideoDecoder:
         """Decodes a packet of PyAV, and returns the results that are known now, also those of earlier packets."""
         view = memoryview(packet)
         facts = self._bitstream.look(view) if view else PacketFacts(is_disposable=not self._is_topic)
+        if (
+            self._is_topic
+            and view
+            and (facts.is_numbered or packet.pts == self._last.pts)
+            and view == memoryview(self._last)
+        ):
+            return [Decoded(index, reason=_REPEATED)]
+        self._last = packet
         if facts.has_gap:
             self._restart()
         if not packet.is_discard and (self._is_topic or not facts.is_hidden):

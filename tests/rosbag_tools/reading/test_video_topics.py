@@ -188,6 +188,44 @@ def test_a_lost_slice_costs_its_frame(tmp_path: Path, change: Callable[[bytes], 
     assert list(lost(play(tmp_path / "drive"))) == [13, 14, 15, 16, 17, 18, 19]
 
 
+@pytest.mark.parametrize("at", [10, 13])
+@pytest.mark.parametrize("name", LOW_DELAY)
+def test_a_message_that_was_recorded_twice_changes_nothing(tmp_path: Path, name: str, at: int) -> None:
+    """A decoder would draw the frame's changes twice."""
+    messages = numbered(name)
+    frames = play(write(tmp_path / "drive", messages[: at + 1] + messages[at:]))
+    assert [frame.index for frame in frames if isinstance(frame, UnreadableFrame)] == [at + 1]
+    assert "repeats the message before it" in lost(frames)[at]
+    assert len(frames) == 31
+    assert_pictures_are_right(frames)
+
+
+@pytest.mark.parametrize("name", ["h264", "h265"])
+def test_a_message_that_was_sent_twice_with_other_stamps_is_found_by_its_number(tmp_path: Path, name: str) -> None:
+    """A key frame may come twice: it needs no other."""
+    packets = [data for _, _, data in numbered(name)]
+    write_video(tmp_path / "drive", name, [*packets[:14], *packets[13:]])
+    assert list(lost(play(tmp_path / "drive"))) == [14]
+    write_video(tmp_path / "key", name, [*packets[:11], *packets[10:]])
+    assert set(lost(play(tmp_path / "key"))) <= {11}
+
+
+@pytest.mark.parametrize("name", ["vp9", "av1"])
+def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path, name: str) -> None:
+    """Of FFMPEGPacket; behind it, a missing packet is found as before."""
+    packets = [data for _, _, data in numbered(name)]
+    order = [at for at in range(30) if at != 23]
+    messages = [
+        (
+            START_NS + number * PERIOD_NS,
+            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, name),
+        )
+        for number, at in enumerate([*order[:14], *order[13:]])
+    ]
+    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
+    assert list(lost(play(tmp_path / "drive"))) == [14, 24, 25, 26, 27, 28, 29]
+
+
 @pytest.mark.parametrize("name", LOW_DELAY)
 def test_frames_before_the_first_key_frame_are_lost_by_name(tmp_path: Path, name: str) -> None:
     """A recording can start at any moment of a stream."""
