@@ -71,7 +71,7 @@ class _VideoTopic:
             if self._decoder is None or fields.format != self._format:
                 yield from self.finish()
                 self._decoder = None
-                self._decoder, self._format = decoder_class.named(fields.format), fields.format
+                self._decoder, self._format = decoder_class.named(fields.format, fields.data), fields.format
         except SkylaneError as error:
             yield from self.interrupt()
             yield replace(message, loss=str(error))

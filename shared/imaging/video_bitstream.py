@@ -21,6 +21,7 @@ class PacketFacts(NamedTuple):
     has_gap: bool = False  # A frame that others need is missing between this packet and the one before.
     is_hidden: bool = False  # It adds no frame: it is only a reference, or the second field of a frame.
     is_disposable: bool = False  # No other frame needs it.
+    is_key: bool = False  # It is a VP9 key frame with 8 bits, which libvpx does not report.
     is_numbered: bool = False  # Its header differs from that of the frame before.
 
 
@@ -59,7 +60,8 @@ class Bitstream:
         if self._codec == "vp8":  # RFC 6386, 9.1: no key frame, and not show_frame.
             return PacketFacts(is_hidden=first & 0x11 == 1)
         if self._codec == "vp9":  # The marker 2, neither show_existing_frame nor show_frame, and no superframe.
-            return PacketFacts(is_hidden=first & 0xCA == 0x80 and last & 0xE0 != 0xC0)  # noqa: PLR2004
+            is_hidden = first & 0xCA == 0x80 and last & 0xE0 != 0xC0  # noqa: PLR2004
+            return PacketFacts(is_hidden=is_hidden, is_key=first & 0xDC == 0x80)  # noqa: PLR2004
         if self._codec == "h264":
             return self._h264(self._units(packet))
         if self._codec == "hevc":

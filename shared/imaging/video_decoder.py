@@ -3,7 +3,7 @@
 FFmpeg's decoders conceal damage: they fill what is missing from other frames and return a picture that was never recorded.
 Here the first error ends the trust in the stream: what may depend on the lost packet is lost too, up to the next key frame.
 Wrong bits that still form a valid stream cannot be found, because video has no checksums; nor can packets that are missing
-from a VP9 or AV1 stream, or slices from an H.265 frame.
+from a VP9 or AV1 stream, or the end of an H.265 or VP8 frame.
 """
 
 import struct
@@ -40,6 +40,7 @@ _DECODERS = {
     "vpx": "vp8",
     "vpx-vp9": "vp9",
 }
+_STRICT_VP9 = "libvpx-vp9"  # It refuses truncated packets; FFmpeg's own decoder fills them.
 _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwise angle → signs of the display matrix.
 _UPRIGHT = (1, 0, 0, 1)
 _NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
@@ -71,7 +72,8 @@ class _Pending(NamedTuple):
 
     place: tuple[int, int]  # The round of the stream's clock, and the time of presentation in it.
     dts: int | None  # Time of decoding.
-    is_key: bool  # According to the file.
+    is_marked: bool  # A key frame according to the file.
+    is_key: bool  # A key frame according to its header, if that is known.
     is_disposable: bool  # No other frame needs it.
     is_pictureless: bool  # No picture of its own is due, if it is no damage.
 
@@ -115,8 +117,8 @@ class VideoDecoder:
         self._results: list[Decoded] = []
 
     @classmethod
-    def named(cls, name: str) -> Self:
-        """Creates the decoder of a topic's stream from the name of its codec or encoder.
+    def named(cls, name: str, data: Any) -> Self:
+        """Creates the decoder of a topic's stream from the name of its codec or encoder, and its first packet.
 
         Raises:
             UnknownCodecError: the codec is not supported.
@@ -124,7 +126,11 @@ class VideoDecoder:
         known = name.lower().replace(".", "").removeprefix("lib").partition("_")[0]
         if known not in _DECODERS:
             raise UnknownCodecError(f"video format {name[:40]!r} is not supported{suggestion(known, _DECODERS)}")
-        context: Any = av.CodecContext.create(_DECODERS[known], "r")
+        decoder_name = _DECODERS[known]
+        is_deep = bool(len(data) and data[0] & 0x10)  # The profile has more than 8 bits, which libvpx may not have.
+        if decoder_name == "vp9" and not is_deep and _STRICT_VP9 in av.codecs_available:
+            decoder_name = _STRICT_VP9
+        context: Any = av.CodecContext.create(decoder_name, "r")
         if context.name == "libdav1d":
             context.thread_count = _TOPIC_THREADS
             context.options = {"max_frame_delay": "1"}
@@ -149,7 +155,12 @@ class VideoDecoder:
         if not packet.is_discard and (self._is_topic or not facts.is_hidden):
             is_small = self._codec == "mpeg4" and len(view) < _SMALL_BYTES
             self._pending[index] = _Pending(
-                self._place(packet), packet.dts, packet.is_keyframe, facts.is_disposable, facts.is_hidden or is_small
+                self._place(packet),
+                packet.dts,
+                packet.is_keyframe,
+                facts.is_key,
+                facts.is_disposable,
+                facts.is_hidden or is_small,
             )
         if fault := self._fault(index, packet, view):
             place = self._latest if index not in self._pending else self._pending[index].place
@@ -228,14 +239,15 @@ class VideoDecoder:
         if packet is None:
             return
         # FFmpeg's H.264 decoder waits by itself, also for streams that are refreshed in stripes.
-        is_key = frame.key_frame or self._codec == "h264" or (packet.is_key and self._waiting == _TOO_EARLY)
-        if self._waiting and is_key:
+        is_key = frame.key_frame or packet.is_key
+        is_start = is_key or self._codec == "h264" or (packet.is_marked and self._waiting == _TOO_EARLY)
+        if self._waiting and is_start:
             for other in [each for each in self._pending if each < index]:
                 self._lose(other, self._waiting)
             self._waiting, self._key = "", packet.place
         for other in [each for each in self._pending if self._is_before(each, index)]:
             self._lose(other, self._waiting or _NO_PICTURE)
-        is_dependent = self._broken_at is not None and index > self._broken_at and not frame.key_frame
+        is_dependent = self._broken_at is not None and index > self._broken_at and not is_key
         if self._waiting or is_dependent or frame.is_corrupt:
             self._lose(
                 index, self._waiting or (_DEPENDENT if is_dependent else "the decoder finds its picture damaged")

@@ -166,6 +166,13 @@ def test_a_message_without_its_frame_costs_those_up_to_the_next_key_frame(
     assert len(list(verify(tmp_path / "drive"))) == 7
 
 
+@pytest.mark.parametrize("name", ["h264", "vp9"])
+def test_a_truncated_message_costs_its_frame(tmp_path: Path, name: str) -> None:
+    """FFmpeg's own decoder of VP9 filled the rest; the end of an H.265 frame is not checked."""
+    messages = [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, _, data in numbered(name)]
+    assert list(lost(play(write(tmp_path / "drive", messages)))) == [13, 14, 15, 16, 17, 18, 19]
+
+
 def without_last_slice(data: bytes) -> bytes:
     """Leaves out the last unit of an H.264 packet."""
     return data[: data.rfind(b"\0\0\1")]
@@ -210,15 +217,14 @@ def test_a_message_that_was_sent_twice_with_other_stamps_is_found_by_its_number(
     assert set(lost(play(tmp_path / "key"))) <= {11}
 
 
-@pytest.mark.parametrize("name", ["vp9", "av1"])
-def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path, name: str) -> None:
+def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path) -> None:
     """Of FFMPEGPacket; behind it, a missing packet is found as before."""
-    packets = [data for _, _, data in numbered(name)]
+    packets = [data for _, _, data in numbered("vp9")]
     order = [at for at in range(30) if at != 23]
     messages = [
         (
             START_NS + number * PERIOD_NS,
-            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, name),
+            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, "vp9"),
         )
         for number, at in enumerate([*order[:14], *order[13:]])
     ]
