@@ -24,7 +24,8 @@ _TURNED = "its pictures are turned upright, as its header says"
 
 _HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
 _MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
-_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of the declared duration can be a rounded number.
+_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of a file's duration can be a rounded number,
+_MIN_TAGGED_NS = 500_000_000  # and a shorter rest of a stream's duration a long last frame.
 
 
 class VideoSource:
@@ -136,8 +137,10 @@ class VideoSource:
         )
         for number in range(min(missing, _MAX_MISSING)):
             yield latest_ns + (number + 1) * period_ns, Decoded(count + number, reason=reason)
-        length_ns = (container.duration or 0) * 1000 if "matroska" in container.format.name else 0
-        is_short = length_ns - latest_ns > max(_MIN_MISSING_NS, 3 * period_ns) and len(container.streams) == 1
+        length_ns, least_ns = _tagged_ns(stream), _MIN_TAGGED_NS
+        if not length_ns and len(container.streams) == 1:  # Another stream may be longer.
+            length_ns, least_ns = (container.duration or 0) * 1000, _MIN_MISSING_NS
+        is_short = "matroska" in container.format.name and length_ns - latest_ns > max(least_ns, 3 * period_ns)
         if missing > _MAX_MISSING or (is_short and count):
             raise SourceError(
                 f"{self._path} is truncated: it ends after {count} frames at {latest_ns / 1e9:.3f} s, and declares "
@@ -177,6 +180,15 @@ def _angle(stream: Any) -> int:
     """Returns the clockwise angle that old recorders wrote as a tag instead of a display matrix."""
     tag = stream.metadata.get("rotate") or stream.metadata.get("ROTATE", "0")
     return _TAGS.get(tag, 0)
+
+
+def _tagged_ns(stream: Any) -> int:
+    """Returns the duration that writers of MKV and WebM give each stream as a tag, or 0."""
+    try:
+        hours, minutes, seconds = map(float, stream.metadata.get("DURATION", "").split(":"))
+        return round((hours * 3600 + minutes * 60 + seconds) * 1e9)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _ns(time: int | None, stream: Any) -> int | None:
