@@ -29,6 +29,7 @@ _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
 _REPEATED = "it repeats the message before it"
+_NO_START_CODE = "it has no start code: only streams in the layout of Annex B are supported"
 _NO_PICTURE = "the decoder returns no picture for it"
 
 # FFmpeg's decoder of each codec. Recorders also name a stream by its encoder.
@@ -215,8 +216,9 @@ class VideoDecoder:
             return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
         if self._bitstream.is_split_up(view):
             return f"it has more than {MAX_UNITS} units"
-        if packet.is_corrupt:
-            return "its data is incomplete"
+        has_lengths = self._is_topic and self._codec in ("h264", "hevc") and b"\0\0\1" not in bytes(view[:64])
+        if has_lengths or packet.is_corrupt:
+            return _NO_START_CODE if has_lengths else "its data is incomplete"
         packet.opaque = [index]  # A new object each time: PyAV finds it by its address.
         try:
             for frame in self._context.decode(packet):

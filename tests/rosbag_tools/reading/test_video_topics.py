@@ -173,6 +173,13 @@ def test_a_truncated_message_costs_its_frame(tmp_path: Path, name: str) -> None:
     assert list(lost(play(write(tmp_path / "drive", messages)))) == [13, 14, 15, 16, 17, 18, 19]
 
 
+def test_a_message_in_the_layout_of_mp4_is_named(tmp_path: Path) -> None:
+    """Its units have lengths instead of start codes: it seemed to come before the first key frame."""
+    packets = [len(data).to_bytes(4) + data[4:] for _, _, data in numbered("h264")]
+    write_video(tmp_path / "drive", "h264", packets)
+    assert "Annex B" in lost(play(tmp_path / "drive"))[1]
+
+
 def without_last_slice(data: bytes) -> bytes:
     """Leaves out the last unit of an H.264 packet."""
     return data[: data.rfind(b"\0\0\1")]
