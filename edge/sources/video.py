@@ -21,10 +21,14 @@ _log = logging.getLogger(__name__)
 
 _TAGS = {"90": 90, "180": 180, "270": 270, "-90": 270, "-180": 180, "-270": 90}
 _TURNED = "its pictures are turned upright, as its header says"
+_RESTARTED = "its times start again, as in joined recordings: the frames behind that have no times of their own"
 
 _HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
 _MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
-_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of the declared duration can be a rounded number.
+_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of a file's duration can be a rounded number,
+_MIN_TAGGED_NS = 500_000_000  # and a shorter rest of a stream's duration a long last frame.
+_RESTART_NS = 500_000_000  # Lost frames can be out of order by less.
+_STEADY, _JITTER = 8, 0.1  # The rate is constant after as many steps that differ by less than this part.
 
 
 class VideoSource:
@@ -43,6 +47,8 @@ class VideoSource:
         self._start_ns = round(start_offset_s * 1e9)
         self._end_ns = None if duration_s is None else self._start_ns + round(duration_s * 1e9)
         self._notes: list[str] = []
+        self._time_ns = self._period_ns = self._steady = 0  # Steady: the frames since the rate changed.
+        self._has_hole = False
         with self._opened() as container:
             streams = _video_streams(container)
             is_whole = not self._start_ns and self._end_ns is None
@@ -73,6 +79,7 @@ class VideoSource:
         """
         index = 0
         stamp_ns = -1
+        self._time_ns = 0
         started_ns = clock.now_ns()
         with self._opened() as container:
             stream = _video_streams(container)[0]
@@ -80,6 +87,7 @@ class VideoSource:
             for time_ns, decoded in self._decoded(container, stream):
                 # A frame without a time follows the previous one at once; times never decrease.
                 stamp_ns = max(stamp_ns + 1, time_ns - min(0, origin_ns))
+                self._check_clock(time_ns - min(0, origin_ns))
                 passed_ns = stamp_ns - max(0, origin_ns)
                 if passed_ns < self._start_ns:
                     continue
@@ -92,6 +100,20 @@ class VideoSource:
                     yield Frame(decoded.pixels, Layout.BGR8, camera, index, stamp_ns, stamp_ns, read_ns)
                 index += 1
                 started_ns = clock.now_ns()
+
+    def _check_clock(self, time_ns: int) -> None:
+        """Notes the first hole in a file with a constant rate, and a clock that starts again."""
+        step_ns, self._time_ns = time_ns - self._time_ns, time_ns
+        if step_ns < -_RESTART_NS and _RESTARTED not in self._notes:
+            self._note(_RESTARTED)
+        if abs(step_ns - self._period_ns) < _JITTER * step_ns:
+            self._steady += 1
+        elif self._steady >= _STEADY and step_ns > 1.5 * self._period_ns and not self._has_hole:
+            self._has_hole = True
+            missing, before_ns = round(step_ns / self._period_ns) - 1, time_ns - step_ns
+            self._note(f"about {missing} frames are missing between {before_ns / 1e9:.3f} s and {time_ns / 1e9:.3f} s")
+        else:
+            self._steady, self._period_ns = 0, step_ns
 
     def close(self) -> None:
         """See FrameSource. No file stays open."""
@@ -136,8 +158,10 @@ class VideoSource:
         )
         for number in range(min(missing, _MAX_MISSING)):
             yield latest_ns + (number + 1) * period_ns, Decoded(count + number, reason=reason)
-        length_ns = (container.duration or 0) * 1000 if "matroska" in container.format.name else 0
-        is_short = length_ns - latest_ns > max(_MIN_MISSING_NS, 3 * period_ns) and len(container.streams) == 1
+        length_ns, least_ns = _tagged_ns(stream), _MIN_TAGGED_NS
+        if not length_ns and len(container.streams) == 1:  # Another stream may be longer.
+            length_ns, least_ns = (container.duration or 0) * 1000, _MIN_MISSING_NS
+        is_short = "matroska" in container.format.name and length_ns - latest_ns > max(least_ns, 3 * period_ns)
         if missing > _MAX_MISSING or (is_short and count):
             raise SourceError(
                 f"{self._path} is truncated: it ends after {count} frames at {latest_ns / 1e9:.3f} s, and declares "
@@ -177,6 +201,15 @@ def _angle(stream: Any) -> int:
     """Returns the clockwise angle that old recorders wrote as a tag instead of a display matrix."""
     tag = stream.metadata.get("rotate") or stream.metadata.get("ROTATE", "0")
     return _TAGS.get(tag, 0)
+
+
+def _tagged_ns(stream: Any) -> int:
+    """Returns the duration that writers of MKV and WebM give each stream as a tag, or 0."""
+    try:
+        hours, minutes, seconds = map(float, stream.metadata.get("DURATION", "").split(":"))
+        return round((hours * 3600 + minutes * 60 + seconds) * 1e9)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _ns(time: int | None, stream: Any) -> int | None:

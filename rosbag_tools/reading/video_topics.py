@@ -57,7 +57,8 @@ class _VideoTopic:
         self._decoder: Any = None
         self._format = ""
         self._numbers = count()
-        self._pts = 0
+        self._pts = self._position = 0
+        self._data = b""  # The last message: one that was recorded twice has the position of the first.
         self._steps = 0  # Packets whose number followed that of the packet before.
         self._time_ns = self._period_ns = 0  # Of the last message, and the shortest time between two.
         self._has_warned = False
@@ -70,23 +71,26 @@ class _VideoTopic:
             if self._decoder is None or fields.format != self._format:
                 yield from self.finish()
                 self._decoder = None
-                self._decoder, self._format = decoder_class.named(fields.format), fields.format
+                self._decoder, self._format = decoder_class.named(fields.format, fields.data), fields.format
         except SkylaneError as error:
             yield from self.interrupt()
             yield replace(message, loss=str(error))
             return
+        is_repeated, self._data = message.data == self._data, message.data
         if self._is_gap(fields.pts):
             yield from self.interrupt()
         if fields.pts is None and self._format not in _CHECKED_BY_CONTENT:
             self._warn_of_pause(message)
         index = next(self._numbers)
         self._held[index] = message
-        packet = topic_packet(fields.data, index if fields.pts is None else fields.pts)
+        if not is_repeated:
+            self._position = index if fields.pts is None else fields.pts
+        packet = topic_packet(fields.data, self._position)
         yield from self._results(self._decoder.decode(index, packet))
 
     def _is_gap(self, pts: int | None) -> bool:
         """Returns whether a packet is missing before this one: of VP9 and AV1, only consecutive numbers show it."""
-        if pts is None or self._format in _CHECKED_BY_CONTENT:
+        if pts in (None, self._pts) or self._format in _CHECKED_BY_CONTENT:
             return False
         step, self._pts = pts - self._pts, pts
         is_gap = self._steps >= _CONSECUTIVE and step > 1

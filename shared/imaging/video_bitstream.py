@@ -11,7 +11,8 @@ _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135) 
 _FULL_COLOUR = 3  # chroma_format_idc of 4:4:4.
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
 _HEVC_SLICES = 32  # Unit types below are slices (H.265, table 7-1).
-_HEVC_LEADING_TYPES = 16  # Even types below are of pictures to which no picture of the same layer refers.
+_HEVC_KEY_TYPES = 16  # Of the types below, even ones are of pictures to which no picture of the same layer refers.
+_HEVC_FIRST_TYPES = (19, 20)  # The numbers of pictures start again at these.
 
 
 class PacketFacts(NamedTuple):
@@ -20,6 +21,8 @@ class PacketFacts(NamedTuple):
     has_gap: bool = False  # A frame that others need is missing between this packet and the one before.
     is_hidden: bool = False  # It adds no frame: it is only a reference, or the second field of a frame.
     is_disposable: bool = False  # No other frame needs it.
+    is_key: bool = False  # It is a VP9 key frame with 8 bits, which libvpx does not report.
+    is_numbered: bool = False  # Its header differs from that of the frame before.
 
 
 class _Sequence(NamedTuple):
@@ -57,7 +60,8 @@ class Bitstream:
         if self._codec == "vp8":  # RFC 6386, 9.1: no key frame, and not show_frame.
             return PacketFacts(is_hidden=first & 0x11 == 1)
         if self._codec == "vp9":  # The marker 2, neither show_existing_frame nor show_frame, and no superframe.
-            return PacketFacts(is_hidden=first & 0xCA == 0x80 and last & 0xE0 != 0xC0)  # noqa: PLR2004
+            is_hidden = first & 0xCA == 0x80 and last & 0xE0 != 0xC0  # noqa: PLR2004
+            return PacketFacts(is_hidden=is_hidden, is_key=first & 0xDC == 0x80)  # noqa: PLR2004
         if self._codec == "h264":
             return self._h264(self._units(packet))
         if self._codec == "hevc":
@@ -65,7 +69,10 @@ class Bitstream:
                 kind = unit[0] >> 1
                 if kind < _HEVC_SLICES:
                     is_base = len(unit) > 1 and unit[1] & 7 == 1
-                    return PacketFacts(is_disposable=kind < _HEVC_LEADING_TYPES and not kind % 2 and is_base)
+                    return PacketFacts(
+                        is_disposable=kind < _HEVC_KEY_TYPES and not kind % 2 and is_base,
+                        is_numbered=kind not in _HEVC_FIRST_TYPES,
+                    )
         return PacketFacts()
 
     def is_split_up(self, packet: memoryview) -> bool:
@@ -119,7 +126,7 @@ class Bitstream:
             self._reference = number
         expected = None if last is None else (last, (last + 1) % (1 << sequence.number_bits))
         has_gap = not is_key and expected is not None and number not in expected and not sequence.allows_gaps
-        return PacketFacts(has_gap, is_second, not is_reference)
+        return PacketFacts(has_gap, is_second, not is_reference, is_numbered=not is_key)
 
 
 class _BitsError(Exception):

@@ -3,7 +3,7 @@
 FFmpeg's decoders conceal damage: they fill what is missing from other frames and return a picture that was never recorded.
 Here the first error ends the trust in the stream: what may depend on the lost packet is lost too, up to the next key frame.
 Wrong bits that still form a valid stream cannot be found, because video has no checksums; nor can packets that are missing
-from a VP9 or AV1 stream.
+from a VP9 or AV1 stream, or the end of an H.265 or VP8 frame.
 """
 
 import struct
@@ -23,11 +23,13 @@ VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
 MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
-_TOPIC_THREADS = 2  # Threads of a topic's decoder: a bag has several topics.
+_TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
+_REPEATED = "it repeats the message before it"
+_NO_START_CODE = "it has no start code: only streams in the layout of Annex B are supported"
 _NO_PICTURE = "the decoder returns no picture for it"
 
 # FFmpeg's decoder of each codec. Recorders also name a stream by its encoder.
@@ -39,6 +41,7 @@ _DECODERS = {
     "vpx": "vp8",
     "vpx-vp9": "vp9",
 }
+_STRICT_VP9 = "libvpx-vp9"  # It refuses truncated packets; FFmpeg's own decoder fills them.
 _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwise angle → signs of the display matrix.
 _UPRIGHT = (1, 0, 0, 1)
 _NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
@@ -70,7 +73,8 @@ class _Pending(NamedTuple):
 
     place: tuple[int, int]  # The round of the stream's clock, and the time of presentation in it.
     dts: int | None  # Time of decoding.
-    is_key: bool  # According to the file.
+    is_marked: bool  # A key frame according to the file.
+    is_key: bool  # A key frame according to its header, if that is known.
     is_disposable: bool  # No other frame needs it.
     is_pictureless: bool  # No picture of its own is due, if it is no damage.
 
@@ -88,6 +92,8 @@ class VideoDecoder:
 
     def __init__(self, context: Any, angle: int = 0) -> None:
         context.options = {**context.options, **_OPTIONS}
+        if context.name != "libdav1d":
+            context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.
         context.copy_opaque = True
         self._context = context
         self._codec = context.codec.canonical_name
@@ -97,6 +103,7 @@ class VideoDecoder:
         # Of FFmpeg's decoders with one thread a frame, only that of AV1 holds back pictures that are not reordered.
         self._is_immediate = context.codec.name != "libdav1d"
         self._is_topic = False  # Every packet is a message, which needs a result.
+        self._last: Any = av.Packet(b"")  # The packet before.
         self._late = 0  # Pictures that the decoder holds back longer, because it failed when they were due.
         self._broken_at: int | None = None  # A lost packet that later ones need.
         self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets are lost up to a key frame.
@@ -111,8 +118,8 @@ class VideoDecoder:
         self._results: list[Decoded] = []
 
     @classmethod
-    def named(cls, name: str) -> Self:
-        """Creates the decoder of a topic's stream from the name of its codec or encoder.
+    def named(cls, name: str, data: Any) -> Self:
+        """Creates the decoder of a topic's stream from the name of its codec or encoder, and its first packet.
 
         Raises:
             UnknownCodecError: the codec is not supported.
@@ -120,9 +127,13 @@ class VideoDecoder:
         known = name.lower().replace(".", "").removeprefix("lib").partition("_")[0]
         if known not in _DECODERS:
             raise UnknownCodecError(f"video format {name[:40]!r} is not supported{suggestion(known, _DECODERS)}")
-        context: Any = av.CodecContext.create(_DECODERS[known], "r")
-        context.thread_count = _TOPIC_THREADS
+        decoder_name = _DECODERS[known]
+        is_deep = bool(len(data) and data[0] & 0x10)  # The profile has more than 8 bits, which libvpx may not have.
+        if decoder_name == "vp9" and not is_deep and _STRICT_VP9 in av.codecs_available:
+            decoder_name = _STRICT_VP9
+        context: Any = av.CodecContext.create(decoder_name, "r")
         if context.name == "libdav1d":
+            context.thread_count = _TOPIC_THREADS
             context.options = {"max_frame_delay": "1"}
         decoder = cls(context)
         decoder._is_topic = decoder._is_immediate = True
@@ -132,12 +143,25 @@ class VideoDecoder:
         """Decodes a packet of PyAV, and returns the results that are known now, also those of earlier packets."""
         view = memoryview(packet)
         facts = self._bitstream.look(view) if view else PacketFacts(is_disposable=not self._is_topic)
+        if (
+            self._is_topic
+            and view
+            and (facts.is_numbered or packet.pts == self._last.pts)
+            and view == memoryview(self._last)
+        ):
+            return [Decoded(index, reason=_REPEATED)]
+        self._last = packet
         if facts.has_gap:
             self._restart()
         if not packet.is_discard and (self._is_topic or not facts.is_hidden):
             is_small = self._codec == "mpeg4" and len(view) < _SMALL_BYTES
             self._pending[index] = _Pending(
-                self._place(packet), packet.dts, packet.is_keyframe, facts.is_disposable, facts.is_hidden or is_small
+                self._place(packet),
+                packet.dts,
+                packet.is_keyframe,
+                facts.is_key,
+                facts.is_disposable,
+                facts.is_hidden or is_small,
             )
         if fault := self._fault(index, packet, view):
             place = self._latest if index not in self._pending else self._pending[index].place
@@ -192,8 +216,9 @@ class VideoDecoder:
             return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
         if self._bitstream.is_split_up(view):
             return f"it has more than {MAX_UNITS} units"
-        if packet.is_corrupt:
-            return "its data is incomplete"
+        has_lengths = self._is_topic and self._codec in ("h264", "hevc") and b"\0\0\1" not in bytes(view[:64])
+        if has_lengths or packet.is_corrupt:
+            return _NO_START_CODE if has_lengths else "its data is incomplete"
         packet.opaque = [index]  # A new object each time: PyAV finds it by its address.
         try:
             for frame in self._context.decode(packet):
@@ -216,14 +241,15 @@ class VideoDecoder:
         if packet is None:
             return
         # FFmpeg's H.264 decoder waits by itself, also for streams that are refreshed in stripes.
-        is_key = frame.key_frame or self._codec == "h264" or (packet.is_key and self._waiting == _TOO_EARLY)
-        if self._waiting and is_key:
+        is_key = frame.key_frame or packet.is_key
+        is_start = is_key or self._codec == "h264" or (packet.is_marked and self._waiting == _TOO_EARLY)
+        if self._waiting and is_start:
             for other in [each for each in self._pending if each < index]:
                 self._lose(other, self._waiting)
             self._waiting, self._key = "", packet.place
         for other in [each for each in self._pending if self._is_before(each, index)]:
             self._lose(other, self._waiting or _NO_PICTURE)
-        is_dependent = self._broken_at is not None and index > self._broken_at and not frame.key_frame
+        is_dependent = self._broken_at is not None and index > self._broken_at and not is_key
         if self._waiting or is_dependent or frame.is_corrupt:
             self._lose(
                 index, self._waiting or (_DEPENDENT if is_dependent else "the decoder finds its picture damaged")

@@ -226,6 +226,50 @@ def test_a_truncated_mkv_ends_with_an_error(tmp_path: Path) -> None:
     assert list(VideoSource(path, duration_s=1.0).frames())
 
 
+@pytest.mark.parametrize("kept", [0.5, 0.85])
+def test_a_truncated_mkv_with_sound_ends_with_an_error(tmp_path: Path, kept: float) -> None:
+    """The sound may be longer than the video: the duration of the video's own stream counts."""
+    path = tmp_path / "sound.mkv"
+    with av.open(str(path), "w") as container:
+        video: Any = container.add_stream("libx264", rate=10, options={"bf": "0"})
+        video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        sound: Any = container.add_stream("pcm_s16le", rate=8000)
+        sound.layout = "mono"
+        for index in range(80):
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+            silence.sample_rate, silence.pts = 8000, index * 800
+            container.mux(sound.encode(silence))
+            if index < 60:
+                frame = av.VideoFrame.from_ndarray(picture(index), format="rgb24")
+                frame.pts, frame.time_base = index, Fraction(1, 10)
+                container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+    assert len(read(path)) == 60
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    end = packets[round(60 * kept)].pos
+    assert end is not None
+    path.write_bytes(path.read_bytes()[:end])
+    with pytest.raises(SourceError, match="declares 6"):
+        read(path)
+
+
+@pytest.mark.parametrize("missing", [0, 3])
+def test_a_hole_in_a_file_is_noted(tmp_path: Path, missing: int) -> None:
+    """The frames are gone, and nothing else in the file shows it."""
+    whole, cut = make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv"
+    with av.open(str(whole)) as source, av.open(str(cut), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for index, packet in enumerate(source.demux(video=0)):
+            if not 15 <= index < 15 + missing and packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    played = VideoSource(cut)
+    assert len(list(played.frames())) == 30 - missing
+    notes = str(played.provenance.get("notes", ""))
+    assert notes == ("['about 3 frames are missing between 1.400 s and 1.800 s']" if missing else "")
+
+
 TURNS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     "90": ((0, 1, -1, 0), lambda image: cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)),
     "180": ((-1, 0, 0, -1), lambda image: cv2.rotate(image, cv2.ROTATE_180)),
@@ -298,9 +342,11 @@ def test_joined_recordings_are_played_one_after_the_other(tmp_path: Path) -> Non
     write_file(tmp_path / "one.ts", "libx264", {"bf": "0"}, 10)
     joined = tmp_path / "joined.ts"
     joined.write_bytes(2 * (tmp_path / "one.ts").read_bytes())
-    frames = read(joined)
+    source = VideoSource(joined)
+    frames = list(source.frames())
     assert_in_order(frames)
     assert len(frames) == 20
+    assert "its times start again" in str(source.provenance["notes"])
     assert set(lost(frames)) <= {8, 9}
 
 

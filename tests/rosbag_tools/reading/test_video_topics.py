@@ -30,10 +30,12 @@ from shared.imaging.video_decoder import MAX_PACKET_BYTES
 from tests.support.video_streams import (
     COMPRESSED_VIDEO,
     DELAY_NS,
+    HEIGHT,
     LOW_DELAY,
     PERIOD_NS,
     REORDERED,
     START_NS,
+    WIDTH,
     StreamPacket,
     encode,
     packet_message,
@@ -162,6 +164,79 @@ def test_a_message_without_its_frame_costs_those_up_to_the_next_key_frame(
     assert all(lost(frames).values())
     assert_pictures_are_right(frames)
     assert len(list(verify(tmp_path / "drive"))) == 7
+
+
+@pytest.mark.parametrize("name", ["h264", "vp9"])
+def test_a_truncated_message_costs_its_frame(tmp_path: Path, name: str) -> None:
+    """FFmpeg's own decoder of VP9 filled the rest; the end of an H.265 frame is not checked."""
+    messages = [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, _, data in numbered(name)]
+    assert list(lost(play(write(tmp_path / "drive", messages)))) == [13, 14, 15, 16, 17, 18, 19]
+
+
+def test_a_message_in_the_layout_of_mp4_is_named(tmp_path: Path) -> None:
+    """Its units have lengths instead of start codes: it seemed to come before the first key frame."""
+    packets = [len(data).to_bytes(4) + data[4:] for _, _, data in numbered("h264")]
+    write_video(tmp_path / "drive", "h264", packets)
+    assert "Annex B" in lost(play(tmp_path / "drive"))[1]
+
+
+def without_last_slice(data: bytes) -> bytes:
+    """Leaves out the last unit of an H.264 packet."""
+    return data[: data.rfind(b"\0\0\1")]
+
+
+def with_noisy_slice(data: bytes) -> bytes:
+    """Overwrites a part of the second of four slices."""
+    middle = len(data) // 2
+    return data[:middle] + np.random.default_rng(3).bytes(40) + data[middle + 40 :]
+
+
+@pytest.mark.parametrize("change", [without_last_slice, with_noisy_slice])
+def test_a_lost_slice_costs_its_frame(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Threads for slices hid it: the frame was filled from the one before."""
+    options = {"tune": "zerolatency", "preset": "ultrafast", "x264-params": "slices=4"}
+    packets = [packet.data for packet in encode("libx264", options, size=(WIDTH, 2 * HEIGHT))]
+    write_video(tmp_path / "intact", "h264", packets)
+    write_video(tmp_path / "drive", "h264", [change(data) if at == 13 else data for at, data in enumerate(packets)])
+    assert lost(play(tmp_path / "intact")) == {}
+    assert list(lost(play(tmp_path / "drive"))) == [13, 14, 15, 16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("at", [10, 13])
+@pytest.mark.parametrize("name", LOW_DELAY)
+def test_a_message_that_was_recorded_twice_changes_nothing(tmp_path: Path, name: str, at: int) -> None:
+    """A decoder would draw the frame's changes twice."""
+    messages = numbered(name)
+    frames = play(write(tmp_path / "drive", messages[: at + 1] + messages[at:]))
+    assert [frame.index for frame in frames if isinstance(frame, UnreadableFrame)] == [at + 1]
+    assert "repeats the message before it" in lost(frames)[at]
+    assert len(frames) == 31
+    assert_pictures_are_right(frames)
+
+
+@pytest.mark.parametrize("name", ["h264", "h265"])
+def test_a_message_that_was_sent_twice_with_other_stamps_is_found_by_its_number(tmp_path: Path, name: str) -> None:
+    """A key frame may come twice: it needs no other."""
+    packets = [data for _, _, data in numbered(name)]
+    write_video(tmp_path / "drive", name, [*packets[:14], *packets[13:]])
+    assert list(lost(play(tmp_path / "drive"))) == [14]
+    write_video(tmp_path / "key", name, [*packets[:11], *packets[10:]])
+    assert set(lost(play(tmp_path / "key"))) <= {11}
+
+
+def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path) -> None:
+    """Of FFMPEGPacket; behind it, a missing packet is found as before."""
+    packets = [data for _, _, data in numbered("vp9")]
+    order = [at for at in range(30) if at != 23]
+    messages = [
+        (
+            START_NS + number * PERIOD_NS,
+            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, "vp9"),
+        )
+        for number, at in enumerate([*order[:14], *order[13:]])
+    ]
+    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
+    assert list(lost(play(tmp_path / "drive"))) == [14, 24, 25, 26, 27, 28, 29]
 
 
 @pytest.mark.parametrize("name", LOW_DELAY)
