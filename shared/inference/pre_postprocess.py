@@ -187,6 +187,17 @@ def _scores_of_pixels(
     return None, None
 
 
+def check_numbers(head: str, values: Array, manifest: Manifest) -> None:
+    """Checks the values of a head, except of a detector that selects boxes: the places behind them are not initialised.
+
+    Raises:
+        InferenceError: a value is NaN.
+    """
+    selects_boxes = any(each.kind is OutputKind.COUNT for each in manifest.outputs.values())
+    if values.dtype.kind == "f" and not selects_boxes and np.isnan(values).any():
+        raise InferenceError(f"the model returned NaN in {head!r}")
+
+
 def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Array:
     """Returns the array of a head as `Engine.infer` defines it, from the model's raw output.
 
@@ -194,8 +205,7 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         InferenceError: the output contains NaN, or does not match the manifest, or a class id is not in 0..255.
     """
     section = manifest.heads[head]
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise InferenceError(f"the model returned NaN in {head!r}")
+    check_numbers(head, values, manifest)
     try:
         check_output(head, values.shape, preprocessor, manifest, path)
     except EngineError as error:

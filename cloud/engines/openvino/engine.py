@@ -11,7 +11,7 @@ from shared.inference.devices import choose_device
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import DeviceError, EngineError, InferenceError
 from shared.inference.placement import Placement, Precision
-from shared.inference.pre_postprocess import checked_class_ids
+from shared.inference.pre_postprocess import check_numbers, checked_class_ids
 from shared.models.manifest import Manifest, OutputKind
 
 # OpenVINO's names of the precisions.
@@ -59,6 +59,7 @@ class OpenVinoEngine:
             raise EngineError(path, f"OpenVINO cannot compile this model: {error_summary(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
+        self._manifest = manifest
         self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
@@ -86,8 +87,7 @@ class OpenVinoEngine:
         # The next batch overwrites the request's tensors, so they are copied.
         outputs = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
         for head, values in outputs.items():
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                raise InferenceError(f"the model returned NaN in {head!r}")
+            check_numbers(head, values, self._manifest)
         return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
 
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cloud.engines.tensorflow.graph_heads import postprocess_ops, preprocess_ops
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers
 from cloud.engines.tensorflow.graphdef import (
@@ -28,7 +26,7 @@ from cloud.engines.tensorflow.runtime import (
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement
-from shared.inference.pre_postprocess import Preprocessor, checked_class_ids, preprocessor_for
+from shared.inference.pre_postprocess import Preprocessor, check_numbers, checked_class_ids, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind
 
@@ -102,6 +100,7 @@ class GraphSession:
         fetched = [*whole.heads.values(), *([] if whole.is_nan is None else [whole.is_nan])]
         self._run = self._session.make_callable(fetched, feed_list=[whole.images])
         self._heads = tuple(whole.heads)
+        self._manifest = manifest
         self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
@@ -112,8 +111,7 @@ class GraphSession:
             raise InferenceError(f"the model failed: {error_summary(error)}") from error
         outputs = dict(zip(self._heads, fetched, strict=False))  # `is_nan` may follow the heads.
         for head, values in outputs.items():
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                raise InferenceError(f"the model returned NaN in {head!r}")
+            check_numbers(head, values, self._manifest)
         if len(fetched) > len(outputs) and fetched[-1]:
             raise InferenceError("the model returned NaN among its scores")
         return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
