@@ -71,8 +71,7 @@ def _times_in(stems: Sequence[str]) -> Iterator[int | None]:
     found = [_TIME.findall(stem) for stem in stems]
     numbers = [int(number) for times in found for *_, number in times if number]
     if {later - earlier for earlier, later in pairwise(numbers)} == {1}:  # They count the images.
-        yield from [None] * len(stems)
-        return
+        found = [[]] * len(stems)
     fractions = [(mark, digits) for times in found for _, mark, digits, _ in times if mark]
     widths = {len(digits) for _, digits in fractions}
     is_decimal = all(mark == "." for mark, _ in fractions)

@@ -363,11 +363,9 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         notes = "".join(f"; {each}" for each in depths.values())
         raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
-    unread = [
-        topic for topic in bag.topics if topic.channel.fault and _PICTURES.search(f"{topic.channel.type} {topic.name}")
-    ]
-    for each in (*depths.values(), *(f"{topic.name} is not read: it has {_described(topic)}" for topic in unread)):
-        note(each)
+    unread = [each for each in bag.topics if each.channel.fault and _PICTURES.search(each.channel.type + each.name)]
+    for text in (*depths.values(), *(f"{each.name} is not read: it has {_described(each)}" for each in unread)):
+        note(text)
     return cameras
 
 

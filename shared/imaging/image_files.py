@@ -82,21 +82,23 @@ def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
     Raises:
         ImageCodecError: The data is no image, incomplete, or its values are not of 8 or 16 bits.
     """
-    if data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]:
-        raise ImageCodecError("PNG is animated: give a single image")
+    is_animated_webp = data[8:16] == b"WEBPVP8X" and data[20:21] and data[20] & 2
+    if is_animated_webp or (data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]):
+        raise ImageCodecError("it is animated: give a single image")
     flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR | (0 if upright else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
-        decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+        decoded: Any = cv2.imdecode(array := np.frombuffer(data, np.uint8), flags) if data else None
+        pages = cv2.imdecodemulti(array, flags, range=(1, 2))[1] if data[:2] in (b"II", b"MM") else ()
     except cv2.error as error:
         raise ImageCodecError(f"image is damaged: {error.err}") from error
     if decoded is None:
         raise ImageCodecError("it is no image that OpenCV can read, or it is incomplete")
+    if any(page.shape == decoded.shape for page in pages):  # Smaller ones are previews.
+        raise ImageCodecError("it has several pages: save each as an image of its own")
     if decoded.dtype not in (np.uint8, np.uint16):
         raise ImageCodecError(f"it holds {decoded.dtype}: save it as 8 or 16 bit")
-    if (
-        data.startswith(JPEG_SIGNATURE)
-        and (decoded[[0, 0, -1, -1], [0, -1, 0, -1]] == _MISSING).reshape(4, -1).all(-1).any()
-    ):
+    corners = decoded[[0, 0, -1, -1], [0, -1, 0, -1]].reshape(4, -1)
+    if data.startswith(JPEG_SIGNATURE) and (corners == _MISSING).all(1).any():
         with suppress(MissingExtraError):  # Without PyAV, such a picture is not checked.
             if not load("check", _CHECKS, "JPEG check")(data):
                 raise ImageCodecError("image is damaged: its data ends before the picture")

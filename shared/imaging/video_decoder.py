@@ -79,11 +79,10 @@ def is_whole_jpeg(data: bytes) -> bool:
     """Returns False for a JPEG that ends before its picture, which other decoders complete in grey."""
     context: Any = av.CodecContext.create("mjpeg", "r")
     context.options = _OPTIONS
-    with suppress(*VIDEO_ERRORS):
-        try:
-            context.decode(av.Packet(data))
-        except av.InvalidDataError:
-            return False
+    try:
+        context.decode(av.Packet(data))
+    except VIDEO_ERRORS as error:
+        return not isinstance(error, av.InvalidDataError)
     return True
 
 

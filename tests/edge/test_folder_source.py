@@ -251,6 +251,46 @@ def test_extracted_frames_are_played_with_their_stamps(tmp_path: Path) -> None:
     assert played(tmp_path / "png") == [("cam", index, NS + STEP * index) for index in range(3)]
 
 
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    """Images beside or below those of a camera are not played, nor those of unknown formats; lists of times are no loss."""
+    fill(tmp_path, "cover.jpg", *(f"cam0/{number}.png" for number in range(2)), "cam0/more/1.png", "a/b/c/d/1.png")
+    (tmp_path / "cam0" / "2.heic").touch()
+    (tmp_path / "cam0" / "sensor.yaml").touch()
+    assert notes(tmp_path / "cam0")[0] == "not played: 2.heic, more (total: 2)"
+    assert notes(tmp_path)[0] == "not played: a/b/c/d, cam0, cam0/more (total: 3)"
+    (tmp_path / "cover.jpg").unlink()
+    assert [camera for camera, _, _ in played(tmp_path)] == ["cam0"] * 2
+    assert notes(tmp_path)[0] == "not played: a/b/c/d, cam0/2.heic, cam0/more (total: 3)"
+    assert "not played" not in notes(tmp_path / "a" / "b" / "c")[0]
+
+
+def test_the_pages_of_a_tiff_are_no_frame(tmp_path: Path) -> None:
+    """Only the first page would be played; a preview is no second page."""
+    page = np.full((32, 32), 7, np.uint8)
+    cv2.imwritemulti(str(tmp_path / "0.tif"), [page, page])
+    cv2.imwritemulti(str(tmp_path / "1.tif"), [page, page[::4, ::4]])
+    several, preview = open_source(str(tmp_path)).frames()
+    assert isinstance(several, UnreadableFrame)
+    assert several.reason == "0.tif: it has several pages: save each as an image of its own"
+    assert isinstance(preview, Frame)
+    np.testing.assert_array_equal(preview.pixels, page)
+
+
+def test_webp_images_are_played_unless_they_are_animated(tmp_path: Path) -> None:
+    """OpenCV shows the first picture of an animation."""
+    still = np.full((8, 8, 3), 128, np.uint8)
+    cv2.imwrite(str(tmp_path / "1.webp"), still, [cv2.IMWRITE_WEBP_QUALITY, 101])
+    animation = cv2.Animation()
+    animation.frames = [np.full((8, 8, 4), value, np.uint8) for value in (0, 99)]
+    animation.durations = [10, 10]
+    cv2.imwriteanimation(str(tmp_path / "2.webp"), animation)
+    first, second = open_source(str(tmp_path)).frames()
+    assert isinstance(first, Frame)
+    np.testing.assert_array_equal(first.pixels, still)
+    assert isinstance(second, UnreadableFrame)
+    assert "animated" in second.reason
+
+
 def test_what_is_no_image_keeps_its_row(tmp_path: Path) -> None:
     """Nothing waits for a pipe or fails on a folder, and the others are played."""
     fill(tmp_path, "1.png")
