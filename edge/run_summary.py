@@ -93,9 +93,10 @@ def exit_code(
     """Reports faults on standard error, in the format of the log lines, and returns the exit code of the run."""
     code = 1 if faults else 0
     problems = [str(fault) for fault in faults]
-    if rows and not faults and not any(row["outcome"] in WITH_RESULT for row in rows):
+    if not faults and not any(row["outcome"] in WITH_RESULT for row in rows):
         code = NOTHING_ANSWERED
-        problems = [f"none of the {len(rows)} frames got a result in time: {_shared_reason(rows)}"]
+        problem = f"none of the {len(rows)} frames got a result in time: {_shared_reason(rows)}" if rows else ""
+        problems = [problem or "the run has no frames: its source has none, or it ended before the first"]
     for problem in problems:
         if log_format == LogFormat.JSON:
             _LOG.error("run failed", reason=problem)

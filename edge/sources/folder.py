@@ -1,6 +1,7 @@
 """The folder source: image files, in the natural order of their names."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -24,6 +25,8 @@ _RATE_HZ = 10.0  # The rate of images whose times are unknown.
 _PERIOD_NS = round(1e9 / _RATE_HZ)
 _MAX_BYTES = 8 * MAX_PIXELS  # More than the largest image has without compression.
 _DEPTH = 3  # Levels of subfolders: EuRoC has mav0/CAMERA/data.
+
+_NO_LOSS = (*IMAGE_SUFFIXES, "", ".txt", ".csv", ".json", ".yaml", ".yml", ".xml", ".md")  # Of files beside images.
 
 _LOG = get_logger("edge")
 
@@ -124,6 +127,8 @@ class FolderSource:
             raise SourceError(f"folder {path} holds one camera: leave --topic out")
         if unknown := set(wanted) - set(found):
             raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
+        if not wanted:
+            self._note_left_out({images[0].parent for images in found.values()})
         depths = [name for name in found if names_depth(name) and len(found) > 1]
         if wanted or len(depths) == len(found):
             return {name: images for name, images in found.items() if not wanted or name in wanted}
@@ -132,6 +137,17 @@ class FolderSource:
                 f"{name} is not taken for a camera, because its name says that it holds distances: name it by --topic"
             )
         return {name: images for name, images in found.items() if name not in depths}
+
+    def _note_left_out(self, played: set[Path]) -> None:
+        """Notes other files beside the images, and folders with images that are not played."""
+        left: list[Path] = []
+        for name, _, files in os.walk(self._path):
+            others = [Path(name, each) for each in files if Path(each).suffix.lower() not in _NO_LOSS]
+            has_images = any(each.lower().endswith(IMAGE_SUFFIXES) for each in files)
+            left += others if Path(name) in played else [Path(name)] * has_images
+        if left:
+            names = [str(each.relative_to(self._path)) for each in sorted(left, key=natural_path_key)[:3]]
+            self._note(f"not played: {', '.join(names)} (total: {len(left)})")
 
     def _times(self, cameras: dict[str, list[Path]]) -> dict[str, Sequence[int]]:
         """Returns the times of each camera's images, in ns."""

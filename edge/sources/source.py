@@ -6,7 +6,7 @@ from typing import Protocol
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
 
 class SourceError(SkylaneError):

@@ -307,12 +307,8 @@ def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
     found.files = tuple(files)
     numbers = _part_numbers([file.name for file in files])
     if len(numbers) == len(files):
-        if gaps := numbers[-1] - numbers[0] + 1 - len(numbers):
-            first = next(number for number, next_number in pairwise(numbers) if next_number > number + 1) + 1
-            found.claim(
-                "folder",
-                f"has parts of a recording numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}",
-            )
+        if gap := _gap(numbers):
+            found.claim("folder", f"has parts of a recording{gap}")
     elif len(files) > 1 and files[0].suffix == ".bag":
         names = named([file.name for file in files])
         raise SeveralBagsError(f"the files of folder {folder} are not parts of one recording: give one of {names}")
@@ -328,19 +324,27 @@ def _part_numbers(names: Sequence[str]) -> list[int]:
     return sorted(numbers) if is_one else []
 
 
+def _gap(numbers: Sequence[int]) -> str:
+    """Returns what is missing between the sorted numbers of parts; empty if nothing is."""
+    if gaps := numbers[-1] - numbers[0] + 1 - len(numbers):
+        first = next(number for number, next_number in pairwise(numbers) if next_number > number + 1) + 1
+        return f" numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}"
+    return ""
+
+
 def _rest_of_recording(file: Path) -> list[str]:
     """Remarks on the other files of the recording of which one file was given."""
-    metadata = read_metadata(file.parent)
+    metadata, gap = read_metadata(file.parent), ""
     if isinstance(metadata, Metadata):
         listed = {base_name(path).removesuffix(".zstd") for path in metadata.relative_file_paths}
         parts = len(listed) if file.name.removesuffix(".zstd") in listed else 0
     else:
         near = (each.name for each in file.parent.iterdir()) if _PART.fullmatch(file.name) else ()
-        parts = len(
-            {number for name in near if name.endswith(file.suffix) for number in _part_numbers([file.name, name])}
-        )
+        pairs = (_part_numbers([file.name, name]) for name in near if name.endswith(file.suffix))
+        parts = len(numbers := sorted({number for pair in pairs for number in pair}))
+        gap = _gap(numbers) if numbers else ""
     if parts > 1:
-        return [f"{named([file.name])} is one of {parts} files of a recording: the others are not read"]
+        return [f"{named([file.name])} is one of {parts} files of a recording{gap}: the others are not read"]
     return []
 
 

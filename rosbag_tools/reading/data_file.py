@@ -152,6 +152,9 @@ class DataFile:
             if stated[topic] != counts[topic]:
                 reason = f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
                 yield Damage("index", reason)
+        total = counts.total() if isinstance(self._reader, Ros1Reader) else self._reader.metadata.message_count
+        if total != counts.total() and stated == counts:
+            yield Damage("index", f"it counts {total} messages in all, and the file has {counts.total()}")
         if times_ns and stated.total() and times_ns != [self.start_ns, self.end_ns]:
             span = f"from {times_ns[0]} to {times_ns[1]} ns"
             yield Damage("index", f"it states times from {self.start_ns} to {self.end_ns} ns, and the file has {span}")

@@ -33,6 +33,8 @@ _NUMBERS = re.compile(
 )  # OpenCV's types; REP 118 uses 16UC1 and 32FC1 for depth.
 _INFRARED = re.compile("(^|[/_])(ir|infra[a-z]*|nir|lwir|mwir|swir|thermal|therm)[0-9]*([/_]|$)", re.IGNORECASE)
 
+_PICTURES = re.compile("image|video", re.IGNORECASE)  # Types and names of cameras in any serialization.
+
 
 class NoImagesError(SkylaneError):
     """A bag, or one of its topics, has no images."""
@@ -361,11 +363,12 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         notes = "".join(f"; {each}" for each in depths.values())
         raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
-    for each in depths.values():
-        note(each)
+    unread = [each for each in bag.topics if each.channel.fault and _PICTURES.search(each.channel.type + each.name)]
+    for text in (*depths.values(), *(f"{each.name} is not read: it has {_described(each)}" for each in unread)):
+        note(text)
     return cameras
 
 
 def _described(topic: Topic) -> str:
     fault = topic.channel.fault
-    return f"{topic.count} of {topic.channel.type}: {fault}" if fault else topic.channel.type
+    return f"{topic.count} of {topic.channel.type or 'an unnamed type'}: {fault}" if fault else topic.channel.type

@@ -91,9 +91,10 @@ class BitDepth:
             return
         self._measured = found.bits
         if not found.is_certain:
+            bits = max(12, _fitting(found.largest))  # Later frames of a dark scene may have higher values.
             self._note(
                 f"{self._camera}: the number of bits is uncertain, so the 16-bit values are not scaled: the largest of the first "
-                f"frames is {found.largest}; if the sensor has {_fitting(found.largest)} bits, give --bits {_fitting(found.largest)}"
+                f"frames is {found.largest}; if the camera has {bits} bits, give --bits {bits}"
             )
         elif found.bits < 16:  # noqa: PLR2004
             self._note(

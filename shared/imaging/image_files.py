@@ -1,5 +1,6 @@
 """Reading and writing of image files, and the stamp on results of untrained models."""
 
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import SkylaneError, unwritable_message
+from shared.errors import MissingExtraError, SkylaneError, unwritable_message
 from shared.files import open_file
 from shared.imaging.frames import Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
-from shared.imaging.image_header import PNG_SIGNATURE
+from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE
 from shared.imaging.opencv import cv2
+from shared.registry import Entry, load
 
 ImageArray = npt.NDArray[np.uint8]  # H×W×3, RGB.
 
@@ -20,6 +22,8 @@ UNTRAINED = "untrained weights"
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
+_MISSING = 128  # OpenCV fills the missing end of a JPEG with this grey.
+_CHECKS = {"JPEG check": Entry("shared.imaging.video_decoder:is_whole_jpeg", "edge")}
 
 
 class ImageFileError(SkylaneError):
@@ -78,17 +82,26 @@ def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
     Raises:
         ImageCodecError: The data is no image, incomplete, or its values are not of 8 or 16 bits.
     """
-    if data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]:
-        raise ImageCodecError("PNG is animated: give a single image")
+    is_animated_webp = data[8:16] == b"WEBPVP8X" and data[20:21] and data[20] & 2
+    if is_animated_webp or (data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]):
+        raise ImageCodecError("it is animated: give a single image")
     flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR | (0 if upright else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
-        decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+        decoded: Any = cv2.imdecode(array := np.frombuffer(data, np.uint8), flags) if data else None
+        pages = cv2.imdecodemulti(array, flags, range=(1, 2))[1] if data[:2] in (b"II", b"MM") else ()
     except cv2.error as error:
         raise ImageCodecError(f"image is damaged: {error.err}") from error
     if decoded is None:
         raise ImageCodecError("it is no image that OpenCV can read, or it is incomplete")
+    if any(page.shape == decoded.shape for page in pages):  # Smaller ones are previews.
+        raise ImageCodecError("it has several pages: save each as an image of its own")
     if decoded.dtype not in (np.uint8, np.uint16):
         raise ImageCodecError(f"it holds {decoded.dtype}: save it as 8 or 16 bit")
+    corners = decoded[[0, 0, -1, -1], [0, -1, 0, -1]].reshape(4, -1)
+    if data.startswith(JPEG_SIGNATURE) and (corners == _MISSING).all(1).any():
+        with suppress(MissingExtraError):  # Without PyAV, such a picture is not checked.
+            if not load("check", _CHECKS, "JPEG check")(data):
+                raise ImageCodecError("image is damaged: its data ends before the picture")
     return np.asarray(decoded)
 
 

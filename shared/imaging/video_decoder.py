@@ -79,6 +79,17 @@ class _Pending(NamedTuple):
     is_pictureless: bool  # No picture of its own is due, if it is no damage.
 
 
+def is_whole_jpeg(data: bytes) -> bool:
+    """Returns False for a JPEG that ends before its picture, which other decoders complete in grey."""
+    context: Any = av.CodecContext.create("mjpeg", "r")
+    context.options = _OPTIONS
+    try:
+        context.decode(av.Packet(data))
+    except VIDEO_ERRORS as error:
+        return not isinstance(error, av.InvalidDataError)
+    return True
+
+
 class VideoDecoder:
     """The decoder of one stream. It returns pictures in the order of their presentation.
 

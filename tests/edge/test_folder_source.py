@@ -69,11 +69,13 @@ def test_images_are_played_in_the_order_of_their_numbers(tmp_path: Path) -> None
         ([f"ring_front_center_{315966253572962000 + STEP * i}.jpg" for i in range(2)],
          [315966253_572962000, 315966253_622962000]),
         (["1700000000_000000000.png", "1700000000_100000000.png"], [1700000000_000000000, 1700000000_100000000]),
-        ([f"{1403636579 + i}.png" for i in range(2)], [1403636579_000000000, 1403636580_000000000]),
+        ([f"{1403636579 + 2 * i}.png" for i in range(2)], [1403636579_000000000, 1403636581_000000000]),
+        (["1700000000_900000000.png", "1700000001_50000000.png", "1700000001_150000000.png", "1700000002_0.png"],
+         [1700000000_900000000, 1700000001_050000000, 1700000001_150000000, 1700000002_000000000]),
         ([f"{i:06d}_{NS + STEP * i}.png" for i in range(2)], [NS, NS + STEP]),
         ([f"{i:06d}_{10**9 + STEP * i}.png" for i in range(2)], [10**9, 10**9 + STEP]),
     ],
-    ids=["EuRoC", "TUM", "short fractions", "ms", "us", "Argoverse", "s and ns", "s", "extracted", "extracted from a simulation"],
+    ids=["EuRoC", "TUM", "short fractions", "ms", "us", "Argoverse", "s and ns", "s", "s and unpadded ns", "extracted", "extracted from a simulation"],
 )  # fmt: skip
 def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], stamps: list[int]) -> None:
     """The unit follows from the year: 1980 to 2037."""
@@ -88,7 +90,18 @@ def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], st
     ("names", "problem"),
     [
         ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
-        ([f"{NS + i}.png" for i in range(3)], "too close or too far apart"),
+        ([f"{NS + i}.png" for i in range(3)], "the names hold no times"),
+        ([f"{1000000000 + i}.png" for i in range(3)], "the names hold no times"),
+        ([f"{1700000000123 + i}.png" for i in range(3)], "the names hold no times"),
+        ([f"{NS + 2 * i}.png" for i in range(3)], "too close or too far apart"),
+        (["1700000000.9.png", "1700000001.10.png"], "the names hold no times"),
+        (["1700000000.900000000.png", "1700000001.50000000.png"], "the names hold no times"),
+        (["1700000000_5.png", "1700000001_10.png"], "the names hold no times"),
+        (["123045_200000000.png", "123046_100000000.png"], "the names hold no times"),
+        (["0123045_100000000.png", "0123046_200000000.png"], "the names hold no times"),
+        ([f"{hour}.png" for hour in (2024011508, 2024011509, 2024011510)], "the names hold no times"),
+        (["2024011508_000000000.png", "2024011509_000000000.png"], "the names hold no times"),
+        (["2024011512304500.png", "2024011512304600.png"], "the names hold no times"),
         ([*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"], "3 of 4 images have a time, odd.png has none"),
         ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
         ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
@@ -99,7 +112,18 @@ def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], st
     ],
     ids=[
         "counter",
-        "large counter",
+        "large counter of ns",
+        "large counter of s",
+        "large counter of ms",
+        "too close",
+        "numbered in a second",
+        "unpadded ns after a point",
+        "numbered after the seconds",
+        "stamps that do not increase",
+        "longer index",
+        "hours",
+        "hours and ns",
+        "hundredths of a second",
         "one does not fit",
         "twice",
         "counter in a second",
@@ -128,8 +152,18 @@ FIRST = 1317042145_964389445
         ("image_02/data", "image_02/timestamps.txt", DATES, [FIRST, 1317042146_067000000]),
         ("image_0", "times.txt", "0.000000e+00\n1.036224e-01\n", [0, 103622400]),
         ("left", "left/timestamps.txt", "# seconds\n5.5\n\n6\n", [5_500_000_000, 6_000_000_000]),
+        (
+            "a",
+            "times.txt",
+            "2011-09-26 15:02:25.9+02:00\n2011-09-26 15:02:26+0200\n",
+            [FIRST // 10**9 * 10**9 + 9 * 10**8, 1317042146 * 10**9],
+        ),
+        ("a", "times.txt", "2011-09-26T13:02:25.964389445Z\n2011-09-26T13:02:26,067Z\n", [FIRST, 1317042146_067000000]),
+        ("a", "times.txt", f"{FIRST}\n{FIRST + 7 * 10**7}\n", [FIRST, FIRST + 7 * 10**7]),
+        ("a", "times.txt", "1317042145900\n1317042146000.5\n", [1317042145_900000000, 1317042146_000500000]),
+        ("a", "times.txt", f"{FIRST / 10**9:.3f}\n1317042146.5\n", [1317042145_964000000, 1317042146_500000000]),
     ],
-    ids=["KITTI", "KITTI odometry", "beside the images"],
+    ids=["KITTI", "KITTI odometry", "beside the images", "zone", "UTC", "ns", "ms", "seconds since 1970"],
 )
 def test_a_list_of_times_is_used(tmp_path: Path, camera: str, listed: str, text: str, stamps: list[int]) -> None:
     """KITTI's images are only numbered."""
@@ -144,11 +178,18 @@ def test_a_list_of_times_is_used(tmp_path: Path, camera: str, listed: str, text:
         ("1\n", "times.txt has 1 times for 2 images"),
         ("1\n2\n3\n", "times.txt has 3 times for 2 images"),
         ("2\n1\n", "the times in times.txt do not increase"),
-        ("1\nx\n", "1 of 2 images have a time, times.txt: 'x' has none"),
-        ("1\nnan\n", "has none"),
-        ("1\n1e99\n", "has none"),
+        ("1\nx\n", "times.txt: 'x' is neither a date and time nor seconds"),
+        (
+            "09/26/2011 13:02\n09/26/2011 13:03\n",
+            "times.txt: '09/26/2011 13:02' is neither a date and time nor seconds",
+        ),
+        ("0 0\n1 1\n", "'0 0' is neither"),
+        ("0\n100000000\n", "too far apart"),
+        ("1\n1e999999\n", "is neither"),
+        ("1\nnan\n", "is neither"),
+        ("1\n1e99\n", "is neither"),
         ("1\n1\n", "have the same time"),
-        ("\x00\x1b[31m\n2\n", "has none"),
+        ("\x00\x1b[31m\n2\n", "is neither"),
     ],
 )
 def test_a_wrong_list_of_times_is_named(tmp_path: Path, text: str, problem: str) -> None:
@@ -208,6 +249,46 @@ def test_extracted_frames_are_played_with_their_stamps(tmp_path: Path) -> None:
             writer.write_image("/cam", np.zeros((8, 8), np.uint8), "mono8", NS + STEP * index, NS, "cam")
     extract(tmp_path / "bag", tmp_path / "png")
     assert played(tmp_path / "png") == [("cam", index, NS + STEP * index) for index in range(3)]
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    """Images beside or below those of a camera are not played, nor those of unknown formats; lists of times are no loss."""
+    fill(tmp_path, "cover.jpg", *(f"cam0/{number}.png" for number in range(2)), "cam0/more/1.png", "a/b/c/d/1.png")
+    (tmp_path / "cam0" / "2.heic").touch()
+    (tmp_path / "cam0" / "sensor.yaml").touch()
+    assert notes(tmp_path / "cam0")[0] == "not played: 2.heic, more (total: 2)"
+    assert notes(tmp_path)[0] == "not played: a/b/c/d, cam0, cam0/more (total: 3)"
+    (tmp_path / "cover.jpg").unlink()
+    assert [camera for camera, _, _ in played(tmp_path)] == ["cam0"] * 2
+    assert notes(tmp_path)[0] == "not played: a/b/c/d, cam0/2.heic, cam0/more (total: 3)"
+    assert "not played" not in notes(tmp_path / "a" / "b" / "c")[0]
+
+
+def test_the_pages_of_a_tiff_are_no_frame(tmp_path: Path) -> None:
+    """Only the first page would be played; a preview is no second page."""
+    page = np.full((32, 32), 7, np.uint8)
+    cv2.imwritemulti(str(tmp_path / "0.tif"), [page, page])
+    cv2.imwritemulti(str(tmp_path / "1.tif"), [page, page[::4, ::4]])
+    several, preview = open_source(str(tmp_path)).frames()
+    assert isinstance(several, UnreadableFrame)
+    assert several.reason == "0.tif: it has several pages: save each as an image of its own"
+    assert isinstance(preview, Frame)
+    np.testing.assert_array_equal(preview.pixels, page)
+
+
+def test_webp_images_are_played_unless_they_are_animated(tmp_path: Path) -> None:
+    """OpenCV shows the first picture of an animation."""
+    still = np.full((8, 8, 3), 128, np.uint8)
+    cv2.imwrite(str(tmp_path / "1.webp"), still, [cv2.IMWRITE_WEBP_QUALITY, 101])
+    animation = cv2.Animation()
+    animation.frames = [np.full((8, 8, 4), value, np.uint8) for value in (0, 99)]
+    animation.durations = [10, 10]
+    cv2.imwriteanimation(str(tmp_path / "2.webp"), animation)
+    first, second = open_source(str(tmp_path)).frames()
+    assert isinstance(first, Frame)
+    np.testing.assert_array_equal(first.pixels, still)
+    assert isinstance(second, UnreadableFrame)
+    assert "animated" in second.reason
 
 
 def test_what_is_no_image_keeps_its_row(tmp_path: Path) -> None:

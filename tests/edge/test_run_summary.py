@@ -45,6 +45,12 @@ def test_a_run_without_a_result_has_its_own_exit_code(capsys: pytest.CaptureFixt
     assert "none of the 2 frames got a result in time" in capsys.readouterr().err
 
 
+def test_a_run_without_a_frame_has_the_same_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A topic can have no messages."""
+    assert exit_code([], []) == NOTHING_ANSWERED
+    assert "the run has no frames" in capsys.readouterr().err
+
+
 def test_each_worker_has_a_line() -> None:
     """There is no warning if all workers used the requested model."""
     origins = {ReplyOrigin(name, "1", "openvino bf16", CARD.sha256): 7 for name in ("b", "a")}

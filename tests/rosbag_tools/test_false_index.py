@@ -65,6 +65,16 @@ def test_wrong_statistics_of_an_mcap_file_are_a_fault(tmp_path: Path, stated: in
     ]
 
 
+def test_a_wrong_total_of_an_mcap_file_is_a_fault(tmp_path: Path) -> None:
+    """Its numbers by channel can be right."""
+    file = data_file(write(tmp_path / "b", [1, 2, 3, 4]))
+    data = bytearray(file.read_bytes())
+    _, start, _ = next(each for each in records(bytes(data), 8) if each[0] == 0x0B)
+    struct.pack_into("<Q", data, start + 9, 9)
+    file.write_bytes(data)
+    assert [fault.reason for fault in verify(file)] == ["it counts 9 messages in all, and the file has 4"]
+
+
 def test_messages_that_an_mcap_index_leaves_out_are_read(tmp_path: Path) -> None:
     """A repaired or edited file can have a chunk that its summary does not name."""
     file = data_file(write(tmp_path / "b", [1, 2, 3, 4]))

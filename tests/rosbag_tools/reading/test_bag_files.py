@@ -237,6 +237,10 @@ def test_one_file_of_a_split_bag_is_played_and_called_a_part(tmp_path: Path) -> 
     assert pixels(bag / "rec_1.db3") == [4, 5, 6, 7]
     assert "rec_1.db3 is one of 3 files of a recording" in notes(bag / "rec_1.db3")
     assert faults(bag / "rec_1.db3") == []
+    write_split(tmp_path / "gap", (0, 2))
+    assert "rec_0.db3 is one of 2 files of a recording numbered 0 to 2 without 1: the first is 1" in notes(
+        tmp_path / "gap" / "rec_0.db3"
+    )
     write_split(tmp_path / "ros1", (0, 1), ".bag")
     assert "rec_0.bag is one of 2 files of a recording" in notes(tmp_path / "ros1" / "rec_0.bag")
 

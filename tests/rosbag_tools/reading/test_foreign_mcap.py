@@ -128,6 +128,18 @@ def test_other_serializations_are_counted_and_called_unsupported(tmp_path: Path,
     assert len(frames_of(path)) == 5  # The camera that can be read plays.
 
 
+def test_play_names_the_cameras_that_it_cannot_read(tmp_path: Path) -> None:
+    """The others play; a channel of other data is no camera."""
+    channels = [IMAGE, JSON, Channel("/left/image", "", "json", ""), Channel("/plan", "Plan", "json", "jsonschema")]
+    write_mcap(tmp_path / "drive.mcap", channels, [*images(), *((index, b"{}") for index in (1, 2, 3))])
+    source = BagSource(tmp_path / "drive.mcap")
+    source.close()
+    assert source.notes == [
+        "/cam/json is not read: it has 1 of foxglove.CompressedImage: json messages are not supported",
+        "/left/image is not read: it has 1 of an unnamed type: json messages are not supported",
+    ]
+
+
 def test_a_file_with_unsupported_channels_only_names_them(tmp_path: Path) -> None:
     """The error of play, extract and batch says what is there."""
     write_mcap(tmp_path / "drive.mcap", [JSON], [(0, b"{}")] * 3)

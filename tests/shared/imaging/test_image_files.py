@@ -1,10 +1,12 @@
+import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from shared.imaging.image_codecs import ImageLimits
-from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained, write_png
+from shared.imaging.image_codecs import ImageCodecError, ImageLimits
+from shared.imaging.image_files import ImageFileError, decode_picture, read_image_file, stamp_untrained, write_png
 
 
 def test_png_round_trips_with_its_colour_order(tmp_path: Path) -> None:
@@ -62,3 +64,28 @@ def test_stamp_marks_the_top_of_a_copy(size: tuple[int, int]) -> None:
     assert changed.any()
     assert not changed[size[0] // 2 :].any()
     assert changed.any(axis=0).sum() > size[1] / 5
+
+
+def jpeg(pixels: np.ndarray, kept: float = 1.0) -> bytes:
+    """Returns a JPEG of which a part of the data was kept, with its end marker."""
+    data = cv2.imencode(".jpg", pixels)[1].tobytes()
+    return data[: round(len(data) * kept)].removesuffix(b"\xff\xd9") + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["grey", "colour"])
+def test_a_jpeg_without_its_end_is_damaged(channels: tuple[int, ...], kept: float) -> None:
+    """OpenCV completes the picture in grey; an end marker does not make it whole."""
+    image = np.random.default_rng(0).integers(0, 256, (96, 128, *channels), np.uint8)
+    with pytest.raises(ImageCodecError, match="its data ends before the picture"):
+        decode_picture(jpeg(image, kept))
+    assert decode_picture(jpeg(image)).shape == image.shape
+
+
+def test_a_picture_of_the_same_grey_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letterbox of this grey is no damage, with and without the library that tells."""
+    image = np.full((96, 128, 3), 128, np.uint8)
+    np.testing.assert_array_equal(decode_picture(jpeg(image)), image)
+    monkeypatch.delitem(sys.modules, "shared.imaging.video_decoder", raising=False)
+    monkeypatch.setitem(sys.modules, "av", None)
+    np.testing.assert_array_equal(decode_picture(jpeg(image)), image)
