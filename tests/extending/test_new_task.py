@@ -47,6 +47,7 @@ class DepthTask:
     sinks = ("jsonl", "overlay")
     labels = (0, 1)
     heads: ClassVar[dict[str, Head]] = {"metres": Head(("tensor",), "float32", ("height", "width"))}
+    optional_heads: ClassVar[dict[str, Head]] = {}
     settings = ()
 
     def result(self, outputs: Mapping[str, Any], _message: Any, _manifest: Any) -> Depth:

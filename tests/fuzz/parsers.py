@@ -6,6 +6,7 @@ DECODERS = (
     *("FromString", "ParseFromString", "FormParser", "parse_qs", "urlsplit", "ElementTree.fromstring", "DictReader"),
     *("np.frombuffer", "cv2.imdecode", "unpack_from", "struct.unpack", "decompress", "decompressobj", "ZipFile"),
     *("h5py.File", "b64decode", "urlsafe_b64decode", "a2b_base64", "torch.jit.load", "saved_model.load", "read_bytes"),
+    "read_file",
     "decode_picture",
 )
 
@@ -47,6 +48,8 @@ PARSERS = {
     "rosbag_tools/reading/records.py": "bag",
     "rosbag_tools/reading/ros1_file.py": "bag",
     "shared/network/address.py": "(input of the user: tests/shared/network/test_address.py)",
+    "shared/broker/mosquitto.py": "(the operator's own configuration, which only Mosquitto parses)",
+    "shared/native_output.py": f"({_OWN}: the arguments of its own process)",
     "shared/broker/certificate_authority.py": f"({_OWN}: certificates)",
     "shared/encoding/bounded_protobuf.py": "gateway",
     "shared/encoding/compression.py": "wire",

@@ -74,8 +74,11 @@ def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, flags: tuple[str,
 def test_a_reserved_name_is_an_error_for_the_user(tmp_path: Path) -> None:
     """`skylane` reports it in one line."""
     run = certs(tmp_path, "--vehicle", "worker")
+    assert run.exit_code == 2
+    assert "vehicle 'worker' has the name of a role at the broker: choose another name" in run.output
+    run = certs(tmp_path, "--vehicle", "server")
     assert isinstance(run.exception, SkylaneError)
-    assert "'worker' is reserved" in str(run.exception)
+    assert "'server' is reserved" in str(run.exception)
 
 
 def test_a_missing_library_is_reported_with_its_extra(tmp_path: Path) -> None:
