@@ -124,7 +124,7 @@ def test_an_invalid_host_is_refused(authority: CertificateAuthority, host: str) 
 @pytest.mark.parametrize("name", ["worker", "operator", "server", "ca", "crl"])
 def test_reserved_names_are_refused(authority: CertificateAuthority, name: str) -> None:
     """The ACL would treat a vehicle called `worker` as a worker."""
-    with pytest.raises(SkylaneError, match="(is reserved|has the name of a role at the broker): choose another name"):
+    with pytest.raises(SkylaneError, match=r"(is reserved|has the name of a role at the broker): choose another name"):
         authority.node(Role.VEHICLE, name, 90)
 
 
