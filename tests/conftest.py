@@ -1,5 +1,6 @@
 """Fixtures of all tests: brokers on free ports, and the number of tests skipped because Mosquitto is missing."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -25,6 +26,15 @@ os.umask(0o022)  # Some code refuses files that other users can write.
 # On a busy machine an example may take any time.
 settings.register_profile("skylane", deadline=None)
 settings.load_profile("skylane")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restores the level of logging, which a command that runs in the process of the tests sets for all later ones."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,5 +1,6 @@
 """The tables of threads in docs/explanation/architecture.md are those of a running vehicle and a running worker."""
 
+import gc
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ FRAMES = 40
 @contextmanager
 def watching() -> Iterator[set[str]]:
     """Collects the names of all threads that run during the block and did not run before it."""
+    gc.collect()  # What other tests have left may start threads when it is collected, such as data sets of Keras.
     names: set[str] = set()
     others, ended = {*threading.enumerate()}, threading.Event()
 
