@@ -18,19 +18,19 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "bench": CommandEntry(
         "bench.cli:bench", "bench,demo", "Measure the overhead of offloading relative to bare inference."
     ),
-    "broker": CommandEntry("shared.broker.cli:broker", "broker", "Run an MQTT broker on this machine."),
+    "broker": CommandEntry("ops.broker.cli:broker", "broker", "Run an MQTT broker on this machine."),
     "cloud": CommandEntry("cloud.cli:cloud", "cloud", "Run a cloud worker, which answers frames with masks."),
     "demo": CommandEntry(
-        "bench.demo:demo", "demo", "Run the whole pipeline on this machine: bag, broker, cloud, edge, masks."
+        "ops.demo:demo", "demo", "Run the whole pipeline on this machine: bag, broker, cloud, edge, masks."
     ),
     "edge": CommandEntry(
         "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."
     ),
     "health": CommandEntry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
     "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
-    "report": CommandEntry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
+    "report": CommandEntry("analysis.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
-    "study": CommandEntry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
+    "study": CommandEntry("ops.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
 }
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import click
 
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from shared.lazy_group import CommandEntry, LazyGroup
 from shared.runtime.processes import interrupt_on_termination
 

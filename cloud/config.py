@@ -8,12 +8,12 @@ from typing import Annotated, Self
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
-from cloud.engines.table import AUTO, ENGINES
 from cloud.frontends.frontend import FRONTENDS
 from cloud.gateway.bind import ListenError, parse_bind_address
 from shared.config import OneOf, parsed_by, setting
 from shared.errors import SkylaneError, UnknownNameError
 from shared.inference.placement import Precision
+from shared.inference.table import AUTO, ENGINES
 from shared.messages.topics import GROUP, validate_name
 from shared.network.broker_options import NodeSection
 

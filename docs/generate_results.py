@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.report.chapters.traces import axis, axis_from_zero
-from bench.report.content import Chart
-from bench.report.output.charts import write_figures
-from bench.report.output.number_format import number
-from bench.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
+from analysis.report.chapters.traces import axis, axis_from_zero
+from analysis.report.content import Chart
+from analysis.report.output.charts import write_figures
+from analysis.report.output.number_format import number
+from analysis.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
 from docs import freshness_results, noscope_results
 from shared.runlog.latency_table import PARTS, WHERE
 

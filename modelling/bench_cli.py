@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from cloud.engines.table import ENGINES
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
 from shared.inference.placement import Placement
+from shared.inference.table import ENGINES
 from shared.models.repository import Repository
 from shared.tasks.task import task_named
 from shared.terminal_table import Table

@@ -18,7 +18,7 @@ HEIGHT_SHARE = 0.25
 
 
 class Format(StrEnum):
-    """A file format, named as in `cloud.engines.table.formats`."""
+    """A file format, named as in `shared.inference.table.formats`."""
 
     FROZEN_GRAPH = "frozen_graph"
     SAVED_MODEL = "saved_model"

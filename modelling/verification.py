@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cloud.engines.table import AUTO
 from cloud.models.engine_benchmark import Candidate, reference
 from cloud.models.opening import open_model
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 from shared.inference.placement import Placement
+from shared.inference.table import AUTO
 from shared.models.agreement import agreement
 from shared.models.model import NOT_DETERMINISTIC, Model
 from shared.models.repository import Repository

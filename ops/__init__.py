@@ -1,4 +1,4 @@
-"""Tools of operators and researchers around vehicles and workers.
+"""What runs things: the broker, the demo, studies, batches, an emulated link, nodes as child processes.
 
-Start with `batch`, which runs a model over a library of bags.
+Start with `broker.broker` and `study.runner`.
 """

@@ -1,8 +1,8 @@
 """Terminal tables that never break a word or a number."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -139,3 +139,23 @@ class Table:
 def _width(columns: Sequence[_Column], style: _Style) -> int:
     """Returns the minimum width of a table with these columns."""
     return style.rim + sum(column.min_width + style.gap for column in columns)
+
+
+def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """A table of results.
+
+    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text ("<!": which is not
+    wrapped between words). None in a row leaves a cell empty.
+    """
+    table = Table(title=title, caption=caption)
+    for heading, spec in columns.items():
+        table.add_column(heading, justify="left" if spec.startswith("<") else "right", no_wrap=spec == "<!")
+    for row in rows:
+        table.add_row(*(_formatted(value, spec) for value, spec in zip(row, columns.values(), strict=True)))
+    return table
+
+
+def _formatted(value: Any, spec: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, spec.lstrip("<!"))

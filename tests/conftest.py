@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from shared.broker.broker import Broker
-from shared.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto
+from ops.broker.broker import Broker
+from ops.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto
 
 REQUIRED = (
     os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"

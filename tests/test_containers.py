@@ -13,7 +13,7 @@ import pytest
 from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.certificate_authority import CertificateAuthority, Role
 from tests.ci_script import ci_script
 from tests.compose_file import COMPOSE, ROOT, SERVICES
 from tests.support.containers import (

@@ -12,7 +12,6 @@ import pytest
 import cloud.cli
 import edge.cli
 from cloud.config import CloudConfig
-from cloud.engines.table import AUTO, ENGINES
 from edge.config import EdgeConfig
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
@@ -27,6 +26,7 @@ from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.inference.placement import Precision
+from shared.inference.table import AUTO, ENGINES
 from shared.logs import LEVELS, LogFormat
 from shared.reuse.gate import METHODS
 

@@ -20,8 +20,9 @@ ALLOWED_IMPORTS = {
     "edge": {"shared"},
     "cloud": {"shared"},
     "modelling": {"cloud", "edge", "rosbag_tools", "shared"},
-    "ops": {"cloud", "edge", "modelling", "rosbag_tools", "shared"},
-    "bench": {"cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"},
+    "analysis": {"edge", "modelling", "rosbag_tools", "shared"},
+    "ops": {"analysis", "cloud", "edge", "modelling", "rosbag_tools", "shared"},
+    "bench": {"analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"},
 }
 # Libraries that take long to import, or are not installed on every vehicle.
 HEAVY = (

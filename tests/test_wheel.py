@@ -209,7 +209,7 @@ def test_a_repository_only_bench_asks_for_a_checkout(installed: Installation, be
 def test_the_secured_broker_uses_the_settings_of_the_wheel(installed: Installation) -> None:
     """Other settings would be unreviewed."""
     show = (
-        "from shared.broker.mosquitto import MosquittoListener, configuration; "
+        "from ops.broker.mosquitto import MosquittoListener, configuration; "
         "print(configuration('secured.conf', MosquittoListener('127.0.0.1', 1)))"
     )
     done = installed.run("-P", "-c", show)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from bench.baselines.mqtt.images import encode_mask, palette_of
-from bench.harness.child import serve
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.runtime import tf
+from ops.processes.child import serve
 from shared.models.repository import Repository
 from shared.models.warmup_images import warmup_images
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bench.baselines.mqtt import plain_client
 from bench.baselines.serving.clients import SCORES
-from bench.harness.child import BenchError, Child
-from bench.harness.environment import BenchRun, free_port
 from bench.harness.output import rounds_text
-from bench.load.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
-from bench.load.playback import PlaybackSettings
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError, Child
+from ops.processes.environment import BenchRun, free_port
+from ops.processes.gateway_deployment import GRPC_TRANSPORTS, GatewayDeployment
+from ops.processes.playback import PlaybackSettings
 from shared.models.manifest import MANIFEST_NAME, OutputKind, OutputSection
 from shared.models.repository import Repository
 
@@ -26,7 +26,7 @@ Send = Callable[[int], Mapping[str, float]]
 class TransportCodec:
     """The transport and the codec with which Skylane's vehicle sends the frames."""
 
-    transport: str  # One of `bench.load.gateway_deployment.ALL_TRANSPORTS`.
+    transport: str  # One of `edge.transports.table.TRANSPORTS`.
     codec: str = "jpeg"
 
     def __str__(self) -> str:

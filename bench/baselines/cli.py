@@ -20,18 +20,18 @@ from bench.baselines.noscope.comparison import noscope
 from bench.baselines.serving.clients import SCORES
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
 from bench.harness import options
-from bench.harness.child import Child
 from bench.harness.comparison import OVERHEAD, Samples, compare, frame_samples, overhead_record
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, span
-from bench.load.gateway_deployment import GatewayDeployment
-from bench.load.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
-from bench.load.worker_process import engine_flags
+from bench.harness.output import span
 from cloud.models.loader import ModelLoader
+from ops.processes.child import Child
+from ops.processes.environment import BenchRun
+from ops.processes.gateway_deployment import GatewayDeployment
+from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
+from ops.processes.worker_process import engine_flags
 from shared.imaging.opencv import cv2
 from shared.models.model import Model
 from shared.models.repository import Repository
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)
 _STOPWATCH_IMAGES = 5

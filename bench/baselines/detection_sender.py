@@ -13,7 +13,7 @@ import requests
 
 from bench.baselines.mqtt.images import read, to_colour_image
 from bench.baselines.serving.clients import REPLY_TIMEOUT_S, check_status, served_ms
-from bench.harness.child import serve
+from ops.processes.child import serve
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bench.harness.child import Child, serve
 from cloud.models.opening import open_model
 from ops.batch.frames import PreparedFrame
 from ops.batch.library import scan
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import decode_bag
+from ops.processes.child import Child, serve
 from shared.runtime import malloc
 
 _IMAGES = 8

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 
 from bench.batch.library import digest, drives
-from bench.harness.child import BenchError
-from bench.harness.environment import SEED, BenchRun
 from ops.batch.run import RECORD_NAME
 from ops.batch.settings import BatchSettings
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from rosbag_tools.drive.recording import SEED
 
 _COMMAND_SHARE = 0.3  # Share of the kills that hit the command itself; the others hit one of its processes.
 _PAUSE_S = (0.5, 6.0)  # Range of the time between two kills: shorter and longer than loading the model.

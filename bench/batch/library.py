@@ -6,7 +6,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from bench.harness.environment import SEED, OnStep, sample_bag
+from ops.processes.environment import OnStep
+from rosbag_tools.drive.recording import SEED, sample_bag
 from shared.hashing import file_sha256
 
 _SMALL_WIDTH, _SMALL_HEIGHT = 484, 304

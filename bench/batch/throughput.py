@@ -16,18 +16,18 @@ from bench.batch.bare_engine import BareEngines
 from bench.batch.endurance import kill_record, kill_tables, memory_record, memory_tables
 from bench.batch.library import drives
 from bench.harness import options
-from bench.harness.child import BenchError
 from bench.harness.comparison import Comparison, Samples, compare
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, span, target_line
+from bench.harness.output import span, target_line
 from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress
 from ops.batch.executors.local import process_count
 from ops.batch.library import Library
 from ops.batch.plan import BatchPlan
 from ops.batch.run import run_batch
 from ops.batch.settings import BatchSettings
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
 from shared.runtime.machine import usable_cores
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 BARE, BARE_ALONE = "engine", "engine, one process"
 _HZ, _CPU_MS = "hz", "cpu_ms"  # Frames per second, and processor time per frame of all processes.

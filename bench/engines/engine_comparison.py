@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.harness import options
-from bench.harness.comparison import TOTAL, Comparison, Samples, compare
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table
-from bench.load.playback import PlaybackSettings, inference_ms, model_inputs, play, play_twice
-from bench.load.worker_process import Worker, engine_flags
+from bench.harness.comparison import Comparison, Samples, compare
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.environment import BenchRun
+from ops.processes.playback import TOTAL, PlaybackSettings, inference_ms, model_inputs, play, play_twice
+from ops.processes.worker_process import Worker, engine_flags
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import cv2
@@ -30,7 +29,7 @@ from shared.inference.errors import DeviceError
 from shared.inference.placement import Placement, Precision
 from shared.models.model import Model
 from shared.models.repository import Repository
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 REFERENCE = "tensorflow fp32"
 _BARE, _PERIOD = "bare", "period"

@@ -12,13 +12,12 @@ import psutil
 
 from bench.engines.tensorflow_variants import ENGINE, ENGINE_AGAIN, VARIANTS
 from bench.harness import options
-from bench.harness.child import BenchError, Child, ChildTimeoutError
 from bench.harness.comparison import Comparison, Samples, compare
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table
+from ops.processes.child import BenchError, Child, ChildTimeoutError
+from ops.processes.environment import BenchRun
 from shared.models.repository import Repository
 from shared.models.warmup_images import warmup_images
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _IMAGES = 4
 _GROUP_SIZE = 4  # Processes besides the engine's; each uses some hundred megabytes.

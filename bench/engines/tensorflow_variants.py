@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.child import reply, settings
 from cloud.models.opening import open_model
+from ops.processes.child import reply, settings
 from shared.errors import SkylaneError
 from shared.inference.engine import ClassIds, Images
 from shared.inference.placement import Placement, Precision

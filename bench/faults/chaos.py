@@ -8,11 +8,11 @@ from itertools import islice
 from bench.faults.hostile.messages import answers_to, for_vehicle, for_worker
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, freeze, resume
 from bench.faults.rig.site import Site
-from bench.link.link import LinkSpec
-from bench.load.null_worker import NullWorkerSettings, null_model
+from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared.messages.topics import FrameId
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
+from shared.network.link_spec import LinkSpec
 
 _AWAY_S = (0.0, 3.0)  # Time in seconds until a killed node is started again.
 _FROZEN_S = (

@@ -18,7 +18,7 @@ from bench.faults.rig.rig import OVERLOAD_S, Rig
 from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Finding, Scenario, UnavailableError
 from bench.harness.output import machine_line
-from shared.broker.mosquitto import mosquitto_version, require_mosquitto
+from ops.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.runtime.machine import machine

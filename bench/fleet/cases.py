@@ -14,8 +14,8 @@ from bench.fleet.queues import QueueHistory, Span, share_after_ms
 from bench.fleet.summary import capacity_hz, summarise
 from bench.fleet.worker_pool import WorkerPool
 from bench.harness.comparison import alternating
+from ops.broker.broker import Broker
 from shared import clock
-from shared.broker.broker import Broker
 
 GROUP, LOAD = "group", "load"
 DISPATCHES = (LOAD, GROUP)

@@ -18,8 +18,8 @@ from bench.fleet.tables import detail_tables, prediction_tables, resource_table,
 from bench.fleet.targets import UNEQUAL_MS, check_targets, target_cases, target_table
 from bench.harness import options
 from bench.harness.comparison import plan_record
-from bench.harness.environment import BenchRun
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.environment import BenchRun
 from shared.flags import FiniteRange
 from shared.logs import configure_logging
 from shared.terminal_table import Table

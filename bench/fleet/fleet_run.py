@@ -15,8 +15,8 @@ from bench.fleet.worker_pool import MODEL, WorkerPool
 from cloud.gateway.gateway import raise_file_limit
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
+from ops.broker.broker import Broker
 from shared import clock
-from shared.broker.broker import Broker
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runtime.threads import ThreadGroup
 

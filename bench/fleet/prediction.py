@@ -16,9 +16,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import poisson
 
+from analysis.statistics.bootstrap import Floats
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import LOAD, FleetCase
-from bench.statistics.bootstrap import Floats
 
 _VEHICLES = 20
 _WINDOW = 64  # Large enough that no frame is dropped.

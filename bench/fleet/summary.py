@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.logs.resource_log import load_resources
+from analysis.statistics.samples import jain, max_min_shares, spread
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.fleet_run import BROKER_NODE, FLEET_NODE, FleetSettings, FleetTimes
 from bench.fleet.frames import FleetFrame, account, read_frames
 from bench.fleet.queues import QueueHistory, Span, ideal_latencies_ms
-from bench.harness.samples import jain, max_min_shares, spread
-from bench.logs.resource_log import load_resources
 from shared.resources.sampler import MACHINE
 from shared.runtime.machine import usable_cores
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from bench.fleet.fleet_run import BROKER_NODE, FLEET_NODE
 from bench.fleet.prediction import MEASURES
-from bench.harness.output import result_table
 from shared.runlog.percentiles import NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _NODES = {"fleet": FLEET_NODE, "broker": BROKER_NODE, "worker": "worker"}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import GROUP, LOAD, Change, FleetCase
-from bench.harness.output import result_table, rounds_text
-from shared.terminal_table import Table
+from bench.harness.output import rounds_text
+from shared.terminal_table import Table, result_table
 
 UNEQUAL_MS = (100.0, 100.0, 100.0, 500.0)
 _EQUAL_MS = (100.0,) * 4

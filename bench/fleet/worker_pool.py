@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 
 MODEL = "fleet"
 SIDE = 100  # Pixels; an uncompressed image has 30 kB.

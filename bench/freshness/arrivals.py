@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.link.link import LinkSpec
-from bench.link.timing import LinkDirection, StreamTiming
+from ops.link.timing import LinkDirection, StreamTiming
+from shared.network.link_spec import LinkSpec
 
 NS_PER_MS = 1_000_000
 

@@ -8,11 +8,11 @@ from typing import Final
 from bench.freshness.arrivals import NS_PER_MS, ResultArrivals, RoundTrip, after, over_link
 from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
 from bench.freshness.replay import replay, score_masks, usable_sources
-from bench.link.link import PROFILES
 from edge.presenting.presenter import Presenter, PresenterParts
 from edge.presenting.table import PRESENTERS
 from modelling.evaluation.streaming import StreamingScores
 from shared.imaging.opencv import cv2
+from shared.network.link_spec import PROFILES
 from shared.registry import load
 from shared.runlog.presented_log import OutputOrigin
 

@@ -32,12 +32,12 @@ from bench.freshness.summary import merged, summarise
 from bench.freshness.tables import tables
 from bench.freshness.targets import FUSE, targets
 from bench.harness import options
-from bench.harness.child import BenchError
 from bench.harness.comparison import plan_record
-from bench.harness.environment import BenchRun
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.table import PRESENTERS
 from edge.reuse.opening import check_local_model
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
 from shared.hashing import file_sha256
 from shared.models.repository import Repository
 from shared.runtime.machine import commit, usable_cores

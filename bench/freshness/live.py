@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from analysis.statistics.samples import spread
+from analysis.statistics.streaming_accuracy import accuracy_interval
 from bench.freshness.drive_replay import open_presenter
 from bench.freshness.recording import RecordedDrive
 from bench.freshness.replay import Sources, replay
-from bench.harness.child import BenchError
-from bench.harness.samples import spread
-from bench.link.link import Link, LinkSpec
-from bench.load.fixed_time import KnownAnswers, digest, open_fixed_time
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
-from bench.load.playback import PlaybackSettings, model_inputs
-from bench.load.vehicle_process import VehicleProcess
-from bench.statistics.streaming_accuracy import accuracy_interval
 from edge.presenting.presenter import PresenterParts
 from edge.presenting.table import PRESENTERS
 from modelling.evaluation.streaming import Mask, StreamingScores
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import Link
+from ops.processes.child import BenchError
+from ops.processes.fixed_time import KnownAnswers, digest, open_fixed_time
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
+from ops.processes.playback import PlaybackSettings, model_inputs
+from ops.processes.vehicle_process import VehicleProcess
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
+from shared.network.link_spec import LinkSpec
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 
 _LINK = LinkSpec(delay_ms=50)

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from analysis.statistics.description import IntervalEstimate
+from analysis.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
 from bench.freshness.arrivals import NS_PER_MS
 from bench.freshness.drive_replay import (
     AGES_MS,
@@ -22,8 +24,6 @@ from bench.freshness.drive_replay import (
     age_case,
     outage_frames,
 )
-from bench.statistics.description import IntervalEstimate
-from bench.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
 from modelling.evaluation.streaming import StreamingScores
 
 _BASELINES: Final = (LOCAL, HOLD, "warp")  # The candidates that margins are computed over.

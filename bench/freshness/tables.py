@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from bench.freshness.drive_replay import CEILING, HOLD, LOCAL
 from bench.freshness.targets import DEDELAYED, FUSE
-from bench.harness.output import interval_text, result_table
-from shared.terminal_table import Table
+from bench.harness.output import interval_text
+from shared.terminal_table import Table, result_table
 
 _CLASSES_AT_MS: Final = 200
 _DEDELAYED_AT_MS: Final = 100

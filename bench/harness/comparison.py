@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.harness.environment import OnStep
-from bench.harness.samples import spread
+from analysis.statistics.samples import spread
 from cloud.models.engine_benchmark import turns
+from ops.processes.environment import OnStep
+from ops.processes.playback import TOTAL
 from shared.errors import SkylaneError
 from shared.stages import Stage
 
 OVERHEAD = "overhead"  # Total time of a frame without its inference.
-TOTAL = "total"
 
 Samples = Mapping[str, Sequence[float]]  # Samples of one candidate in one round, by measure.
 K = TypeVar("K")
@@ -69,7 +69,7 @@ class Comparison:
         return tuple(statistic(values) for values in self._rounds[name][measure])
 
     def spread(self, name: str, measure: str) -> dict[str, Any]:
-        """Returns percentiles of the samples of all rounds, see `bench.harness.samples.spread`."""
+        """Returns percentiles of the samples of all rounds, see `analysis.statistics.samples.spread`."""
         return spread(self.samples(name, measure))
 
     def median(self, name: str, measure: str) -> float:

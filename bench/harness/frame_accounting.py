@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from shared.runlog.latency_log import WITH_RESULT, Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 

@@ -10,9 +10,10 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import show
-from shared.broker.broker import BrokerKind
+from ops.broker.broker import BrokerKind
+from ops.processes.environment import BenchRun
+from rosbag_tools.drive.recording import sample_bag
 from shared.flags import FiniteRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from bench.harness.samples import PERCENTILES
+from analysis.statistics.samples import PERCENTILES
 from shared.runlog.percentiles import MISSING, NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
@@ -36,28 +36,8 @@ def show(
         console.print(result["engine"], highlight=False)
 
 
-def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
-    """A table of results.
-
-    `columns`: headings, each with the format of its numbers, such as ".2f", or "<" for left-justified text ("<!": which is not
-    wrapped between words). None in a row leaves a cell empty.
-    """
-    table = Table(title=title, caption=caption)
-    for heading, spec in columns.items():
-        table.add_column(heading, justify="left" if spec.startswith("<") else "right", no_wrap=spec == "<!")
-    for row in rows:
-        table.add_row(*(_cell(value, spec) for value, spec in zip(row, columns.values(), strict=True)))
-    return table
-
-
-def _cell(value: Any, spec: str) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else format(value, spec.lstrip("<!"))
-
-
 def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
-    """A table with one row of percentiles per measure, see `bench.harness.samples.spread`."""
+    """A table with one row of percentiles per measure, see `analysis.statistics.samples.spread`."""
     cells = [(name, *(shown(values[key], digits) for key in PERCENTILES)) for name, values in rows.items()]
     note = NOTE if any(MISSING in row for row in cells) else ""
     return result_table(title, {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)

@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-from bench.harness.samples import slope
+from analysis.statistics.samples import slope
 from shared.runtime.threads import ThreadGroup
 
 MEASURES = ("rss_bytes", "fds", "threads")

@@ -1,4 +1,1 @@
-"""An emulated link between vehicle and broker with delay, loss and a limited bandwidth.
-
-Start with `link`.
-"""
+"""TODO docstring of bench/link."""

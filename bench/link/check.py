@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from bench.harness.environment import OnStep
-from bench.harness.samples import spread
-from bench.link.link import LOOPBACK, Link, LinkSpec
+from analysis.statistics.samples import spread
+from ops.link.link import LOOPBACK, Link
+from ops.processes.environment import OnStep
+from shared.network.link_spec import LinkSpec
 from shared.runtime.machine import machine
 
 _PING_BYTES = 64

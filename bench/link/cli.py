@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from bench.harness.output import result_table, show
+from bench.harness.output import show
 from bench.link.check import check as check_link
-from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
+from ops.link.link import Link, LinkCounts
 from shared.flags import ValidatedText, number, override
 from shared.network.endpoint import Endpoint
+from shared.network.link_spec import PROFILES, LinkSpec
 from shared.runlog.percentiles import NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""Load for benchmarks: playback of bags, many vehicles in one process, workers without a model.
+"""Load for benchmarks: many clients in one process, an echo of the broker, made-up runs.
 
-Start with `playback`, `load_clients` and `null_worker`.
+Start with `load_clients`.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.harness.child import BenchError, Child, reply, settings
+from ops.processes.child import BenchError, Child, reply, settings
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.network.broker_options import BrokerOptions

@@ -13,8 +13,8 @@ from uuid import uuid4
 import numpy as np
 from msgspec.structs import replace
 
-from bench.load.gateway_deployment import GatewayDeployment
 from edge.transports.transport import Transport
+from ops.processes.gateway_deployment import GatewayDeployment
 from shared import clock
 from shared.imaging.frames import Pixels
 from shared.messages.deadline import Deadline

@@ -9,13 +9,13 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.harness import options
-from bench.harness.environment import BenchRun
 from bench.peers import load_comparison, scenario_comparison
 from bench.peers.clients.client import PeerError
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig import network
 from bench.peers.rig.catalogue import PEERS
 from bench.peers.rig.environments import environment
+from ops.processes.environment import BenchRun
 
 
 def measure(plan: PeerPlan, run: BenchRun) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any
 
 from bench.harness.comparison import Comparison, Samples, compare
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, rounds_text, span
-from bench.load.playback import PlaybackSettings
+from bench.harness.output import rounds_text, span
 from bench.peers.calls import many_at_a_time, one_in_flight, warm_up
 from bench.peers.clients.client import PeerError
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig.starter import PeerEndpoint, Starter
 from bench.peers.rig.workload import Job, by_codec, jobs
+from ops.processes.environment import BenchRun
+from ops.processes.playback import PlaybackSettings
 from shared.errors import SkylaneError
 from shared.runlog.percentiles import NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _TARGETS = {"jpeg": 1.15, "raw": 1.0}  # Maximum overhead relative to the fastest peer over TCP.
 _TARGET_ENDPOINT = f"{OURS} grpc"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
+from analysis.study.scenarios import SCENARIOS as STUDIED
 from bench.harness import options
 from bench.peers.rig.catalogue import PEERS
 from bench.peers.rig.workload import CODECS
-from bench.study.plan.scenarios import SCENARIOS as STUDIED
 from shared.imaging.mask_codecs import MASK_CODECS
 
 OURS = "skylane"

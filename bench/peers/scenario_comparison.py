@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.offloading.cost import footage_cost
+from analysis.report.output.number_format import NOTHING, number, probability
+from analysis.statistics.run_test import PAIRED, compare_runs
+from analysis.study.scenarios import Footage
 from bench.harness.comparison import alternating
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table
-from bench.load.playback import PlaybackSettings
-from bench.offloading.cost import footage_cost
 from bench.peers.calls import SETTLING, Taken, one_in_flight, warm_up
 from bench.peers.load_comparison import closing_lines, nothing_to_measure
 from bench.peers.plan import OURS, SCENARIOS, PeerPlan
@@ -27,13 +27,12 @@ from bench.peers.rig.catalogue import PEERS
 from bench.peers.rig.resource_meter import Meter
 from bench.peers.rig.starter import Starter
 from bench.peers.rig.workload import jobs
-from bench.report.output.number_format import NOTHING, number, probability
-from bench.statistics.run_test import PAIRED, compare_runs
-from bench.study.plan.sample_drives import footage
-from bench.study.plan.scenarios import Footage
+from ops.processes.environment import BenchRun
+from ops.processes.playback import PlaybackSettings
+from ops.study.sample_drives import footage
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 OUR_WAYS = ("grpc", "mqtt")
 AGAINST = f"{OURS} {OUR_WAYS[0]}"

@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from analysis.statistics.samples import spread
 from bench.harness import options
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun, sample_bag
-from bench.harness.output import result_table
-from bench.harness.samples import spread
-from bench.link.link import Link, LinkSpec
-from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
 from edge.config import EdgeConfig
 from edge.run import run as play
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import Link
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from ops.processes.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
+from rosbag_tools.drive.recording import sample_bag
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.percentiles import NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 SHARE_TARGET = 0.99  # Share of rows.
 ERROR_TARGET_MS = 1.0  # Error of the offset on a symmetric link; on other links, only the error bound can hold.

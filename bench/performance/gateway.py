@@ -18,20 +18,22 @@ from typing import Any
 import click
 import numpy as np
 
+from analysis.statistics.samples import busy_share, jain
 from bench.harness import options
 from bench.harness.comparison import plan_record
-from bench.harness.environment import BenchRun, sample_bag
-from bench.harness.output import result_table, target_line
-from bench.harness.samples import busy_share, jain
-from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
+from bench.harness.output import target_line
 from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_closed_loop
-from bench.load.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
-from bench.load.worker_process import engine_flags
 from cloud.models.loader import ModelLoader
+from edge.transports.table import TRANSPORTS
+from ops.processes.environment import BenchRun
+from ops.processes.gateway_deployment import GatewayDeployment
+from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
+from ops.processes.worker_process import engine_flags
+from rosbag_tools.drive.recording import sample_bag
 from shared.inference.placement import Placement
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _THROUGHPUT_TARGET = 0.93  # Answered frames per second divided by those of the bare engine.
 _JAIN_TARGET = 0.98
@@ -48,7 +50,7 @@ class GatewayPlan:
     model: str = options.model()
     engine: str | None = options.engine()
     transports: tuple[str, ...] = options.choices(
-        ALL_TRANSPORTS, ALL_TRANSPORTS, "Transport to use (repeatable). [all]", "--transport", old="--door"
+        tuple(TRANSPORTS), tuple(TRANSPORTS), "Transport to use (repeatable). [all]", "--transport", old="--door"
     )
     clients: int = options.number(8, 1, 64, "Number of clients.")
     window: int = options.number(2, 1, 64, "Unanswered frames per client.")

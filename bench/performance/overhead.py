@@ -12,10 +12,13 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness import options
-from bench.harness.comparison import OVERHEAD, TOTAL, Comparison, Samples, compare, frame_samples
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, span, spread_table
-from bench.load.playback import (
+from bench.harness.comparison import OVERHEAD, Comparison, Samples, compare, frame_samples
+from bench.harness.output import span, spread_table
+from cloud.models.loader import ModelLoader
+from ops.broker.broker import Broker
+from ops.processes.environment import BenchRun
+from ops.processes.playback import (
+    TOTAL,
     PlaybackSettings,
     answered_hz,
     frame_parts,
@@ -24,12 +27,10 @@ from bench.load.playback import (
     model_inputs,
     play,
 )
-from bench.load.worker_process import Worker
-from cloud.models.loader import ModelLoader
-from shared.broker.broker import Broker
+from ops.processes.worker_process import Worker
 from shared.models.repository import Repository
 from shared.runlog.latency_table import PARTS
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _BARE = "bare inference"
 _REMOTE, _ISOLATED = "round trip", "round trip, isolated engine"

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import options
-from bench.harness.child import BenchError
-from bench.harness.comparison import TOTAL, Samples, compare
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, span, spread_table
-from bench.load.fixed_time import known_answers_file
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
-from bench.load.playback import PlaybackSettings
-from bench.load.vehicle_process import VehicleProcess
+from bench.harness.comparison import Samples, compare
+from bench.harness.output import span, spread_table
 from cloud.models.loader import ModelLoader
 from edge.presenting.table import PRESENTERS
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from ops.processes.fixed_time import known_answers_file
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
+from ops.processes.playback import TOTAL, PlaybackSettings
+from ops.processes.vehicle_process import VehicleProcess
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin, read_presented
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _NONE = "no presenter"
 _SENT, _PROCESSOR, _PRESENTER, _SHOWN = "sent", "processor", "presenter", "shown"

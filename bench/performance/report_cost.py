@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import options
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, rounds_text
+from bench.harness.output import rounds_text
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
-from shared.terminal_table import Table
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from shared.terminal_table import Table, result_table
 
 TARGETS = {"seconds": 15.0, "peak_memory_mb": 1000.0, "page_mb": 15.0}  # Limits for a run of 100,000 rows.
 _TARGET_ROWS = 100_000

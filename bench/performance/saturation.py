@@ -13,21 +13,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from analysis.statistics.samples import jain, max_min_shares, spread
 from bench.harness import options
 from bench.harness.comparison import plan_record
-from bench.harness.environment import BenchRun, sample_bag
-from bench.harness.output import result_table, target_line
-from bench.harness.samples import jain, max_min_shares, spread
-from bench.load.gateway_deployment import MQTT, GatewayDeployment
+from bench.harness.output import target_line
 from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_open_loop
-from bench.load.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
-from bench.load.worker_process import engine_flags
 from cloud.models.loader import ModelLoader
+from edge.transports.table import MQTT
+from ops.processes.environment import BenchRun
+from ops.processes.gateway_deployment import GatewayDeployment
+from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
+from ops.processes.worker_process import engine_flags
+from rosbag_tools.drive.recording import sample_bag
 from shared.inference.placement import Placement, Precision
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _EQUAL, _GREEDY = "equal", "greedy"  # A greedy round has one vehicle with a higher rate.
 _GREEDY_FACTOR = 10.0  # Rate of the greedy vehicle divided by that of each other vehicle.

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from analysis.statistics.samples import spread
 from bench.harness import options
-from bench.harness.environment import BenchRun
 from bench.harness.output import rounds_text, spread_table
-from bench.harness.samples import spread
-from bench.load.null_worker import NullWorkerSettings, null_model
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.config import EdgeConfig
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.reliability.worker_clocks import WorkerClocks
+from ops.processes.environment import BenchRun
+from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared import clock
 from shared.clock import Exchange
 from shared.imaging import geometry

@@ -17,20 +17,21 @@ from typing import Any
 import click
 import psutil
 
+from analysis.statistics.samples import spread
 from bench.harness import options
 from bench.harness.comparison import Comparison, Samples, compare, plan_record
-from bench.harness.environment import BenchRun, sample_bag
-from bench.harness.output import result_table, span, target_line
-from bench.harness.samples import spread
+from bench.harness.output import span, target_line
 from bench.load.bus_echo import EchoClient, open_echo
-from bench.load.playback import PlaybackSettings, play_twice
-from bench.load.worker_process import Worker
-from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority, Role
+from ops.processes.environment import BenchRun
+from ops.processes.playback import PlaybackSettings, play_twice
+from ops.processes.worker_process import Worker
+from rosbag_tools.drive.recording import sample_bag
 from shared.network.address import Address
 from shared.network.broker_options import BrokerOptions
 from shared.network.tls import create_tls_context
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG image of 968×608 pixels, and the same image raw.
 _PLAIN, _TLS = "plain", "tls"

@@ -14,14 +14,15 @@ from typing import Any
 
 from bench.harness import options
 from bench.harness.comparison import OVERHEAD, Samples, compare, frame_samples, overhead_record, plan_record
-from bench.harness.environment import BenchRun
-from bench.harness.output import result_table, rounds_text, span
+from bench.harness.output import rounds_text, span
 from bench.load.bus_echo import open_echo
-from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT, GatewayDeployment
-from bench.load.playback import PlaybackSettings, frame_parts
-from bench.load.worker_process import engine_flags
+from edge.transports.table import MQTT, TRANSPORTS
+from ops.processes.environment import BenchRun
+from ops.processes.gateway_deployment import GatewayDeployment
+from ops.processes.playback import PlaybackSettings, frame_parts
+from ops.processes.worker_process import engine_flags
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _GRPC = "grpc"
 _MAX_MQTT_RATIO = 1.5  # Target with JPEG: overhead of MQTT divided by that of Skylane's gRPC.
@@ -39,7 +40,7 @@ class TransportPlan:
     model: str = options.model()
     engine: str | None = options.engine()
     transports: tuple[str, ...] = options.choices(
-        ALL_TRANSPORTS, ALL_TRANSPORTS, "Transport to measure (repeatable). [all]", "--transport"
+        tuple(TRANSPORTS), tuple(TRANSPORTS), "Transport to measure (repeatable). [all]", "--transport"
     )
     codec: str = options.codec()
     frames: int = options.frames(20)

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from analysis.statistics.samples import spread
 from bench.harness import options
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun
 from bench.harness.output import spread_table
 from bench.harness.process_log import ProcessLog
-from bench.harness.samples import spread
-from bench.load.null_worker import MODEL, NullWorker, NullWorkerSettings
-from bench.study.execution.fleet import Fleet
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from ops.processes.null_worker import MODEL, NullWorker, NullWorkerSettings
+from ops.study.fleet import Fleet
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.terminal_table import Table
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.statistics.samples import spread
 from bench.harness import options
 from bench.harness.comparison import alternating
-from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.frame_accounting import FrameAccounts, longest_gap_ms, outcome_sum, recovery_ms
-from bench.harness.output import result_table
-from bench.harness.samples import spread
-from bench.load.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
-from bench.load.worker_process import Worker
-from bench.study.execution.fleet import Fleet
+from ops.broker.broker import Broker
+from ops.processes.environment import BenchRun
+from ops.processes.null_worker import MODEL, NullWorkerProcess, NullWorkerSettings
+from ops.processes.worker_process import Worker
+from ops.study.fleet import Fleet
+from rosbag_tools.drive.recording import sample_bag
 from shared import clock
-from shared.broker.broker import Broker
 from shared.models.repository import default_root
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 _SOURCE_FRAMES = 40

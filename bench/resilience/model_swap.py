@@ -10,25 +10,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.statistics.samples import spread
 from bench.harness import options
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.frame_accounting import FrameAccounts, outcome_sum
-from bench.harness.output import result_table
-from bench.harness.samples import spread
-from bench.load.worker_process import Worker
 from bench.resilience.failover import count_rows
-from bench.study.execution.fleet import Fleet
 from cloud.control_cli import ask
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
+from ops.processes.worker_process import Worker
+from ops.study.fleet import Fleet
+from rosbag_tools.drive.recording import sample_bag
 from shared import clock
-from shared.broker.broker import Broker
 from shared.messages.control import ControlRequest, Verb
 from shared.models.repository import Repository
 from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.runlog.latency_log import Outcome, read_rows
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _WORKER = "swapped"
 _VERSIONS = ("1", "2")

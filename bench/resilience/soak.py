@@ -19,12 +19,12 @@ from bench.faults.rig.rig import Rig
 from bench.faults.rig.site import Site
 from bench.faults.rig.working_folder import place
 from bench.harness import options
-from bench.harness.environment import BenchRun
 from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
-from bench.harness.output import result_table
 from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog
-from shared.broker.mosquitto import mosquitto_version, require_mosquitto
+from ops.broker.mosquitto import mosquitto_version, require_mosquitto
+from ops.processes.environment import BenchRun
 from shared.flags import FiniteRange
+from shared.terminal_table import result_table
 
 ROLES = ("broker", "worker", "vehicle", "link")
 GROWTH_LIMITS = {"rss_bytes": 24e6, "fds": 2.0, "threads": 2.0}  # Growth of a long-lived process per hour.

@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.table import ENGINES
 from cloud.isolation.process import EngineProcess, ProcessLostError
 from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import DeviceError, EngineError, InferenceError
 from shared.inference.placement import Placement, Precision
+from shared.inference.table import ENGINES
 from shared.logs import get_logger
 from shared.models.manifest import Manifest
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TypeVar
 
-from cloud.engines.table import readers
 from cloud.models.opening import open_model
 from shared.inference.placement import Placement, Precision
+from shared.inference.table import readers
 from shared.models.model import Model
 from shared.models.repository import Repository, StoredModel
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from cloud.engines.table import AUTO
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.engine_selection import select_engine
 from cloud.models.opening import open_model
 from shared.errors import SkylaneError
 from shared.inference.placement import Placement
+from shared.inference.table import AUTO
 from shared.logs import get_logger
 from shared.models.model import Model
 from shared.models.repository import Repository, StoredModel

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from cloud.engines.table import ENGINES
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from shared import registry
 from shared.inference.engine import Engine
 from shared.inference.placement import Placement
+from shared.inference.table import ENGINES
 from shared.models.manifest import Manifest
 from shared.models.model import Model
 from shared.models.opening import open_stored

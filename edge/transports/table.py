@@ -32,3 +32,6 @@ TRANSPORTS = {
         "edge.transports.protocols.tensorflow_serving:TfServingRestAdapter", "transports", "http"
     ),
 }
+
+
+MQTT = "mqtt"  # The transport through a broker; the others connect to workers.

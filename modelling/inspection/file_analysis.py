@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.table import ENGINES
 from modelling.inspection.model_tensors import (
     ARITHMETIC,
     Step,
@@ -20,6 +19,7 @@ from modelling.inspection.model_tensors import (
 )
 from shared import registry
 from shared.inference.errors import EngineError
+from shared.inference.table import ENGINES
 from shared.inference.tensor_binding import TensorInfo
 from shared.models.manifest import MAX_SIDE
 

@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
-from cloud.engines.table import ENGINES, readers
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
@@ -32,6 +31,7 @@ from shared.inference.errors import EngineError, InferenceError
 from shared.inference.onnx_weights import weight_files
 from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import THRESHOLDS
+from shared.inference.table import ENGINES, readers
 from shared.models.manifest import MANIFEST_NAME, DetectionSection, InputSection, LabelSection, Manifest, OutputKind
 from shared.models.repository import Repository, StoredModel
 from shared.sanitize import printable

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from cloud.engines.table import AUTO, ENGINES
 from edge.config import BITS, ENCODINGS, Demosaic
 from ops.batch.executors.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
@@ -12,7 +11,7 @@ from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.inference.placement import Placement, Precision
-from shared.inference.table import choose_engine
+from shared.inference.table import AUTO, ENGINES, choose_engine
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository, RepositoryError, StoredModel, default_root
 

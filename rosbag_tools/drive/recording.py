@@ -87,3 +87,32 @@ def record(
             )
             if progress is not None:
                 progress()
+
+
+SEED = 2026
+
+
+_WIDTH, _HEIGHT = 1936, 1216
+
+
+def sample_bag(
+    frames: int,
+    progress: Callable[[], None] | None = None,
+    *,
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+    seed: int = SEED,
+    static_camera: bool = False,
+) -> Path:
+    """Returns a bag with a synthetic drive under `runs/bags`, which is rendered if it does not exist.
+
+    `progress` is called after every rendered frame. `static_camera`: the camera stands at the kerb.
+    """
+    size = "" if (width, height) == (_WIDTH, _HEIGHT) else f"-{width}x{height}"
+    path = Path("runs") / "bags" / f"{'static' if static_camera else 'drive'}-{seed}-{frames}{size}"
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.part")
+        plan = DrivePlan(seed=seed, frames=frames, width=width, height=height, static_camera=static_camera)
+        record(draft, plan, overwrite=True, progress=progress)
+        draft.rename(path)
+    return path

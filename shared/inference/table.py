@@ -1,4 +1,4 @@
-"""The table of the engines that a vehicle can use; `cloud.engines.table` has those of a worker."""
+"""The table of the engines that a vehicle can use; `shared.inference.table` has those of a worker."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -43,3 +43,31 @@ def choose_engine(engines: Mapping[str, EngineEntry], form: str, engine: str | N
     if engine not in readers:
         raise SkylaneError(f"engine {engine!r} does not read {form}: use {', '.join(readers)}, or convert the model")
     return engine
+
+
+# The first reader of a format is its default.
+ENGINES = {
+    "tensorflow": EngineEntry(
+        "cloud.engines.tensorflow.engine:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
+    ),
+    **LOCAL_ENGINES,
+    "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
+    "openvino": EngineEntry(
+        "cloud.engines.openvino.engine:OpenVinoEngine",
+        "openvino",
+        ("openvino", "frozen_graph", "saved_model", "onnx", "tflite"),
+    ),
+    "triton": EngineEntry("cloud.engines.remote.triton:TritonEngine", "transports", ("open_inference",)),
+    "tf_serving": EngineEntry("cloud.engines.remote.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
+}
+AUTO = "auto"  # A manifest's `engine`: the fastest one on this host whose labels agree with the reference engine.
+
+
+def formats() -> tuple[str, ...]:
+    """Returns the formats of model files that an engine reads, and the protocols of remote servers."""
+    return formats_of(ENGINES)
+
+
+def readers(form: str) -> tuple[str, ...]:
+    """Returns the engines that read a format; the first one is its default."""
+    return tuple(name for name, entry in ENGINES.items() if form in entry.formats)

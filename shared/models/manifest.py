@@ -207,8 +207,8 @@ class Manifest(Section):
     description: str = ""
     task: TaskName = DEFAULT_TASK
     trained: bool = True
-    format: str  # One of cloud.engines.table.formats.
-    engine: str | None = None  # One of cloud.engines.table.ENGINES, or auto; None: default of the format.
+    format: str  # One of shared.inference.table.formats.
+    engine: str | None = None  # One of shared.inference.table.ENGINES, or auto; None: default of the format.
     precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.
     converted_from: SourceSection | None = None
     agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.

@@ -102,7 +102,7 @@ class Model:
 
     @property
     def engine_name(self) -> str:
-        """A key of `cloud.engines.table.ENGINES`."""
+        """A key of `shared.inference.table.ENGINES`."""
         return self._engine.name
 
     @property

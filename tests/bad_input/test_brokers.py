@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from tests.bad_input.worker import flags_of, working
 from tests.pipeline.rig import connect
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.logs.run_log import load_run
+from analysis.logs.run_log import load_run
 from cloud.gateway.common.auth import Authenticator
 from edge.presenting.fusion_table import read_fusion
 from edge.transports.credentials import WorkerCredentials
+from ops.broker.mosquitto import first_listener
 from rosbag_tools.reading.bag import Bag
-from shared.broker.mosquitto import first_listener
 from shared.config import load_mapping
 from shared.errors import SkylaneError
 from shared.imaging.image_files import read_image_file

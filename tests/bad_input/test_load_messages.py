@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import asdict
 
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, null_model
 from edge.config import EdgeConfig
 from edge.dispatch.worker_loads import WorkerLoads
 from edge.transports.mqtt.transport import MqttTransport
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings, null_model
 from shared.messages.load import LoadReport, WorkerLoad, pack_load
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import LOADS, WORKER_STATUS

@@ -12,12 +12,12 @@ import cv2
 import numpy as np
 import pytest
 
+from analysis.logs.audit import audit
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
 from bench.faults.rig.presented import PresentedTicks, taken, write_fusion_file
 from bench.faults.rig.rig import Rig
 from bench.faults.scenarios.local_models import make_local_model
 from bench.faults.scenarios.models import marked_pictures
-from bench.logs.audit import audit
 from cloud.models.loader import ModelLoader
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
 from edge.presenting.table import PRESENTERS, PresenterEntry

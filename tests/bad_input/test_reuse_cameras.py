@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from rosbag_tools.writer import BagWriter
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest

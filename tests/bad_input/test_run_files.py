@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analysis.logs.audit import audit
+from analysis.logs.run_log import load_run
+from analysis.report.data.study_log import load_study
 from bench.faults.hostile.mutations import STRANGE
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
-from bench.logs.audit import audit
-from bench.logs.run_log import load_run
-from bench.report.data.study_log import load_study
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import read_rows
 from shared.runlog.latency_table import summarise

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from shared.broker import embedded
+from ops.broker import embedded
 from tests.clients.conftest import need, run
 from tests.pipeline.rig import WAIT_S, connect
 from tests.support.mqtt_bus import free_port

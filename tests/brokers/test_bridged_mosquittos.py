@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.faults.rig.rig import MODEL, Rig, kill
+from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared import clock
-from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.messages import topics
 from shared.package_data import shipped
 from shared.runlog.latency_log import Outcome

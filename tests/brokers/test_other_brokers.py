@@ -7,7 +7,7 @@ import pytest
 
 from bench.faults.rig.rig import Rig, kill
 from bench.faults.scenarios.workers import answered_since
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from shared import clock
 from shared.runlog.latency_log import Outcome
 from tests.brokers.other_brokers import Aedes, Amqtt, Nats, OtherBroker

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.harness.environment import free_ports
-from shared.broker.mosquitto import find_mosquitto
+from ops.broker.mosquitto import find_mosquitto
+from ops.processes.environment import free_ports
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.models.model import Model

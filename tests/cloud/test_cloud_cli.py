@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 import skylane
-from bench.load.worker_process import Worker, WorkerError
 from cloud.config import CloudConfig
 from cloud.engines.tensorflow.runtime import tf
+from ops.processes.worker_process import Worker, WorkerError
 from shared.config import read_yaml
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout

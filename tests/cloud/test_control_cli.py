@@ -8,7 +8,7 @@ from rich.console import Console
 
 import skylane
 from cloud.control_cli import models_table
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlReply, ModelEntry, ModelState
 from shared.messages.node_status import NodeState, NodeStatus, pack_status

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import skylane
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import WORKER_STATUS
 from shared.mqtt.bus import Delivery

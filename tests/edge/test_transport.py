@@ -9,8 +9,8 @@ import pytest
 
 from edge.config import EdgeConfig
 from edge.transports.mqtt.transport import MqttTransport
+from ops.broker.broker import Broker
 from shared import clock
-from shared.broker.broker import Broker
 from shared.messages.topics import VEHICLE_STATUS
 from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from edge.dispatch.dispatcher import DISPATCHERS, GROUP, Assignment, DispatcherEntry
 from edge.reliability.frame_record import FrameRecord
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes, pictures
 
 FRAMES = 8

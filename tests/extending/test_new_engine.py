@@ -9,13 +9,12 @@ import numpy.typing as npt
 import pytest
 import yaml
 
-from cloud.engines.table import ENGINES
 from cloud.models.loader import ModelLoader
 from shared.hashing import tree_sha256
 from shared.inference.engine import Images, Outputs
 from shared.inference.errors import EngineError
 from shared.inference.placement import Placement
-from shared.inference.table import EngineEntry
+from shared.inference.table import ENGINES, EngineEntry
 from shared.models.manifest import MANIFEST_NAME, Manifest
 from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise, pictures, play, worker

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import yaml
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from tests.kubernetes.rendering import (
     FOLDER,
     KUBECTLS,

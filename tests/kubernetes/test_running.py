@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result

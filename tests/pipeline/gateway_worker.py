@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.load.null_worker import NullWorkerSettings, null_model
 from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
 from cloud.node import CloudNode
+from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared.mqtt.bus import MemoryBus
 
 HEIGHT, WIDTH, THINK_MS = 64, 96, 20.0

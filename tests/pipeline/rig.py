@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import worker_will
 from cloud.node import CloudNode
@@ -32,6 +31,7 @@ from edge.run import run
 from edge.sinks.sink import Sink
 from edge.sources.opening import open_source
 from edge.transports.mqtt.transport import MqttTransport
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.models.model import Model
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus

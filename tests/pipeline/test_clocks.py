@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from bench.performance.clock_accuracy import clock_errors
+from ops.processes.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from shared.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome

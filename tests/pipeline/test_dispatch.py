@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, count_outcomes, pictures
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from edge.run_summary import NOTHING_ANSWERED
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.models.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair

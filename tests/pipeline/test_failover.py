@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from edge import run_record
 from edge.config import EdgeConfig
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.mqtt.transport import MqttTransport
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import write_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes, null_workers, pictures

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from bench.faults.rig.mqtt_proxy import MqttProxy, Packet
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import VEHICLE_STATUS

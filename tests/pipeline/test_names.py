@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from bench.harness.child import BenchError
-from bench.load.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
+from ops.processes.child import BenchError
+from ops.processes.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages import topics

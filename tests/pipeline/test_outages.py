@@ -10,9 +10,9 @@ from bench.faults.hostile.trigger_pixels import MODEL
 from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, write_fusion_file
 from bench.faults.rig.rig import Rig
 from bench.faults.scenarios.local_models import make_local_model
-from bench.link.link import LinkSpec
-from bench.load.vehicle_process import VehicleProcess
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import LogError
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 

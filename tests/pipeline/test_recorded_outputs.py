@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from edge.config import EdgeConfig
 from edge.outputs import OutputsError, outputs
 from edge.presenting.presentation import PresentedTick

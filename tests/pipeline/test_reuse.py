@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
-from bench.logs.audit import audit
+from analysis.logs.audit import audit
 from cloud.models.loader import ModelLoader
 from shared.imaging.geometry import UNSEEN
 from shared.inference.placement import Precision

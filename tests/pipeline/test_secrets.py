@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.load.worker_process import Worker
 from edge.cli import READY
-from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
-from shared.broker.mosquitto import MosquittoListener, configuration
+from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.mosquitto import MosquittoListener, configuration
+from ops.processes.worker_process import Worker
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import WAIT_S, pictures
 

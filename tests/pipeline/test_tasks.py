@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from bench.report.document import write_report
+from analysis.report.document import write_report
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from edge.config import EdgeConfig

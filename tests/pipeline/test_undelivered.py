@@ -8,7 +8,7 @@ import pytest
 
 from edge.pacing.arrivals import Arrivals
 from edge.run_summary import NOTHING_ANSWERED
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers, pictures, play
 from tests.support.mqtt_bus import mosquitto_with
 

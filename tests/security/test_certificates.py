@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from tests.support.mqtt_client import TIMEOUT_S
 
 pytestmark = pytest.mark.mosquitto

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from edge.config import EdgeConfig
 from edge.run import run
-from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority
+from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 from tests.support.bad_certificates import use_brokers_own, use_expired, use_self_signed, use_unknown_authority

@@ -7,7 +7,7 @@ import pytest
 
 from cloud.control_cli import ControlTimeoutError, ask
 from edge.config import EdgeConfig
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages.control import ControlRequest, Verb
 
 pytestmark = pytest.mark.mosquitto

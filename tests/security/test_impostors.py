@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import FrameId

@@ -12,7 +12,7 @@ from rich.console import Console
 from cloud.control_cli import control
 from edge.config import EdgeConfig
 from edge.run import run
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.imaging.opencv import cv2
 from shared.network.broker_options import BrokerOptions
 from shared.runlog.latency_log import Outcome, read_rows

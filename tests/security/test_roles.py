@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared.messages import topics
 from shared.messages.topics import TopicKind
 from shared.package_data import shipped

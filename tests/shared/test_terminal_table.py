@@ -7,10 +7,10 @@ from click.testing import CliRunner
 from rich.console import Console
 from rich.text import Text
 
+from analysis.report.cli import report
 from bench.faults.cli import faults
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
-from bench.report.cli import report
-from bench.study.cli import study
+from ops.study.cli import study
 from shared.terminal_table import Table
 from tests.support.synthetic_study import write_study
 

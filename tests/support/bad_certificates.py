@@ -4,7 +4,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.certificate_authority import CertificateAuthority, Role
 
 
 def use_unknown_authority(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from bench.report.output.charts import find_browser
+from analysis.report.output.charts import find_browser
 
 _IS_REQUIRED = os.environ.get("SKYLANE_REQUIRE_BROWSER") == "1"  # Set by .ci/run, where a skip is a failure.
 _MISSING = "Chrome or Chromium is not installed: apt-get install chromium"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.settings import MqttSettings

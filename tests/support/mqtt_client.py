@@ -12,7 +12,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages.topics import PREFIX
 
 NOT_AUTHORIZED = 0x87

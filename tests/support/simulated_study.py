@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.cell_run import RunResult
-from bench.study.execution.session import RESOURCES
-from bench.study.plan.cell import StudyCell, WorkerSetup
-from bench.study.plan.run_order import PlannedRun
-from bench.study.plan.scenarios import VehicleLoad
-from bench.study.plan.study_plan import StudyPlan, read_plan
+from analysis.study.cell import StudyCell, WorkerSetup
+from analysis.study.measurement import RunResult
+from analysis.study.run_order import PlannedRun
+from analysis.study.scenarios import VehicleLoad
+from analysis.study.study_plan import StudyPlan, read_plan
+from ops.study.session import RESOURCES
 from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome

@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 from bench.baselines.mqtt import plain_client
 from bench.baselines.mqtt.images import Timer, encode_mask, fit, palette_of
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
-from bench.harness.child import serve
+from ops.processes.child import serve
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository

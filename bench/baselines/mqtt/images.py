@@ -8,7 +8,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout

@@ -7,7 +7,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 
 FRAMES = "/vehicle_camera"
 MASKS = "/segmented_images"

@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 
 from bench.baselines.mqtt import plain_client
 from bench.baselines.mqtt.images import Timer, read, to_colour_image
-from bench.harness.child import BenchError, serve
+from ops.processes.child import BenchError, serve
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
+from analysis.statistics.description import mean_of_runs
 from bench.baselines.noscope.drives import JUDGED_SEEDS, JudgedDrive, answer_files, fixed_camera_bag, read_drive
 from bench.baselines.noscope.rig import (
     LATENCY_PARTS,
@@ -26,15 +27,14 @@ from bench.baselines.noscope.rig import (
     SystemRun,
 )
 from bench.harness import options
-from bench.harness.child import BenchError
 from bench.harness.comparison import alternating
-from bench.harness.environment import BenchRun
-from bench.harness.output import interval_text, result_table, target_text
-from bench.statistics.description import mean_of_runs
+from bench.harness.output import interval_text, target_text
 from cloud.models.loader import ModelLoader
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
 from shared.models.repository import Repository
 from shared.reuse.tuning import read_tuning, shipped_tuning
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 SPEED_UP = 5.52  # The original's on 500 frames: 784 s undistributed, 142 s with everything.
 MAX_LOSS_POINTS = 1.0

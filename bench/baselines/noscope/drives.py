@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.child import BenchError
-from bench.harness.environment import sample_bag
-from bench.load.fixed_time import known_answers_file
-from bench.load.playback import PlaybackSettings
 from modelling.evaluation.segmentation import labelled_camera
 from modelling.evaluation.time_sync import TimestampMatcher
 from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
+from ops.processes.child import BenchError
+from ops.processes.fixed_time import known_answers_file
+from ops.processes.playback import PlaybackSettings
+from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 from bench.baselines.noscope.drives import JudgedDrive
-from bench.harness.child import BenchError, Child
-from bench.harness.environment import BenchRun
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
 from edge.sinks.jsonl import RESULTS_NAME
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError, Child
+from ops.processes.environment import BenchRun
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.reuse.tuning import Tuning
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.latency_table import PARTS, WHERE

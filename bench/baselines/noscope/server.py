@@ -12,8 +12,8 @@ from time import perf_counter_ns
 import numpy as np
 
 from bench.baselines.noscope.messages import RawImage, read_request, write_reply
-from bench.harness.child import reply, settings
-from bench.load.fixed_time import open_fixed_time
+from ops.processes.child import reply, settings
+from ops.processes.fixed_time import open_fixed_time
 from shared.models.model import Model
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.baselines.noscope.messages import RawImage, read_reply, write_request
-from bench.harness.child import BenchError, serve
+from ops.processes.child import BenchError, serve
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame

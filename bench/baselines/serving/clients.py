@@ -16,7 +16,7 @@ import numpy as np
 import requests
 
 from bench.baselines.mqtt.images import ColourImage, Timer
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from shared.imaging.mask_codecs import Mask
 
 SCORES = "scores"  # One 32-bit value per pixel and class; the highest wins.

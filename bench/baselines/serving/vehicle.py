@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.baselines.mqtt.images import Timer, fit, read, to_colour_image
 from bench.baselines.serving.clients import CLIENTS, GrpcClient, RestClient, conversion_ms
-from bench.harness.child import serve
+from ops.processes.child import serve
 from shared.imaging.frames import Frame
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository

@@ -18,7 +18,6 @@ import psutil
 
 from bench.faults.hostile.inline_bus import InlineBus
 from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
-from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
@@ -27,6 +26,7 @@ from edge.reliability.frame_record import FrameRecord
 from edge.reliability.ledger import Ledger
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
+from ops.processes.null_worker import MODEL, NullWorkerSettings, null_model
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout

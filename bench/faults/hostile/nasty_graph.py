@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
-from bench.load.null_worker import LABELS, LEVELS_PER_CLASS
 from cloud.engines.tensorflow.runtime import tf
+from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
 from shared.hashing import tree_sha256
 from shared.imaging.labels import read_labels
 

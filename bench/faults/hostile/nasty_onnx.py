@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
-from bench.load.null_worker import LABELS, LEVELS_PER_CLASS
+from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
 from shared.hashing import tree_sha256
 from shared.imaging.labels import read_labels
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from bench.link.link import LOOPBACK
+from ops.link.link import LOOPBACK
 
 PUBLISH, PUBACK = 3, 4  # Packet types (MQTT 5, section 2.1.2).
 _LENGTH_BYTES = 4  # Maximum size of the length field of a packet.

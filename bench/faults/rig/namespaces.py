@@ -13,8 +13,8 @@ import psutil
 from bench.faults.rig.radio import Radio
 from bench.faults.rig.rig import Rig, RigError
 from bench.faults.scenario import UnavailableError
-from bench.link.link import LOOPBACK
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import LOOPBACK
 
 _PREFIX = "skylane-"
 _MARKS = Path("/run/netns")  # Folder of iproute2 with a file for each namespace.

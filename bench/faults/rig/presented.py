@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
-from bench.load.null_worker import NullWorkerSettings, expected_labels, null_model
-from bench.load.vehicle_process import VehicleProcess
 from edge.presenting.fusion_table import FusionHeader, FusionTable, table_shape, write_fusion
+from ops.processes.null_worker import NullWorkerSettings, expected_labels, null_model
+from ops.processes.vehicle_process import VehicleProcess
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.models.repository import Repository

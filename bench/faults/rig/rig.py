@@ -14,13 +14,14 @@ import numpy.typing as npt
 import psutil
 
 from bench.harness.frame_accounting import FrameAccounts
-from bench.link.link import Link, LinkSpec
-from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels
-from bench.load.vehicle_process import VehicleProcess
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import Link
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels
+from ops.processes.vehicle_process import VehicleProcess
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome, read_rows
 
 MODEL = "instant"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from bench.faults.rig.rig import Rig, kill, vehicle_truth
 from bench.harness.frame_accounting import FrameAccounts
 from bench.harness.process_log import ProcessLog
-from bench.link.link import Link
-from bench.load.null_worker import NullWorkerProcess
-from bench.load.vehicle_process import VehicleProcess
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import Link
+from ops.processes.null_worker import NullWorkerProcess
+from ops.processes.vehicle_process import VehicleProcess
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import Outcome
 

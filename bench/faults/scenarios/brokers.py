@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.statistics.samples import spread
 from bench.faults.rig.rig import Rig, freeze, kill, resume
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.process_log import ProcessLog
-from bench.harness.samples import spread
-from bench.load.vehicle_process import VehicleProcess
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
 

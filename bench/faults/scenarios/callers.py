@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from analysis.statistics.samples import spread
 from bench.faults.hostile.attacks import ATTACKS, RATE_BYTES_PER_S, STARTED
 from bench.faults.rig.rig import Rig, RigError
 from bench.faults.scenario import Figure, Finding, scenario
-from bench.harness.environment import free_ports
-from bench.harness.samples import spread
-from bench.load.vehicle_process import VehicleProcess
+from ops.processes.environment import free_ports
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
 from shared.runtime.processes import terminate

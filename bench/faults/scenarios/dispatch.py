@@ -4,12 +4,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
+from analysis.statistics.samples import jain, spread
 from bench.faults.hostile.false_load import FalseLoad
 from bench.faults.rig.mqtt_proxy import MqttProxy
 from bench.faults.rig.rig import Rig, freeze, kill, resume
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.frame_accounting import recovery_ms
-from bench.harness.samples import jain, spread
 from shared import clock
 from shared.messages.load import WorkerLoad
 from shared.runlog.latency_log import Outcome

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
+from analysis.statistics.samples import spread
 from bench.faults.hostile.trigger_pixels import MODEL as LOCAL_MODEL
 from bench.faults.rig.connections import established, reconnects
 from bench.faults.rig.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
@@ -13,12 +14,11 @@ from bench.faults.rig.radio import Air
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.faults.scenarios.local_models import make_local_model
-from bench.harness.samples import spread
-from bench.link.link import LinkSpec
-from bench.load.vehicle_process import VehicleProcess
+from ops.broker.broker import Broker
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
-from shared.broker.broker import Broker
 from shared.mqtt.settings import KEEPALIVE_S
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin
 

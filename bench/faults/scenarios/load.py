@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from analysis.statistics.samples import spread
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.process_log import ProcessHistory, ProcessLog
-from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome
 

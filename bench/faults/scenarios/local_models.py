@@ -12,9 +12,9 @@ from bench.faults.rig.rig import Rig, kill
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.faults.scenarios.models import make_model, marked_pictures
 from bench.faults.scenarios.vehicle import open_frames
-from bench.link.link import LinkSpec
-from bench.load.vehicle_process import VehicleProcess
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import read_manifest
 

@@ -7,9 +7,9 @@ from bench.faults.rig.connections import reconnects
 from bench.faults.rig.mqtt_proxy import PUBACK, MqttProxy, Packet
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, scenario
-from bench.harness.environment import free_port
-from bench.link.link import LOOPBACK
-from shared.broker.mosquitto import MosquittoListener, write_config
+from ops.broker.mosquitto import MosquittoListener, write_config
+from ops.link.link import LOOPBACK
+from ops.processes.environment import free_port
 from shared.messages.topics import PREFIX
 from shared.runlog.latency_log import Outcome
 

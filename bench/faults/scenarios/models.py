@@ -11,7 +11,7 @@ from bench.faults.rig.rig import HEIGHT, WIDTH, Rig, RigError
 from bench.faults.scenario import Figure, Finding, UnavailableError, scenario
 from bench.harness.frame_accounting import longest_gap_ms
 from bench.harness.process_log import children
-from bench.load.worker_process import Worker
+from ops.processes.worker_process import Worker
 from shared.imaging.opencv import cv2
 from shared.runlog.latency_log import Outcome
 

@@ -11,9 +11,9 @@ from bench.faults.hostile.intruder import CAMERA, Attempt, Intruder, frame, fres
 from bench.faults.rig.connections import established
 from bench.faults.rig.rig import MODEL, Rig, RigError
 from bench.faults.scenario import Figure, Finding, scenario
-from bench.link.link import LOOPBACK
-from bench.load.vehicle_process import VehicleError, VehicleProcess
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.link.link import LOOPBACK
+from ops.processes.vehicle_process import VehicleError, VehicleProcess
 from shared.messages import topics
 from shared.messages.frame import Status, unpack_result
 from shared.messages.topics import LOADS, MASKS, PREFIX, WORKER_STATUS, FrameId

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from analysis.statistics.samples import spread
 from bench.faults.rig.rig import Rig, freeze, kill, resume
 from bench.faults.scenario import Figure, Finding, scenario
 from bench.harness.frame_accounting import recovery_ms
-from bench.harness.samples import spread
-from bench.load.null_worker import NullWorkerProcess
-from bench.load.vehicle_process import VehicleProcess
+from ops.processes.null_worker import NullWorkerProcess
+from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
 

@@ -10,8 +10,6 @@ from itertools import count
 import numpy as np
 from msgspec.structs import replace
 
-from bench.load.gateway_deployment import ALL_TRANSPORTS, GatewayDeployment
-from bench.load.worker_process import engine_flags
 from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.plan import PeerPlan
@@ -19,6 +17,9 @@ from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
 from edge.transports.channel import RpcReply
 from edge.transports.protocols.skylane import SkylaneAdapter
+from edge.transports.table import TRANSPORTS
+from ops.processes.gateway_deployment import GatewayDeployment
+from ops.processes.worker_process import engine_flags
 from shared import clock
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
@@ -110,7 +111,7 @@ def open_worker(
     Raises:
         SkylaneError: the worker did not become ready.
     """
-    transports = [name for name in ALL_TRANSPORTS if ways is None or any(way.split()[0] == name for way in ways)]
+    transports = [name for name in tuple(TRANSPORTS) if ways is None or any(way.split()[0] == name for way in ways)]
     flags = engine_flags(engine=_ENGINE, warm_up=0 if is_cold else None)
     deployment = GatewayDeployment(models=plan.models, model=plan.model, transports=transports, flags=flags)
     stack.enter_context(deployment)

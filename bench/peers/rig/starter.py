@@ -9,7 +9,6 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from bench.harness.environment import free_ports
 from bench.peers.clients.client import Client, PeerError, ask_once, check_ready
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig import network, skylane
@@ -19,6 +18,7 @@ from bench.peers.rig.function import GRAPH_VARIABLE, SHAPE_VARIABLE
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job, write_graph
+from ops.processes.environment import free_ports
 
 _READY_S = 120.0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.load.playback import PlaybackSettings, encoded_frames, model_inputs
 from bench.peers.rig.function import MASK
 from cloud.models.loader import ModelLoader
+from ops.processes.playback import PlaybackSettings, encoded_frames, model_inputs
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Images

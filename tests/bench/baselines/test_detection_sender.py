@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from bench.baselines.detection_sender import DetectionSender
-from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
+from ops.processes.child import BenchError
 from shared.models.repository import Repository
 from tests.support.gateway import open_gateway
 

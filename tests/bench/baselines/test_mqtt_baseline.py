@@ -10,11 +10,11 @@ from bench.baselines.mqtt import plain_client
 from bench.baselines.mqtt.cloud_node import CallbackNode
 from bench.baselines.mqtt.images import compare_mask, fit
 from bench.baselines.mqtt.vehicle import Publisher
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun, free_port
-from bench.load.playback import PlaybackSettings
 from cloud.models.loader import ModelLoader
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun, free_port
+from ops.processes.playback import PlaybackSettings
 from shared.models.repository import Repository
 
 

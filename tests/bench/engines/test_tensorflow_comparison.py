@@ -5,7 +5,7 @@ import pytest
 
 from bench.engines.tensorflow_comparison import TensorFlowPlan, VariantProcess, groups
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from shared.models.warmup_images import warmup_images
 
 

@@ -134,7 +134,7 @@ def test_two_benches_cannot_use_the_same_folder(monkeypatch: pytest.MonkeyPatch,
 
 def test_without_mosquitto_no_scenario_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Otherwise every scenario would fail for the same reason, some of them after minutes."""
-    monkeypatch.setattr("shared.broker.mosquitto.find_mosquitto", lambda: None)
+    monkeypatch.setattr("ops.broker.mosquitto.find_mosquitto", lambda: None)
     result = _faults(monkeypatch, tmp_path, ["holds"])
     assert isinstance(result.exception, SkylaneError)
     assert "apt-get install mosquitto" in str(result.exception)

@@ -5,7 +5,7 @@ import pytest
 
 from bench.fleet.arrivals import FleetArrivals
 from bench.fleet.cases import CaseRunner, Change, FleetCase
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 
 
 def _records(broker: Broker, folder: Path, case: FleetCase) -> list[dict[str, Any]]:

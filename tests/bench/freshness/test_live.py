@@ -6,7 +6,7 @@ import pytest
 
 from bench.freshness.live import LivePlan, measure_live, play_live
 from bench.freshness.recording import RecordedDrive
-from bench.link.link import LinkSpec
+from shared.network.link_spec import LinkSpec
 
 pytestmark = pytest.mark.mosquitto
 _NEAR = LinkSpec(delay_ms=10)

@@ -3,7 +3,6 @@ from itertools import pairwise
 
 import pytest
 
-from bench.harness.child import BenchError
 from bench.harness.comparison import (
     OVERHEAD,
     Comparison,
@@ -13,6 +12,7 @@ from bench.harness.comparison import (
     frame_samples,
     overhead_record,
 )
+from ops.processes.child import BenchError
 
 
 def _comparison(**rounds: list[list[float]]) -> Comparison:

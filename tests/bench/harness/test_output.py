@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.harness.output import result_table, show, span, target_line
+from bench.harness.output import show, span, target_line
 from shared.runtime.machine import machine
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 
 def _text(table: Table) -> list[list[str]]:

@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from bench.harness.comparison import Comparison
-from bench.harness.environment import SEED, BenchRun
 from bench.peers.clients.client import PeerError
 from bench.peers.load_comparison import measure, start_all, summarise, tables
 from bench.peers.plan import PeerPlan
@@ -16,7 +15,8 @@ from bench.peers.rig.environments import environment
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.starter import PeerEndpoint, Starter
 from bench.peers.rig.workload import Job
-from rosbag_tools.drive.recording import DrivePlan, record
+from ops.processes.environment import BenchRun
+from rosbag_tools.drive.recording import SEED, DrivePlan, record
 from shared.models.repository import default_root
 
 PLAN = PeerPlan(Path("bag"), Path("models"), codec="raw", rounds=2, frames=2)

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.harness.environment import SEED, BenchRun
-from bench.offloading.cost import footage_cost
+from analysis.offloading.cost import footage_cost
 from bench.peers.calls import Taken
 from bench.peers.cli import peers
 from bench.peers.plan import ALL, NAMES, OURS, SCENARIOS, PeerPlan
 from bench.peers.scenario_comparison import measure, run_figures, summarise, tables, ways
-from rosbag_tools.drive.recording import DrivePlan, record
+from ops.processes.environment import BenchRun
+from rosbag_tools.drive.recording import SEED, DrivePlan, record
 from shared.models.repository import default_root
 
 PLAN = PeerPlan(Path("bag"), Path("models"), wanted_scenarios=("cold_start", "same_image"), rounds=3, frames=4)

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.load.null_worker import ClockReading
 from bench.performance import clock_accuracy
 from bench.performance.clock_accuracy import ClockErrors, clock_errors, clocks, summarise_case, tables
+from ops.processes.null_worker import ClockReading
 from shared.runlog.latency_log import milliseconds
 
 MS = 10**6

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.harness.environment import BenchRun
 from bench.performance.tls import SIZES, TlsPlan, measure, tls
+from ops.processes.environment import BenchRun
 
 
 @pytest.mark.mosquitto

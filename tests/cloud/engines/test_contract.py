@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.table import ENGINES
 from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from shared import registry
@@ -20,6 +19,7 @@ from shared.hashing import tree_sha256
 from shared.inference.engine import Outputs
 from shared.inference.errors import DeviceError, EngineError, InferenceError
 from shared.inference.placement import Placement
+from shared.inference.table import ENGINES
 from shared.models.agreement import agreement
 from shared.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
 from shared.models.repository import Repository

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages.frame import ResultMessage, Status, pack_frame

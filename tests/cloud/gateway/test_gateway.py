@@ -8,7 +8,7 @@ import pytest
 
 from cloud.gateway.gateway import GatewayError, check_settings
 from cloud.gateway.settings import GatewaySettings
-from shared.broker.certificate_authority import CertificateAuthority
+from ops.broker.certificate_authority import CertificateAuthority
 from shared.network.certificate_expiry import ExpiredError
 
 

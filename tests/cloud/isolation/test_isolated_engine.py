@@ -13,13 +13,12 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from cloud.engines.table import ENGINES
 from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from cloud.models.loader import ModelLoader
 from shared.inference.errors import EngineError, InferenceError
 from shared.inference.placement import Placement, Precision
-from shared.inference.table import EngineEntry
+from shared.inference.table import ENGINES, EngineEntry
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from tests.cloud.isolation import nasty
 from tests.support.workshop import Workshop
@@ -165,7 +164,7 @@ PARENT = textwrap.dedent("""
     from pathlib import Path
     import numpy as np
     from shared.inference.placement import Placement
-    from cloud.engines.table import ENGINES
+    from shared.inference.table import ENGINES
     from shared.inference.table import EngineEntry
     from cloud.isolation.engine import IsolatedEngine
     from tests.cloud.isolation import nasty

@@ -3,9 +3,8 @@ from typing import Any, cast
 
 import pytest
 
-from cloud.engines.table import ENGINES
 from shared.inference.placement import Placement
-from shared.inference.table import EngineEntry
+from shared.inference.table import ENGINES, EngineEntry
 from shared.messages.frame import Status
 from tests.cloud.isolation import nasty
 from tests.support.batching import WAIT_S, BatcherRig

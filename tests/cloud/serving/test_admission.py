@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.harness.samples import jain
+from analysis.statistics.samples import jain
 from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
 from shared import clock

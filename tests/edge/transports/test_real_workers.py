@@ -14,8 +14,8 @@ from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.messages import RawReply
 from edge.transports.transport import Transport
+from ops.broker.certificate_authority import CertificateAuthority
 from shared import clock
-from shared.broker.certificate_authority import CertificateAuthority
 from shared.inference.errors import InferenceError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status

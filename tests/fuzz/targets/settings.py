@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.study.plan.study_plan import StudyPlan
+from analysis.study.study_plan import StudyPlan
 from cloud.config import CloudConfig
 from edge.config import EdgeConfig
 from shared.config import Section, read_yaml

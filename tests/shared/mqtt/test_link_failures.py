@@ -9,13 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from bench.link.link import Link, LinkSpec
+from ops.broker.broker import Broker
+from ops.link.link import Link
 from shared import clock
-from shared.broker.broker import Broker
 from shared.mqtt.bus import LINK_JAMMED, Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.settings import MqttSettings
 from shared.mqtt.watchdog import NetworkThreadError
+from shared.network.link_spec import LinkSpec
 from tests.support.mqtt_bus import WAIT_S, Acks, Events, Inbox, connect, suspended
 
 pytestmark = pytest.mark.mosquitto

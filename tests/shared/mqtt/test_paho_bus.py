@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery, Properties, Will
 from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt.paho_client import MonitoredClient

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.settings import MqttSettings

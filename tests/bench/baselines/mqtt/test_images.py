@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.baselines.mqtt.images import fit, read, to_colour_image
-from bench.harness.child import BenchError
+from ops.processes.child import BenchError
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.imaging.frames import Layout
 

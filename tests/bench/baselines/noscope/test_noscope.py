@@ -9,8 +9,8 @@ from bench.baselines.noscope.drives import read_drive
 from bench.baselines.noscope.rig import LOCAL as LOCAL_ORIGIN
 from bench.baselines.noscope.rig import REFERENCE as REFERENCE_ORIGIN
 from bench.baselines.noscope.rig import REUSED, Reproduction, RigSettings
-from bench.harness.child import BenchError
-from bench.harness.environment import BenchRun
+from ops.processes.child import BenchError
+from ops.processes.environment import BenchRun
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.reuse.tuning import read_tuning
 from tests.bench.baselines.noscope.conftest import LOCAL, REFERENCE

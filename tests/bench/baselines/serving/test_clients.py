@@ -6,8 +6,8 @@ import pytest
 from bench.baselines.mqtt.images import Timer, read
 from bench.baselines.serving.clients import CLIENTS, GrpcClient, conversion_ms, served_ms
 from bench.baselines.serving.vehicle import ServingVehicle
-from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
+from ops.processes.child import BenchError
 from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise
 from tests.support.gateway import open_gateway

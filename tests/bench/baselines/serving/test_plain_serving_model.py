@@ -6,8 +6,8 @@ import pytest
 from bench.baselines.catalogue import export_scores_model
 from bench.baselines.mqtt.images import Timer
 from bench.baselines.serving.clients import SCORES, GrpcClient
-from bench.harness.child import BenchError
 from cloud.models.loader import ModelLoader
+from ops.processes.child import BenchError
 from shared.models.repository import Repository
 from tests.support import tiny_models
 from tests.support.gateway import open_gateway

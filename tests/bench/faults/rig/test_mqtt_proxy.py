@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.faults.rig.mqtt_proxy import PUBLISH, MqttProxy, Packet, encoded_length, packets
 from bench.faults.scenarios.message_faults import Disorder
-from shared.broker.broker import Broker
+from ops.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address

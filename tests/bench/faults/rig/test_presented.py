@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages
 from bench.faults.rig.rig import Rig
-from bench.load.null_worker import expected_labels
+from ops.processes.null_worker import expected_labels
 from shared.runlog.presented_log import OutputOrigin, PresentedLog, PresentedRow
 
 _TICKS = 5

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from bench.faults.rig.rig import Rig, RigError, freeze
-from bench.load.vehicle_process import VehicleError
+from ops.processes.vehicle_process import VehicleError
 
 pytestmark = pytest.mark.mosquitto
 _IMAGES = 12

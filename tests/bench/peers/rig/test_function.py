@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.load.playback import PlaybackSettings
 from bench.peers.rig.function import Function, NotAPictureError, picture_of
 from bench.peers.rig.workload import CODECS, Job, by_codec, jobs, write_graph
+from ops.processes.playback import PlaybackSettings
 from rosbag_tools.drive.recording import DrivePlan as Recording
 from rosbag_tools.drive.recording import record
 from shared.errors import SkylaneError

@@ -6,10 +6,10 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.harness.environment import free_port
 from bench.peers.clients.client import HttpClient, PeerError, ask_once, check_ready
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job
+from ops.processes.environment import free_port
 
 # A server with the HTTP interface of the peers. Its mask repeats the first byte of the image.
 _SERVER = """

@@ -10,7 +10,7 @@ import pytest
 from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.loader import ModelLoader
-from shared.broker.certificate_authority import CertificateAuthority
+from ops.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
 from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
 from shared.models.model import Model

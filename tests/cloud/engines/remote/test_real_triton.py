@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.harness.environment import free_ports
 from bench.peers.clients.client import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
 from cloud.models.loader import ModelLoader
+from ops.processes.environment import free_ports
 from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
 from shared.models.model import Model
 from shared.models.repository import Repository

@@ -18,7 +18,7 @@ import pytest
 from cloud.gateway.bind import ListenError
 from cloud.gateway.common.auth import TOKEN_VARIABLE
 from cloud.gateway.settings import GatewaySettings
-from shared.broker.certificate_authority import CertificateAuthority
+from ops.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway, watch_submissions

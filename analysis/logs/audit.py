@@ -1,0 +1,192 @@
+"""Checks the consistency of a run's files: `skylane report RUN --check`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.logs.dispatch_checks import check_dispatch
+from analysis.logs.log_rows import LogRows, read_log
+from analysis.logs.presented_checks import check_presented, has_presenter
+from analysis.logs.problems import Problem, ProblemCollector
+from analysis.logs.resource_log import load_resources
+from analysis.logs.result_checks import check_results
+from analysis.logs.text_table import read_table
+from analysis.logs.timing_checks import check_timing
+from shared.runlog.latency_log import (
+    CSV_NAME,
+    JOURNAL_NAME,
+    WITH_RESULT,
+    LogError,
+    Outcome,
+    journal_columns,
+    read_header,
+)
+from shared.runlog.presented_log import PRESENTED_NAME
+from shared.runlog.run_manifest import MANIFEST_NAME
+
+_FINISHED_STATES = ("complete", "repaired")
+_SHA256_DIGITS = 64
+_SHOWN_GAPS = 20
+_FRAME_COUNT_END = 1 << 62  # A larger count in the manifest is corrupt.
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyCheck:
+    """The result of one check."""
+
+    name: str  # The rule, such as "no frame has two rows".
+    checked: int  # Number of rows or values that were checked.
+    problems: tuple[Problem, ...]
+
+
+def audit(folder: Path) -> tuple[Problem, ...]:
+    """Returns all problems of a run; empty if its files are consistent.
+
+    Raises:
+        LogError: The log is missing or has another schema.
+    """
+    return tuple(problem for check in run_checks(folder) for problem in check.problems)
+
+
+def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
+    """Runs all checks on a run's files.
+
+    Raises:
+        LogError: See `audit`.
+    """
+    rows = read_log(folder)
+    _, resource_problems = load_resources(folder)
+    cells = check_timing(rows, folder / CSV_NAME) | check_results(rows, folder / CSV_NAME)
+    count = len(rows.table)
+    return (
+        *(ConsistencyCheck(name, rows.checked[name], problems) for name, problems in rows.problems.items()),
+        *(ConsistencyCheck(name, count, problems) for name, problems in cells.items()),
+        ConsistencyCheck("frames without a result have a reason", count, _check_reasons(rows, folder)),
+        ConsistencyCheck("frames sent through a broker have a dispatch", count, check_dispatch(rows, folder)),
+        ConsistencyCheck("every sequence number has a row", count, _check_sequences(rows, folder)),
+        ConsistencyCheck("outcomes sum to the frames read", count, _check_counts(rows, folder)),
+        ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),
+        ConsistencyCheck("source and model have a hash", 2, _check_hashes(rows.manifest, folder)),
+        ConsistencyCheck("resources can be read", 1, resource_problems),
+        *_presented_checks(rows, folder),
+    )
+
+
+def _presented_checks(rows: LogRows, folder: Path) -> Iterator[ConsistencyCheck]:
+    """Yields the checks of the log of outputs, if the run had a presenter."""
+    if has_presenter(rows, folder):
+        ticks, problems_by_check = check_presented(rows, folder)
+        yield from (ConsistencyCheck(name, ticks, problems) for name, problems in problems_by_check.items())
+
+
+def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / CSV_NAME)
+    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", WITH_RESULT)
+    problems.add_rows(
+        "rows without a reason",
+        rows.table.lines[missing],
+        lambda _: "is empty, but the frame got no result",
+        "reason",
+    )
+    return problems.collected()
+
+
+def _check_sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    """Checks that the frames of all cameras together are numbered from 0 without gaps."""
+    problems = ProblemCollector(folder / CSV_NAME)
+    if rows.lost:
+        return ()  # `_check_counts` reports them.
+    numbers = np.sort(rows.numbers["sequence"].data)
+    read = rows.manifest.get("frames_read")
+    end = read if isinstance(read, int) and 0 <= read < _FRAME_COUNT_END else 0
+    before = np.concatenate(([-1], numbers))
+    after = np.concatenate((numbers, [max(end, int(numbers[-1]) + 1 if len(numbers) else 0)]))
+    gaps = np.flatnonzero(after - before > 1)
+    for gap in gaps[:_SHOWN_GAPS]:
+        first, last = int(before[gap]) + 1, int(after[gap]) - 1
+        problems.add_file(f"frame {first} has no row" if first == last else f"frames {first} to {last} have no rows")
+    if len(gaps) > _SHOWN_GAPS:
+        problems.add_file(f"{len(gaps) - _SHOWN_GAPS} more gaps in the sequence")
+    return problems.collected()
+
+
+def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / MANIFEST_NAME)
+    manifest = rows.manifest
+    if not manifest:
+        return ()  # `log_rows` reports a missing manifest.
+    if rows.lost:
+        presenting = manifest.get("presenting")
+        ticks = presenting.get("rows_lost") if isinstance(presenting, Mapping) else 0
+        others = f" and {ticks} to {PRESENTED_NAME}" if ticks else ""
+        problems.add_file(
+            f"the disk was full: {rows.lost:,} of {manifest['frames_read']:,} rows were not written to {CSV_NAME}{others}, as "
+            "the run counted; the other rows are complete"
+        )
+    elif manifest.get("state") not in (*_FINISHED_STATES, "running"):
+        lost = manifest.get("rows_lost")
+        problems.add_file(f"the run is {manifest.get('state')!r}: {lost} rows were not written")
+    if manifest.get("frames_read") != len(rows.table) + rows.lost:
+        problems.add_file(f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows")
+    counted = manifest.get("outcomes")
+    counted = counted if isinstance(counted, dict) else {}
+    for outcome in Outcome:
+        count = int(rows.table.one_of("outcome", [outcome]).sum())
+        is_later_outcome = outcome.value not in counted and not count  # Earlier versions had fewer outcomes.
+        absent = counted.get(outcome.value, 0) - count if rows.lost else 0
+        if counted.get(outcome.value) != count + min(max(absent, 0), rows.lost) and not is_later_outcome:
+            problems.add_file(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
+    return problems.collected()
+
+
+def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    """Checks that every sent frame is in the journal and that every frame in the journal has a row."""
+    path = folder / JOURNAL_NAME
+    problems = ProblemCollector(path)
+    try:
+        journal = read_table(path, problems, journal_columns(read_header(folder)))
+    except LogError as error:
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return problems.collected()
+    opened = journal.integers("sequence")
+    ours = opened.known & journal.one_of("session", [rows.session])
+    problems.add_rows("lines of other runs", journal.lines[~ours], lambda _: "does not belong to this run")
+    closed = rows.numbers["sequence"].data
+    unclosed = ours & ~np.isin(opened.data, closed)
+    if rows.lost:  # The disk that lost rows has lost lines of the journal, too.
+        unclosed &= opened.data >= rows.manifest["frames_read"]
+    sequences = opened.data[unclosed]
+    problems.add_rows(
+        "sent frames without a row",
+        journal.lines[unclosed],
+        lambda index: f"frame {sequences[index]} was sent but has no row in {CSV_NAME}",
+        "sequence",
+    )
+    attempts = rows.numbers["attempts"].data
+    numbers, counts = np.unique(opened.data[ours], return_counts=True)
+    journaled = np.zeros_like(attempts)
+    in_journal = np.isin(closed, numbers)
+    journaled[in_journal] = counts[np.searchsorted(numbers, closed[in_journal])]
+    differs = (journaled > 0) & (attempts > 0) & ((journaled > attempts) if rows.lost else (journaled != attempts))
+    for sequence, lines, sent in zip(
+        closed[differs][:_SHOWN_GAPS], journaled[differs], attempts[differs], strict=False
+    ):
+        problems.add_file(f"has {lines} lines for frame {sequence}, which was sent {sent} times")
+    for sequence in closed[(attempts > 0) & ~in_journal & (rows.lost == 0)][:_SHOWN_GAPS]:
+        problems.add_file(f"has no line for frame {sequence}, which was sent")
+    return problems.collected()
+
+
+def _check_hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, ...]:
+    problems = ProblemCollector(folder / MANIFEST_NAME)
+    for name in ("source", "model") if manifest else ():
+        facts = manifest.get(name)
+        facts = facts if isinstance(facts, dict) else {}
+        sha256 = facts.get("sha256")
+        is_hash = isinstance(sha256, str) and len(sha256) == _SHA256_DIGITS and not sha256.strip("0123456789abcdef")
+        if not is_hash and facts.get("kind") != "camera":  # The images of a camera are not stored and have no hash.
+            problems.add_file(f"{name}.sha256 is {sha256!r}, which is not a SHA-256: the {name} cannot be identified")
+    return problems.collected()

@@ -1,0 +1,83 @@
+"""Reads the folder of a run with pandas; unreadable rows and cells are skipped and listed as problems."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.logs.log_rows import LogRows, read_log
+from analysis.logs.problems import Problem
+from analysis.logs.resource_log import load_resources
+from analysis.logs.text_table import IntegerColumn
+from shared.runlog.latency_log import DECIMAL_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """The contents of a run's folder.
+
+    `frames` has one row per frame, in the order in which the frames ended, and all columns of
+    `shared.runlog.latency_log`: text as `str` (empty if not set), integers as `Int64` with `<NA>` (timestamps stay
+    exact), milliseconds and `DECIMAL_COLUMNS` as `float64` with NaN. Columns of later versions are kept as text; those
+    that an earlier version lacks are empty. `resources` has the columns of `shared.resources.sampler`.
+    """
+
+    folder: Path
+    name: str
+    frames: pd.DataFrame
+    manifest: Mapping[str, Any]  # Empty if it is missing, unreadable or belongs to another run.
+    resources: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+
+def load_run(folder: Path) -> RunLog:
+    """Reads a run; broken rows and cells are skipped and listed in `problems`.
+
+    A row with decreasing timestamps keeps its outcome and loses its times. If the log contains rows of several runs,
+    those of the manifest's session are kept; without a manifest, those of the session with the most rows.
+
+    Raises:
+        LogError: The log is missing or lacks columns, which the message names.
+    """
+    rows = read_log(folder)
+    resources, resource_problems = load_resources(folder)
+    log_problems = (problem for problems in rows.problems.values() for problem in problems)
+    return RunLog(
+        folder, folder.resolve().name, _frames(rows), rows.manifest, resources, (*log_problems, *resource_problems)
+    )
+
+
+def load_runs(folders: Sequence[Path]) -> tuple[RunLog, ...]:
+    """Reads several runs; runs whose folders have the same name get the shortest distinct end of their paths.
+
+    Raises:
+        LogError: See `load_run`.
+    """
+    names = _distinct_names([folder.resolve() for folder in folders])
+    return tuple(replace(load_run(folder), name=name) for folder, name in zip(folders, names, strict=True))
+
+
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
+    for depth in range(1, max((len(folder.parts) for folder in folders), default=0) + 1):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{folder.name} ({number})" for number, folder in enumerate(folders, start=1)]
+
+
+def _frames(rows: LogRows) -> pd.DataFrame:
+    columns = {
+        name: _series(name, rows.numbers[name]) if name in rows.numbers else rows.table.series(name)
+        for name in rows.table.names
+    }
+    return pd.DataFrame(columns)
+
+
+def _series(name: str, numbers: IntegerColumn) -> pd.Series:
+    """Converts a column for pandas: milliseconds and decimals to float64, others to Int64."""
+    if name.endswith("_ms") or name in DECIMAL_COLUMNS:
+        return pd.Series(np.where(numbers.known, numbers.data / 1e6, np.nan))
+    return pd.Series(pd.arrays.IntegerArray(numbers.data, ~numbers.known))

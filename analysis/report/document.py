@@ -1,0 +1,186 @@
+"""Builds the report of a run, several runs or a study, and writes it as an HTML page."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.logs.run_log import RunLog, load_run
+from analysis.offloading.cost import throughput_hz
+from analysis.report.chapters import streaming
+from analysis.report.chapters.comparisons import cost, offloading
+from analysis.report.chapters.comparisons import runs as comparison
+from analysis.report.chapters.comparisons.cost import Tariff
+from analysis.report.chapters.run import (
+    clocks,
+    distribution,
+    load,
+    outcomes,
+    provenance,
+    resources,
+    stages,
+    timeline,
+    unsent,
+    workers,
+)
+from analysis.report.chapters.study import accuracy, bursts, cells, overhead, utilization
+from analysis.report.chapters.study import streaming as study_streaming
+from analysis.report.chapters.summary import key_figures, run_summary, runs_summary, study_summary
+from analysis.report.content import Chapter, Picture, ReportContent
+from analysis.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns
+from analysis.report.data.frame_details import frame_details, frames_on_page, overlay_images
+from analysis.report.data.report_input import ReportInput, load_report_input
+from analysis.report.data.study_log import StudyLog
+from analysis.report.output.page import render
+from shared.errors import SkylaneError
+
+_SAMPLE_IMAGES = 12  # Images of frames that are not among the slowest.
+
+
+class ReportError(SkylaneError):
+    """The report cannot be written."""
+
+
+def write_report(
+    folders: Sequence[Path], out: Path | None = None, tariff: Tariff | None = None, local: Path | None = None
+) -> Path:
+    """Writes the report of run folders, or of one study folder, as one HTML file; returns its path.
+
+    The default of `out` is report.html in the folder, or comparison.html in the first of several folders.
+
+    Raises:
+        LogError: A log cannot be read.
+        ReportError: The file cannot be written.
+    """
+    source = load_report_input(folders, load_run(local) if local else None)
+    return write_page(report_of(source, tariff), folders, out)
+
+
+def write_page(report: ReportContent, folders: Sequence[Path], out: Path | None) -> Path:
+    """Writes a report as HTML; see `write_report`."""
+    path = out or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Strings from JSON can contain lone surrogates, which UTF-8 cannot encode.
+        path.write_text(render(report), encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        with suppress(OSError):
+            if path.is_file():  # A browser would show an incomplete page without an error.
+                path.unlink()
+        raise ReportError(f"{path} cannot be written: {error.strerror}: choose another --out") from error
+    return path
+
+
+def report_of(source: ReportInput, tariff: Tariff | None = None) -> ReportContent:
+    """Returns the report of a run, several runs or a study."""
+    if source.study:
+        return _study_report(source.study, tariff)
+    return _run_report(source, tariff) if len(source.runs) == 1 else _comparison_report(source, tariff)
+
+
+def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
+    (run,) = source.runs
+    frames = run.frames
+    answered = answered_frames(frames)
+    start_ns = first_due_ns(frames)
+    shown = frames_on_page(frames)
+    chapters = (
+        stages.chapter(answered),
+        outcomes.chapter(run),
+        *map(streaming.chapter, source.streaming),
+        *unsent.chapters(run),
+        distribution.chapter(frames),
+        timeline.chapter(shown, answered, start_ns),
+        load.chapter(frames, answered, start_ns),
+        load.throughput_chapter(run, start_ns),
+        *workers.chapters(frames, answered, start_ns),
+        clocks.chapter(answered, start_ns),
+        resources.chapter(run.resources),
+        distribution.statistics_chapter(frames, answered),
+        *_optional_chapters(source, tariff),
+        provenance.consistency(source.problems, len(frames)),
+        provenance.chapter(run),
+    )
+    samples = answered["sequence"].iloc[:: max(1, len(answered) // _SAMPLE_IMAGES)]
+    with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
+    images = overlay_images(run.folder, frames, map(int, with_image))
+    details = frame_details(shown, answered, start_ns, images)
+    figures = [figure for each in source.streaming for figure in streaming.key_figures(each)]
+    figures += key_figures(frames, throughput_hz(run))
+    return ReportContent(
+        _title(run), run_summary(frames, answered), chapters, details, tuple(figures), _picture(run, answered)
+    )
+
+
+def _picture(run: RunLog, answered: pd.DataFrame) -> Picture | None:
+    """Returns the overlay of the frame in the middle of the run, or of the first with a readable one."""
+    sequences = answered["sequence"].tolist()
+    for sequence in [*sequences[len(sequences) // 2 :], *sequences]:
+        if images := overlay_images(run.folder, answered, [sequence]):
+            caption = f"Frame {sequence}: the model's input with its result drawn on it."
+            return Picture(images[sequence], caption)
+    return None
+
+
+def _title(run: RunLog) -> str:
+    """Returns the name of the run with its vehicle and date, if known."""
+    vehicle = run.manifest.get("vehicle")
+    start_ns = first_due_ns(run.frames)
+    parts = (
+        f"Run {run.name}",
+        f"vehicle {vehicle}" if isinstance(vehicle, str) else "",
+        f"{datetime.fromtimestamp(start_ns / 1e9, UTC):%Y-%m-%d}" if start_ns else "",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _comparison_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
+    """Compares each run with the first."""
+    runs = source.runs
+    groups = [FrameGroup.of_run(run) for run in runs]
+    chapters = (
+        comparison.chapter(groups),
+        outcomes.comparison(runs),
+        *([streaming.comparison(source.streaming)] if source.streaming else []),
+        comparison.stages(groups),
+        comparison.distributions(groups),
+        *_optional_chapters(source, tariff),
+        provenance.consistency(source.problems, sum(len(run.frames) for run in runs)),
+        provenance.comparison(runs),
+    )
+    return ReportContent(f"Comparison of {len(runs)} runs", runs_summary(groups), chapters)
+
+
+def _study_report(study: StudyLog, tariff: Tariff | None) -> ReportContent:
+    """Returns the report of a study; without `tariff`, the tariff in the study's manifest applies."""
+    chapters = [cells.results(study), cells.axes(study)]
+    if len(study.capacity):
+        chapters.append(cells.capacity(study))
+    optional = (
+        study_streaming.chapter(study),
+        accuracy.chapter(study),
+        overhead.chapter(study),
+        bursts.chapter(study),
+        utilization.chapter(study),
+        offloading.study_chapter(study),
+    )
+    chapters += filter(None, optional)
+    if len(study.results):
+        groups = [study.group(cell) for cell in study.cells]
+        chapters += [comparison.stages(groups), comparison.distributions(groups)]
+    if tariff := tariff or Tariff.from_manifest(study.manifest):
+        runs = study.runs.reindex(columns=["cell", "throughput_hz"])
+        rates = [(cell.name, runs.loc[runs["cell"] == cell.key, "throughput_hz"]) for cell in study.cells]
+        chapters.append(cost.chapter(rates, tariff))
+    chapters += [cells.runs(study), cells.provenance(study)]
+    name = str(study.manifest.get("name") or study.folder.name)
+    return ReportContent(f"Study {name}", study_summary(study), tuple(chapters))
+
+
+def _optional_chapters(source: ReportInput, tariff: Tariff | None) -> Iterator[Chapter]:
+    if tariff:
+        yield cost.chapter([(run.name, [throughput_hz(run)]) for run in source.runs], tariff)
+    if source.local:
+        yield offloading.chapter(source.local, source.runs)

@@ -1,0 +1,229 @@
+"""Streaming accuracy of a run: its outputs against the true labels of their own tick, beside the ceiling and holding.
+
+accuracy = run_accuracy(load_run(folder), truth)
+accuracy.outputs.accuracy(), accuracy.ceiling.accuracy()
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.logs.run_log import RunLog
+from analysis.statistics.description import IntervalEstimate
+from analysis.streaming.bag_topics import StampedTopic, named_topic, opened, topic_of
+from analysis.streaming.comparisons import TruthComparison, comparison_for
+from analysis.streaming.stored_results import StoredResults, stored_results
+from analysis.streaming.tick_outputs import OutputsByCamera, TickOutput, held_outputs, own_outputs, presented_outputs
+from modelling.evaluation.segmentation import EvaluationError
+from modelling.evaluation.streaming import ScoredTicks
+from rosbag_tools.reading.bag import Bag
+from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin
+
+PRESENTED = "presented"  # The folder of a run with its outputs, as the sinks wrote them.
+NO_LABELS = "no labels of its stamp"
+_UNREADABLE = "its labels cannot be read"
+_NOT_STORED = "its output is not stored"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccuracy:
+    """The streaming accuracy of one run."""
+
+    run: str
+    presenter: str  # Empty for a run without one.
+    truth: Path
+    comparison: TruthComparison
+    outputs: ScoredTicks[Any]  # The outputs of the presenter; for a run without one, the same as `held`.
+    held: ScoredTicks[Any]  # The newest result at each tick, a worker's or the local model's.
+    held_from_workers: ScoredTicks[Any] | None  # The same without those of the local model; None if it gave no result.
+    ceiling: ScoredTicks[Any]  # Each result against the labels of its own frame, ignoring all delays.
+    ticks: Sequence[TickOutput]  # All ticks, also those that could not be scored.
+    scored: Sequence[TickOutput]  # The ticks of `outputs`.
+    unscored: Mapping[str, int]  # Ticks that could not be scored, by reason.
+    cautions: Sequence[str]  # Doubts about the numbers.
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """The number of ticks without an output, by reason."""
+        reasons = Counter(tick.reason.partition(":")[0] for tick in self.ticks if tick.origin is OutputOrigin.NONE)
+        return dict(reasons.most_common())
+
+    def outputs_from(self, sequence: int) -> ScoredTicks[Any]:
+        """Returns the scores of the outputs from a frame on."""
+        ticks = (
+            scored for scored, tick in zip(self.outputs.ticks, self.scored, strict=True) if tick.sequence >= sequence
+        )
+        return type(self.outputs)(self.outputs.names, ticks)
+
+    def interval(self, scores: ScoredTicks[Any], *, with_missing: bool = False) -> IntervalEstimate:
+        """Returns the accuracy of ticks of this run, with its interval for this run."""
+        return self.comparison.interval(scores, with_missing=with_missing)
+
+
+def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
+    """Scores the outputs of a run against the labels in the bag `truth`.
+
+    Raises:
+        SkylaneError: The run has no stored results or does not name its classes, its task has no streaming accuracy, the
+            bag cannot be read, or it has no labels for any tick.
+    """
+    comparison = comparison_for(run.manifest, run.folder)
+    with ExitStack() as stack:
+        own = own_outputs(run.frames)
+        results = stack.enter_context(stored_results(run.folder, comparison, own))
+        labels = stack.enter_context(opened(truth, "the true labels cannot be read"))
+        scorer = _Scorer(run, labels, comparison)
+        ceiling = scorer.score({camera: results.kept(camera, ticks) for camera, ticks in own.items()}, results)
+        outputs = held_outputs(run.frames, {camera: results.frames(camera) for camera in own})
+        found = held = scorer.score(outputs, results)
+        from_workers = None
+        if any(tick.origin is OutputOrigin.LOCAL for ticks in own.values() for tick in ticks):
+            remote = {camera: _remote(results.kept(camera, ticks)) for camera, ticks in own.items()}
+            from_workers = scorer.score(held_outputs(run.frames, remote), results).scores
+        presenter = ""
+        if (run.folder / PRESENTED_NAME).exists():
+            presenter = _presenter_name(run)
+            outputs = presented_outputs(run.folder)
+            presented = stack.enter_context(stored_results(run.folder / PRESENTED, comparison, outputs))
+            found = scorer.score(outputs, presented)
+        ticks = [tick for rows in outputs.values() for tick in rows]
+        scorer.check(found, len(ticks))
+        cautions = [*scorer.cautions(ceiling.scores, found, len(ticks)), *_not_stored(results, own)]
+    return RunAccuracy(
+        run=run.name,
+        presenter=presenter,
+        truth=truth,
+        comparison=comparison,
+        outputs=found.scores,
+        held=held.scores,
+        held_from_workers=from_workers,
+        ceiling=ceiling.scores,
+        ticks=ticks,
+        scored=found.ticks,
+        unscored=dict(found.unscored.most_common()),
+        cautions=cautions,
+    )
+
+
+@dataclass(slots=True)
+class _Scored:
+    """Scores with their ticks, and the number of ticks that could not be scored by reason."""
+
+    scores: ScoredTicks[Any]
+    ticks: list[TickOutput] = field(default_factory=list)
+    unscored: Counter[str] = field(default_factory=Counter)
+
+
+class _Scorer:
+    """Scores outputs of a run against the labels in a bag."""
+
+    def __init__(self, run: RunLog, bag: Bag, comparison: TruthComparison) -> None:
+        """Finds the topics with the labels of the run's cameras.
+
+        Raises:
+            EvaluationError: There is none.
+        """
+        self._run = run
+        self._bag = bag
+        self._comparison = comparison
+        self._truths: dict[str, StampedTopic[Any]] = {}
+        suffix = comparison.truth_topic
+        wanted = [str(camera) for camera in run.frames["camera"].unique()]
+        for camera in wanted:
+            if name := named_topic(bag, topic_of(camera, suffix)):
+                self._truths[camera] = StampedTopic(bag, name, comparison.read_truth)
+                comparison.look_at(bag, camera)
+        if not wanted:
+            raise EvaluationError(f"{run.folder} has no frames, so there is nothing to compare with {bag.path}")
+        if not self._truths:
+            found = [topic.name for topic in bag.topics if topic.name.endswith(f"/{suffix}")]
+            others = f"; it has them on {', '.join(found)}, which belong to another camera" if found else ""
+            raise EvaluationError(
+                f"{bag.path} holds no true {suffix} for the cameras of {run.name} (a topic "
+                f"/{topic_of(wanted[0], suffix)}){others}: give the bag that has them"
+            )
+
+    def score(self, outputs: OutputsByCamera, results: StoredResults) -> _Scored:
+        """Scores outputs."""
+        found = _Scored(self._comparison.no_scores())
+        for camera, ticks in outputs.items():
+            for tick in ticks:
+                if reason := self._add(found.scores, camera, tick, results):
+                    found.unscored[reason] += 1
+                else:
+                    found.ticks.append(tick)
+        return found
+
+    def _add(self, scores: ScoredTicks[Any], camera: str, tick: TickOutput, results: StoredResults) -> str:
+        topic = self._truths.get(camera)
+        position = None if topic is None or tick.stamp_ns is None else topic.find(tick.stamp_ns)
+        if topic is None or position is None:
+            return NO_LABELS
+        truth = topic.read(position)
+        if truth is None:
+            return _UNREADABLE
+        result = None if tick.source is None else results.read(camera, tick.source)
+        if result is None and tick.source is not None:
+            return _NOT_STORED
+        return self._comparison.add(scores, truth, result, tick, self._run.name)
+
+    def check(self, found: _Scored, ticks: int) -> None:
+        """Raises an EvaluationError if no tick could be scored."""
+        if found.ticks or not ticks:
+            return
+        topics = ", ".join(topic.topic for topic in self._truths.values())
+        reason = found.unscored.most_common(1)[0][0]
+        hint = "is it the bag of another drive?" if reason == NO_LABELS else "give the bag that the run played"
+        raise EvaluationError(
+            f"{self._bag.path}: none of the {ticks} ticks of {self._run.name} can be compared with {topics}: {reason}; {hint}"
+        )
+
+    def cautions(self, ceiling: ScoredTicks[Any], scored: _Scored, ticks: int) -> list[str]:
+        """Returns why the accuracy may not be that of the run.
+
+        Raises:
+            EvaluationError: All classes in the bag are unknown to the model.
+        """
+        found = self._comparison.cautions()
+        if without := scored.unscored.total():
+            listed = "; ".join(f"{reason}: {count:,}" for reason, count in scored.unscored.most_common())
+            found.append(f"{without:,} of {ticks:,} ticks are not scored. {listed}.")
+        source = self._run.manifest.get("source")
+        played = source.get("sha256") if isinstance(source, Mapping) and source.get("kind") == "bag" else None
+        if played and played != self._bag.sha256:
+            found.append(
+                f"The run played another bag than {self._bag.path} (its SHA-256 differs), and labels are found by their "
+                "stamps alone: if the bag shows another drive, all numbers here are wrong. The ceiling of "
+                f"{ceiling.accuracy():.3f} must be near the accuracy that the model usually has."
+            )
+        return found
+
+
+def _presenter_name(run: RunLog) -> str:
+    """Returns the kind of the run's presenter."""
+    presenting = run.manifest.get("presenting")
+    kind = presenting.get("kind") if isinstance(presenting, Mapping) else None
+    return str(kind or "a presenter")
+
+
+def _remote(ticks: Sequence[TickOutput]) -> npt.NDArray[np.int64]:
+    """Returns the sequence numbers of the frames whose result is not the local model's."""
+    return np.array([tick.sequence for tick in ticks if tick.origin is not OutputOrigin.LOCAL], np.int64)
+
+
+def _not_stored(results: StoredResults, own: OutputsByCamera) -> list[str]:
+    """Returns a caution if results are missing in the bag of the sink."""
+    missing = sum(len(ticks) - len(results.kept(camera, ticks)) for camera, ticks in own.items())
+    if not missing:
+        return []
+    text = (
+        f"{missing:,} results of the run are not in the bag of its sink, which keeps the order of the frames and leaves out "
+        "a result that comes after that of a later frame; holding and the ceiling are computed without them."
+    )
+    return [text]

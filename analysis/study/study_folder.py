@@ -1,0 +1,149 @@
+"""The folder of a study: plan, manifest, runs and results, from which an interrupted study is resumed."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from analysis.study.cell import StudyCell
+from analysis.study.measurement import RunResult
+from analysis.study.study_plan import StudyPlan
+from shared.config import read_yaml
+from shared.errors import SkylaneError
+from shared.runlog.run_manifest import read_manifest, write_manifest
+
+PLAN_NAME = "study.yaml"
+RESULT_NAME = "result.json"
+KIND = "study"
+
+
+class StudyError(SkylaneError):
+    """The folder of a study cannot be used."""
+
+
+class StudyFolder:
+    """A folder with `study.yaml`, `manifest.json` and `cells/<cell>/<repetition>/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def models(self) -> Path:
+        """Folder of the models that were made for this study."""
+        return self.root / "models"
+
+    def resumed_seed(self, plan: StudyPlan, seed: int | None) -> int | None:
+        """Returns the seed of the study in the folder, to resume it; None if the folder is new.
+
+        Raises:
+            StudyError: The folder contains something else, or a study with another plan or seed. The message lists the
+                differences.
+        """
+        if not self.root.exists() or not any(self.root.iterdir()):
+            return None
+        if not (self.root / PLAN_NAME).is_file():
+            raise StudyError(f"{self.root} contains files that are not of a study: choose another --out")
+        before = read_yaml(self.root / PLAN_NAME, StudyPlan)
+        changes = list(_differences(_document(before), _document(plan)))
+        if changes:
+            raise StudyError(
+                f"{self.root} contains this study with another plan ({'; '.join(changes)}): "
+                "choose another --out, or undo the changes to resume it"
+            )
+        known = int(read_manifest(self.root)["seed"])
+        if seed is not None and seed != known:
+            raise StudyError(f"{self.root} contains this study with seed {known}: omit --seed, or choose another --out")
+        return known
+
+    def begin(self, plan: StudyPlan, manifest: Mapping[str, Any]) -> None:
+        """Creates the folder and writes the manifest and the plan with all its defaults."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_manifest(self.root, manifest)
+        draft = self.root / f"{PLAN_NAME}.new"
+        text = yaml.safe_dump(_document(plan), sort_keys=False, allow_unicode=True, default_flow_style=None)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(self.root / PLAN_NAME)
+
+    def run_folder(self, cell: StudyCell, repetition: int) -> Path:
+        """Returns the folder of a run."""
+        return self.root / "cells" / cell.name / str(repetition)
+
+    def empty_run_folder(self, cell: StudyCell, repetition: int) -> Path:
+        """Creates the folder of a run; removes the files of an interrupted or failed one.
+
+        Raises:
+            StudyError: The old folder cannot be removed, or the new one cannot be created.
+        """
+        folder = self.run_folder(cell, repetition)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise StudyError(
+                f"{folder} cannot be replaced: {error.strerror}: free disk space or make it writable, "
+                "then run the study again"
+            ) from error
+        return folder
+
+    def load_result(self, cell: StudyCell, repetition: int) -> RunResult | None:
+        """Reads the result of a run; None if the run has not ended.
+
+        Raises:
+            StudyError: The result cannot be read.
+        """
+        path = self.run_folder(cell, repetition) / RESULT_NAME
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=RunResult)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StudyError(f"{path} cannot be read ({error}): remove it to repeat the run") from error
+
+    def save_result(self, cell: StudyCell, repetition: int, result: RunResult) -> None:
+        """Writes the result of a run atomically, after all its other files; a run without result is repeated.
+
+        Raises:
+            StudyError: The result cannot be written.
+        """
+        path = self.run_folder(cell, repetition) / RESULT_NAME
+        draft = path.with_name(f"{RESULT_NAME}.new")
+        try:
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(result), indent=2))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            raise StudyError(
+                f"{path} cannot be written: {error.strerror}: free disk space, then run the study again"
+            ) from error
+
+
+def _document(plan: StudyPlan) -> dict[str, Any]:
+    """Converts a plan to JSON types, without values that are None."""
+    return plan.model_dump(mode="json", exclude_none=True)
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
+    """Yields the changes between two documents as `key: before → now`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys((*before, *now)):
+            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now and key != "description":
+        yield f"{key}: {_short(before)} → {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_short(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return str(
+            value.get("name") or "{" + ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) + "}"
+        )
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,147 @@
+"""`skylane demo`: the whole pipeline on this machine, from a rendered bag to masks and the report of the run."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+import av
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from edge.config import EdgeConfig
+from edge.run import run
+from edge.sinks.video_codec import VIDEO_FORMATS
+from ops.broker.broker import Broker, BrokerKind
+from ops.late_results import LateResults, play_late
+from ops.processes.child import BenchError
+from ops.processes.worker_process import Worker
+from rosbag_tools.drive.recording import sample_bag
+from shared.imaging.opencv import cv2
+from shared.models.repository import Repository, default_root
+from shared.runlog.run_folder import RUNS, free_folder
+
+_MAX_LATE_FRAMES = 40  # Four seconds of the drive.
+# Folders of the PNG sink by the task of the model.
+_IMAGE_FOLDERS = {
+    "masks_colour": "one image per frame (masks/ contains the class ids)",
+    "pictures": "one image per frame, with the detected objects drawn on it",
+}
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the run. [runs/demo, or runs/demo-2 and so on if it exists]",
+)
+@click.option(
+    "--models", default=default_root, type=click.Path(file_okay=False, path_type=Path), help="Model repository."
+)
+@click.option("--model", default="road-small", show_default=True, help="Name of the model.")
+@click.option(
+    "--frames", default=60, show_default=True, type=click.IntRange(1, 10_000), help="Frames to render and send."
+)
+@click.option(
+    "--broker",
+    "broker_kind",
+    default=BrokerKind.AUTO.value,
+    type=click.Choice([kind.value for kind in BrokerKind]),
+    help="Kind of broker to start.",
+)
+def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: str) -> None:
+    """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""
+    console, folder = Console(), out or free_folder(RUNS / "demo")
+    console.rule("1  A synthetic drive, as a Bayer camera records it")
+    with _progress(console, frames) as advance:
+        bag = sample_bag(frames, advance)
+    console.print(f"bag: {bag}", highlight=False)
+    console.rule("2  A broker and a worker")
+    is_starting = True
+
+    def show_line(line: str) -> None:
+        if is_starting:  # Later lines would break the progress bar.
+            console.print(line, highlight=False, markup=False)
+
+    with Broker.start(kind=broker_kind) as broker:
+        console.print(broker.description, highlight=False)
+        with Worker(broker.url, models=models, model=model, on_line=show_line) as worker:
+            is_starting = False
+            console.rule("3  The vehicle sends every frame and receives its mask, one at a time")
+            config = EdgeConfig(
+                broker=broker.url,
+                vehicle="demo",
+                model=model,
+                closed_loop=True,
+                window=1,
+                out=folder,
+                sinks=("png", "video", "overlay", "jsonl"),
+            )
+            beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
+            if code := run(str(bag), config, console, sampled_processes=beside):
+                raise BenchError(f"the run in {folder} failed with code {code}")
+        console.rule("4  The same drive in real time, over a slow link")
+        late = _play_late(bag, folder, broker, console, models=models, model=model, frames=frames)
+    from analysis.report.document import write_report  # noqa: PLC0415  Importing Plotly is slow.
+
+    with console.status("writing the report"):
+        report = write_report([folder])
+    console.rule("Results")
+    for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
+        console.print(line, highlight=False)
+    if late is not None:
+        accuracy = f"mean IoU {late.held:.2f} and {late.moved:.2f}"
+        console.print(f"{late.video}  masks 200 ms old: held, and moved to now; {accuracy}", highlight=False)
+
+
+def write_still(video: Path) -> Path:
+    """Writes the middle frame of a video as a PNG file next to it; returns its path."""
+    with av.open(str(video)) as container:
+        assert container.duration is not None
+        middle_s = container.duration / av.time_base / 2
+        frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
+        frame = deque(frames, maxlen=1).pop()
+    still = video.with_suffix(".png")
+    cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
+    return still
+
+
+def _play_late(
+    bag: Path, folder: Path, broker: Broker, console: Console, *, models: Path, model: str, frames: int
+) -> LateResults | None:
+    """Plays the drive with a presenter; returns None if the model's results are no masks."""
+    if Repository(models).find(model).card().task != "segmentation":
+        console.print(f"left out: {model} gives no masks to compare")
+        return None
+    with console.status("masks that are 200 ms old, held and moved to now"):
+        return play_late(
+            bag,
+            folder / "late",
+            broker,
+            models=models,
+            model=model,
+            frames=min(frames, _MAX_LATE_FRAMES),
+        )
+
+
+@contextmanager
+def _progress(console: Console, frames: int) -> Iterator[Callable[[], None]]:
+    with Progress(console=console) as progress:
+        task = progress.add_task("rendering", total=frames)
+        yield lambda: progress.advance(task)
+        progress.update(task, completed=frames)
+
+
+def _results(folder: Path, report: Path, video_suffix: str) -> Iterator[str]:
+    """Yields the path and the content of every result."""
+    yield f"{report}  the time of every stage; opens in any browser, without a network"
+    for video in sorted(folder.glob(f"overlay_*{video_suffix}")):
+        yield f"{write_still(video)}  one frame next to the model's result for it"
+        yield f"{video}  the whole drive; current browsers play it"
+    for name, content in _IMAGE_FOLDERS.items():
+        if (folder / name).is_dir():
+            yield f"{folder}/{name}  {content}"
+    yield f"{folder}/results.jsonl  the results of every frame, for programs"
+    yield f"{folder}/latency.csv  one row per frame with every stage of both nodes"

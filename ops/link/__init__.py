@@ -1,0 +1,4 @@
+"""An emulated link between vehicle and broker with delay, loss and a limited bandwidth.
+
+Start with `link`.
+"""

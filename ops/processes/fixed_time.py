@@ -1,0 +1,146 @@
+"""An engine that gives the answers of a stored model, and takes a fixed time for each image.
+
+It stands for a server with a large model, so that several servers can be measured on a machine that has fewer cores. The
+answers are computed in advance by the model itself, for the images that a vehicle will send.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.models.loader import ModelLoader
+from ops.processes.playback import PlaybackSettings, model_inputs
+from shared.imaging.frames import Pixels
+from shared.inference.engine import Engine, Images, Outputs
+from shared.inference.placement import Precision
+from shared.inference.table import ENGINES
+from shared.models.manifest import Manifest
+from shared.models.model import Model
+from shared.models.opening import open_stored
+from shared.models.repository import Repository
+
+_DIGESTS = "digests"  # The array of a file with answers that identifies the images.
+_DIGEST_BYTES = 16
+
+
+class KnownAnswers:
+    """Outputs of a model by image."""
+
+    def __init__(self, outputs: Mapping[bytes, Mapping[str, npt.NDArray[Any]]]) -> None:
+        """`outputs`: the outputs without the batch axis, by `digest` of the image."""
+        self._outputs = dict(outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    @classmethod
+    def compute(cls, model: Model, images: Iterable[Pixels], on_image: Callable[[int], None] = lambda _: None) -> Self:
+        """Runs the model on every image; `on_image` receives the number of images so far."""
+        outputs = {}
+        for number, image in enumerate(images, 1):
+            found = model.infer(np.asarray(image, np.uint8)[np.newaxis])
+            outputs[digest(image)] = {head: values[0] for head, values in found.items()}
+            on_image(number)
+        return cls(outputs)
+
+    @classmethod
+    def read(cls, files: Sequence[Path]) -> Self:
+        """Reads the answers of all files that `write` has written."""
+        outputs = {}
+        for file in files:
+            with np.load(file) as stored:
+                arrays = dict(stored)
+            keys = [row.tobytes() for row in arrays.pop(_DIGESTS)]
+            outputs.update(
+                {key: {head: values[row] for head, values in arrays.items()} for row, key in enumerate(keys)}
+            )
+        return cls(outputs)
+
+    def write(self, file: Path) -> None:
+        """Writes the answers into a file for NumPy."""
+        keys = np.frombuffer(b"".join(self._outputs), np.uint8).reshape(-1, _DIGEST_BYTES)
+        heads = next(iter(self._outputs.values()), {})
+        arrays = {head: np.stack([each[head] for each in self._outputs.values()]) for head in heads}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(".part.npz")
+        np.savez(draft, allow_pickle=False, **{_DIGESTS: keys}, **arrays)
+        draft.rename(file)
+
+    def of(self, image: Pixels) -> Mapping[str, npt.NDArray[Any]] | None:
+        """Returns the outputs for an image; None if they are not known."""
+        return self._outputs.get(digest(image))
+
+
+class FixedTimeEngine:
+    """An engine that looks answers up, and takes the same time for each image."""
+
+    name = "fixed-time"
+    device = "cpu"
+    precision = Precision.FP32
+    batch_size = 1
+
+    def __init__(self, answers: KnownAnswers, inference_ms: float, open_model: Callable[[], Model]) -> None:
+        """`open_model` opens the model itself, which answers images that are not known; it is then called once."""
+        self._answers = answers
+        self._inference_s = inference_ms / 1e3
+        self._open_model = open_model
+        self._model: Model | None = None
+
+    def infer(self, batch: Images) -> Outputs:
+        """See `shared.inference.engine.Engine.infer`."""
+        end_s = time.monotonic() + self._inference_s * len(batch)
+        outputs = self._look_up(batch)
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        return outputs
+
+    def close(self) -> None:
+        """See `shared.inference.engine.Engine.close`."""
+        if self._model is not None:
+            self._model.close()
+
+    def _look_up(self, batch: Images) -> Outputs:
+        known = [self._answers.of(image) for image in batch]
+        found = [each for each in known if each is not None]
+        if len(found) == len(batch):
+            return {head: np.stack([each[head] for each in found]) for head in found[0]}
+        if self._model is None:
+            self._model = self._open_model()
+        return self._model.infer(batch)
+
+
+def open_fixed_time(models: Path, model: str, answers: Sequence[Path], inference_ms: float) -> Model:
+    """Opens a model of the repository `models` on a FixedTimeEngine with the answers of these files.
+
+    Raises:
+        SkylaneError: the model does not exist, or its file is damaged.
+    """
+    repository = Repository(models)
+
+    def open_engine(_: str, __: Path, ___: Manifest) -> Engine:
+        return FixedTimeEngine(KnownAnswers.read(answers), inference_ms, lambda: ModelLoader(repository).open(model))
+
+    return open_stored(repository.find(model), ENGINES, open_engine)
+
+
+def known_answers_file(
+    settings: PlaybackSettings, model: Model, folder: Path, on_image: Callable[[int], None] = lambda _: None
+) -> Path:
+    """Returns the file with a model's answers for the bag's frames as a vehicle sends them; computes it if it is missing.
+
+    The file in `folder` is named after the bag, the model's hash and the codec, so that it is never used for other images.
+    """
+    name = f"{settings.bag.name}-{settings.frames}-{settings.codec}-{model.card.sha256[:12]}.npz"
+    file = folder / name
+    if not file.exists():
+        KnownAnswers.compute(model, model_inputs(settings, model), on_image).write(file)
+    return file
+
+
+def digest(image: Pixels) -> bytes:
+    """Identifies an image by its pixels."""
+    return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=_DIGEST_BYTES).digest()
