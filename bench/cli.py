@@ -20,7 +20,7 @@ BENCHES = {
         ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),
         ("freshness", "bench.freshness.freshness_bench", "Compare presenters on recorded drives."),
         ("gateway", "bench.performance.gateway", "Run clients at all endpoints of one worker at once."),
-        ("link", "bench.link.cli", "Emulate a link with known faults between vehicle and broker."),
+        ("link", "bench.link", "Emulate a link with known faults between vehicle and broker."),
         ("overhead", "bench.performance.overhead", "Compare the whole round trip with direct inference."),
         ("peers", "bench.peers.cli", "Compare with other serving systems; needs a checkout of the repository."),
         ("presenting", "bench.performance.presenting", "Compare a vehicle with and without a presenter."),

@@ -7,8 +7,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from bench.link import check
-from bench.link.cli import apply_options, link
+from bench import link as link_bench
+from bench.link import apply_options, link
 from shared.network.link_spec import PROFILES
 
 NOTHING = dict.fromkeys(type(PROFILES["none"]).model_fields)
@@ -51,7 +51,7 @@ def test_an_option_for_both_directions_overrides_single_ones_of_the_profile() ->
 
 def test_the_check_measures_delays_and_bandwidths() -> None:
     """A real link adds to the delay and does not exceed the bandwidth."""
-    result = check.check(10, lambda _: None, bulk_s=0.1)
+    result = link_bench.check_links(10, lambda _: None, bulk_s=0.1)
     assert [row["round_trips"] for row in result["delays"]] == [10] * 4
     assert all(row["excess_ms"]["min"] > 0 for row in result["delays"])
     assert all(row["came_mbps"] <= row["bandwidth_mbps"] for row in result["bandwidths"])
@@ -60,8 +60,8 @@ def test_the_check_measures_delays_and_bandwidths() -> None:
 
 def test_the_check_prints_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """One delay and one bandwidth are measured."""
-    monkeypatch.setattr(check, "DELAYS_MS", ((25.0, 25.0),))
-    monkeypatch.setattr(check, "BANDWIDTHS_MBPS", (5.0,))
+    monkeypatch.setattr(link_bench, "DELAYS_MS", ((25.0, 25.0),))
+    monkeypatch.setattr(link_bench, "BANDWIDTHS_MBPS", (5.0,))
     done = CliRunner().invoke(link, ["--check", "--round-trips", "10"], catch_exceptions=False)
     assert "25 + 25" in done.stdout
     assert "5 Mbit/s requested" in done.stdout
