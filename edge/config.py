@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
-from edge.presenting.table import PRESENTERS
-from edge.sinks.table import SINKS
+from edge.presenting.presenter import PRESENTERS
+from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
-from edge.transports.table import TRANSPORTS
+from edge.transports.transport import TRANSPORTS
 from shared.config import OneOf, parsed_by, setting
 from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.bit_depth import Bits
@@ -313,6 +313,11 @@ class EdgeConfig(NodeSection):
         for key in keys:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"`{key}`: {problem}: add `{missing}`, or leave it out")
+
+    @property
+    def needs_loads(self) -> bool:
+        """Whether the transport must subscribe to the loads that workers report."""
+        return DISPATCHERS[self.dispatch].needs_loads
 
     @property
     def want(self) -> RequestOptions:

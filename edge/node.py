@@ -6,27 +6,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.dispatch.opening import open_dispatcher
+from edge.dispatch.delivery import open_dispatcher
+from edge.dispatch.retry_policy import RetryPolicy
+from edge.dispatch.retrying import Retrier
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger, RunCounts
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline
 from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger, RunCounts
-from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
-from edge.reliability.retry_policy import RetryPolicy
-from edge.reliability.retrying import Retrier
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_stats import WorkerStats
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin, Sink
 from edge.sources.source import FrameSource
-from edge.transports.events import TransportEvents
-from edge.transports.transport import Transport
+from edge.transports.transport import Transport, TransportEvents
+from edge.workers.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_stats import WorkerStats
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult

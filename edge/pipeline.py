@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.pacing.frame_queue import FrameQueue
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
 from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError

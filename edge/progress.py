@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from edge.frames.ledger import RunCounts
 from edge.node import EdgeNode
-from edge.reliability.ledger import RunCounts
 from shared import clock
 from shared.logs import get_logger
 from shared.runlog.latency_log import Outcome

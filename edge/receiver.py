@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.worker_directory import WorkerDirectory
-from edge.transports.messages import RawReply
-from edge.transports.transport import Transport
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
+from edge.transports.transport import RawReply, Transport
+from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError

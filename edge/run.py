@@ -23,12 +23,10 @@ from edge.reuse.opening import open_reuse
 from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.feed import check_sinks
-from edge.sinks.sink import Sink
-from edge.sinks.table import SINKS
+from edge.sinks.sink import SINKS, Sink
 from edge.sources.opening import is_live, open_source
-from edge.transports.events import TransportEvents
 from edge.transports.opening import open_transport
-from edge.transports.transport import Transport
+from edge.transports.transport import Transport, TransportEvents
 from shared.errors import SkylaneError, unwritable_message
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard

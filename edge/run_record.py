@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.frames.ledger import RunCounts
 from edge.presenting.recording import OutputRecorder
-from edge.reliability.ledger import RunCounts
 from edge.reuse.opening import Reuse
 from edge.reuse.reporting import reuse_record
 from shared import clock

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from edge.dispatch.delivery import FrameDelivery, OutgoingFrame
 from edge.dispatch.dispatcher import Dispatcher
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.liveness import LivenessMonitor
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.transports.transport import NO_BROKER, NO_WORKER, Transport
+from edge.workers.liveness import LivenessMonitor
 from shared import clock
 from shared.messages.frame import FrameMessage
 from shared.stages import Stage, Stamp

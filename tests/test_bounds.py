@@ -21,9 +21,9 @@ BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 # Constants named like limits that no input can reach, with the reason.
 NOT_LIMITS = {
     "cloud.models.engine_cache:_MAX_CHOICES": "this host's own measurements of engines",
-    "edge.presenting.warping:_MOST_GROWTH": "the range of a number",
+    "edge.presenting.warp:_MOST_GROWTH": "the range of a number",
     "edge.reuse.opening:_MAX_ASPECT_DIFFERENCE": "the tolerance of a comparison",
-    "edge.reliability.worker_stats:_MAX_SILENCE_MULTIPLIER": "a factor for a vehicle's own waiting time",
+    "edge.workers.worker_stats:_MAX_SILENCE_MULTIPLIER": "a factor for a vehicle's own waiting time",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
     "shared.imaging.image_codecs:MAX_QUALITY": "the range of a number",
     "shared.encoding.field_types:MAX_MS": "the range of a number",

@@ -15,10 +15,10 @@ from cloud.config import CloudConfig
 from edge.config import EdgeConfig
 from edge.dispatch.dispatcher import DISPATCHERS
 from edge.pacing.arrivals import Arrivals
-from edge.presenting.table import PRESENTERS
-from edge.sinks.table import SINKS
+from edge.presenting.presenter import PRESENTERS
+from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
-from edge.transports.table import TRANSPORTS
+from edge.transports.transport import TRANSPORTS
 from shared.config import Section
 from shared.flags import override
 from shared.imaging.bit_depth import Bits

@@ -6,7 +6,7 @@ from analysis.logs.log_rows import LogRows
 from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.text_table import Ints
 from edge.dispatch.dispatcher import DISPATCHERS
-from edge.transports.table import TRANSPORTS
+from edge.transports.transport import TRANSPORTS
 from shared.runlog.latency_log import CSV_NAME, read_header
 
 _COLUMN = "dispatch"

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionW
 
 from analysis.study.scenarios import SCENARIOS
 from edge.dispatch.dispatcher import DISPATCHERS
-from edge.presenting.table import PRESENTERS
-from edge.transports.table import MQTT, TRANSPORTS
+from edge.presenting.presenter import PRESENTERS
+from edge.transports.transport import MQTT, TRANSPORTS
 from shared.config import Section
 from shared.inference.placement import Precision
 from shared.inference.table import ENGINES, formats

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from analysis.study.axes import AXES, NAME, NONE, Axes, Combination, inference_times_ms
 from analysis.study.cell import StudyCell, cell_name
 from analysis.study.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
-from edge.presenting.table import PRESENTERS
-from edge.transports.table import MQTT
+from edge.presenting.presenter import PRESENTERS
+from edge.transports.transport import MQTT
 from modelling.recipes import RECIPES
 from rosbag_tools.drive.recording import SEED
 from shared.config import ConfigError, Section, read_yaml

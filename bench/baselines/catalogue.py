@@ -26,7 +26,7 @@ Send = Callable[[int], Mapping[str, float]]
 class TransportCodec:
     """The transport and the codec with which Skylane's vehicle sends the frames."""
 
-    transport: str  # One of `edge.transports.table.TRANSPORTS`.
+    transport: str  # One of `edge.transports.transport.TRANSPORTS`.
     codec: str = "jpeg"
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedR
 from bench.fleet.worker_pool import MODEL, WorkerPool
 from cloud.gateway.gateway import raise_file_limit
 from edge.config import EdgeConfig
-from edge.reliability.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import WorkerClocks
 from ops.broker.broker import Broker
 from shared import clock
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler

@@ -20,20 +20,19 @@ from msgspec.structs import replace
 
 from edge import run_record
 from edge.config import EdgeConfig
-from edge.dispatch.dispatcher import Assignment, Dispatcher
-from edge.dispatch.opening import open_dispatcher
+from edge.dispatch.delivery import open_dispatcher
+from edge.dispatch.dispatcher import Dispatcher
+from edge.dispatch.retry_policy import RetryPolicy
+from edge.dispatch.retrying import Retrier
+from edge.frame_record import Assignment, FrameRecord
+from edge.frames.ledger import Ledger
 from edge.pipeline import prepare
 from edge.receiver import Receiver
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.retry_policy import RetryPolicy
-from edge.reliability.retrying import Retrier
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
-from edge.transports.events import TransportEvents
-from edge.transports.messages import RawReply, ReplyQueue
-from edge.transports.mqtt.transport import open_mqtt
+from edge.transports.mqtt_transport import open_mqtt
+from edge.transports.transport import RawReply, ReplyQueue, TransportEvents
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame, Layout
 from shared.messages.frame import FrameMessage

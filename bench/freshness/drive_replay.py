@@ -8,8 +8,7 @@ from typing import Final
 from bench.freshness.arrivals import NS_PER_MS, ResultArrivals, RoundTrip, after, over_link
 from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
 from bench.freshness.replay import replay, score_masks, usable_sources
-from edge.presenting.presenter import Presenter, PresenterParts
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS, Presenter, PresenterParts
 from modelling.evaluation.streaming import StreamingScores
 from shared.imaging.opencv import cv2
 from shared.network.link_spec import PROFILES

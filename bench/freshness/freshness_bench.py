@@ -34,7 +34,7 @@ from bench.freshness.targets import FUSE, targets
 from bench.harness import options
 from bench.harness.comparison import plan_record
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun

@@ -15,8 +15,7 @@ from analysis.statistics.streaming_accuracy import accuracy_interval
 from bench.freshness.drive_replay import open_presenter
 from bench.freshness.recording import RecordedDrive
 from bench.freshness.replay import Sources, replay
-from edge.presenting.presenter import PresenterParts
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS, PresenterParts
 from modelling.evaluation.streaming import Mask, StreamingScores
 from ops.broker.broker import Broker
 from ops.link.link import Link

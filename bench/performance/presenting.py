@@ -15,7 +15,7 @@ from bench.harness import options
 from bench.harness.comparison import Samples, compare
 from bench.harness.output import span, spread_table
 from cloud.models.loader import ModelLoader
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS
 from ops.broker.broker import Broker
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun

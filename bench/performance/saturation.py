@@ -19,7 +19,7 @@ from bench.harness.comparison import plan_record
 from bench.harness.output import target_line
 from bench.load.load_clients import ClientTally, LoadImage, connect_clients, run_open_loop
 from cloud.models.loader import ModelLoader
-from edge.transports.table import MQTT
+from edge.transports.transport import MQTT
 from ops.processes.environment import BenchRun
 from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs

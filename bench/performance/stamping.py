@@ -18,9 +18,9 @@ from bench.harness.output import rounds_text, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.config import EdgeConfig
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.worker_clocks import WorkerClocks
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
+from edge.workers.worker_clocks import WorkerClocks
 from ops.processes.environment import BenchRun
 from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared import clock

@@ -16,7 +16,7 @@ from bench.harness import options
 from bench.harness.comparison import OVERHEAD, Samples, compare, frame_samples, overhead_record, plan_record
 from bench.harness.output import rounds_text, span
 from bench.load.bus_echo import open_echo
-from edge.transports.table import MQTT, TRANSPORTS
+from edge.transports.transport import MQTT, TRANSPORTS
 from ops.processes.environment import BenchRun
 from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.playback import PlaybackSettings, frame_parts

@@ -11,8 +11,7 @@ import numpy as np
 
 from bench.freshness.recording import RecordedDrivePlan, record_drive
 from bench.freshness.replay import outputs
-from edge.presenting.presenter import PresenterParts
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS, PresenterParts
 from modelling.evaluation.streaming import StreamingScores
 from shared.imaging.labels import overlay
 from shared.registry import load

@@ -3,12 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from edge.dispatch.dispatcher import ANY_WORKER, Assignment, Dispatcher
-from edge.reliability.ledger import Ledger
-from edge.transports.messages import EncodedRequest
-from edge.transports.transport import NO_WORKER, OnUndelivered, Transport
+from edge.config import EdgeConfig
+from edge.dispatch.dispatcher import DISPATCHERS, Dispatcher
+from edge.frame_record import ANY_WORKER, Assignment
+from edge.frames.ledger import Ledger
+from edge.transports.transport import NO_WORKER, TRANSPORTS, EncodedRequest, OnUndelivered, Transport
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.messages.frame import FrameMessage
+from shared.registry import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +55,11 @@ class FrameDelivery:
                 self.send(other, on_undelivered)
 
         self.transport.send(frame.message, frame.request, undelivered, worker=worker)
+
+
+def open_dispatcher(config: EdgeConfig, workers: WorkerDirectory, clocks: WorkerClocks) -> Dispatcher | None:
+    """Returns the dispatcher for the workers of a transport; None if the transport calls the workers itself."""
+    if TRANSPORTS[config.transport].endpoint != "broker":
+        return None
+    dispatcher: Dispatcher = load("dispatcher", DISPATCHERS, config.dispatch)(workers, clocks)
+    return dispatcher

@@ -3,19 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from edge.reliability.frame_record import FrameRecord
-
-
-class Assignment(NamedTuple):
-    """The worker to which a frame is sent."""
-
-    dispatch: str = ""  # The value of the column `dispatch`: load or group; empty without a broker.
-    worker: str | None = None  # None: the transport gives the frame to any worker.
-    expected_ns: int = 0  # Expected time until the answer; 0: unknown.
-
-
-ANY_WORKER = Assignment()
-GROUP = Assignment("group")
+from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
 
 
 class Dispatcher(Protocol):
@@ -41,5 +31,21 @@ class DispatcherEntry(NamedTuple):
 
 DISPATCHERS = {
     "load": DispatcherEntry("edge.dispatch.load_dispatcher:LoadDispatcher", "edge", needs_loads=True),
-    "group": DispatcherEntry("edge.dispatch.group_dispatcher:GroupDispatcher", "edge", needs_loads=False),
+    "group": DispatcherEntry("edge.dispatch.dispatcher:GroupDispatcher", "edge", needs_loads=False),
 }
+
+
+class GroupDispatcher:
+    """Leaves the choice to the broker. See Dispatcher."""
+
+    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks) -> None:
+        """Needs nothing of the workers."""
+
+    def choose(
+        self,
+        in_flight: Sequence[FrameRecord],  # noqa: ARG002
+        now_ns: int,  # noqa: ARG002
+        excluded: Collection[str] = (),  # noqa: ARG002
+    ) -> Assignment:
+        """See Dispatcher."""
+        return GROUP

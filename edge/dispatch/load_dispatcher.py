@@ -19,12 +19,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from edge.dispatch.dispatcher import GROUP, Assignment
-from edge.dispatch.worker_loads import KnownLoad, overdue_ns
-from edge.reliability.clock_sync import is_unresponsive
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.clock_sync import is_unresponsive
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_loads import KnownLoad, overdue_ns
 
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.

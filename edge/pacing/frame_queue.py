@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 
-from edge.reliability.frame_record import FrameRecord
+from edge.frame_record import FrameRecord
 from shared.imaging.frames import Frame
 
 

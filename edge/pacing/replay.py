@@ -9,10 +9,10 @@ from itertools import chain, islice
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
 from edge.sources.source import FrameSource
 from shared import clock
 from shared.errors import SkylaneError

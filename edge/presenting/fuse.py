@@ -15,8 +15,7 @@ from edge.presenting.flow import FlowTrack, Motion, picture
 from edge.presenting.fusion_table import AGREEMENTS, CERTAINTIES, SCORES, FusionTable, fusion_for
 from edge.presenting.local import LocalOutput
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
-from edge.presenting.warp import moved_output
-from edge.presenting.warping import doubt_of
+from edge.presenting.warp import doubt_of, moved_output
 from shared.imaging.boxes import pairwise_iou
 from shared.imaging.geometry import Geometry
 from shared.imaging.mask_codecs import Mask

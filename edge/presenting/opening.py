@@ -10,8 +10,7 @@ from edge.config import EdgeConfig
 from edge.presenting.fusion_table import shipped_fusion
 from edge.presenting.local import LocalResults
 from edge.presenting.presentation import Presentation
-from edge.presenting.presenter import PresenterParts
-from edge.presenting.table import PRESENTERS
+from edge.presenting.presenter import PRESENTERS, PresenterParts
 from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import check_local_model, open_local_model
 from shared import clock

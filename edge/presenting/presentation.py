@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.pipeline import colour_image, rgb_input
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
-from edge.reliability.frame_record import FrameRecord
 from edge.sinks.sink import Origin
 from shared import clock
 from shared.errors import SkylaneError

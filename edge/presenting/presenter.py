@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin
+from shared.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,36 @@ class Presenter(Protocol):
 
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
         """Returns the output for a tick. `newest`: None if no result has arrived, or only one that is too old."""
+
+
+def _has_places(task: Task) -> bool:
+    """Returns whether the results of a task belong to places in the image, which move."""
+    return task.has_shape or "boxes" in task.heads
+
+
+class PresenterEntry(NamedTuple):
+    """A row of the table."""
+
+    path: str  # "module:attribute" of a Presenter.
+    extra: str  # The pip extra that installs its libraries.
+    holds: Callable[[Task], bool] = _has_places  # True for tasks whose results it can present.
+    needs_local: bool = False  # True if it runs the vehicle's own model.
+
+
+PRESENTERS = {
+    "hold": PresenterEntry("edge.presenting.presenter:HoldPresenter", "edge", lambda _: True),
+    "warp": PresenterEntry("edge.presenting.warp:WarpPresenter", "edge"),
+    "fuse": PresenterEntry("edge.presenting.fuse:FusePresenter", "local", needs_local=True),
+}
+
+
+class HoldPresenter:
+    """Presents the newest result until a newer one arrives."""
+
+    def __init__(self, parts: PresenterParts) -> None:
+        del parts  # It needs none.
+
+    def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
+        """See Presenter."""
+        del tick
+        return Output(OutputOrigin.NONE) if newest is None else Output(newest.origin, newest.result)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.reliability.frame_record import FrameRecord
+from edge.frame_record import FrameRecord
 from edge.reuse.local_model import LocalModel
 from shared import clock
 from shared.imaging import geometry

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edge.frame_record import FrameRecord
 from edge.pipeline import Pipeline, encode, resize
-from edge.reliability.frame_record import FrameRecord
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.feed import SinkFeed

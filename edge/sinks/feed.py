@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+from edge.frame_record import FrameRecord
+from edge.frames.pending_results import PendingResults
 from edge.pipeline import rgb_input
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.pending_results import PendingResults
-from edge.sinks.sink import FrameResult, Origin, Sink, SinkError
-from edge.sinks.table import SINKS
+from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.sinks.feed import MissingOutput
-from edge.sinks.files import write_error
+from edge.sinks.rendering import write_error
 from edge.sinks.sink import FrameResult
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin

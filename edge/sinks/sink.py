@@ -1,13 +1,15 @@
 """The contract of a sink, which writes results. The table is in `table.py`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.runlog.presented_log import OutputOrigin
+from shared.tasks.task import Task
 
 
 class SinkError(SkylaneError):
@@ -56,3 +58,22 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Completes the files."""
+
+
+class SinkEntry(NamedTuple):
+    """A row of the table."""
+
+    path: str  # "module:attribute" of a Sink.
+    extra: str  # The pip extra that installs its library.
+    holds: Callable[[Task], bool] = lambda _: True  # Whether it can write the results of a task.
+    settings: tuple[str, ...] = ()  # Fields of EdgeConfig that it takes as keyword arguments.
+
+
+SINKS = {
+    "png": SinkEntry("edge.sinks.image_sinks:PngSink", "edge"),
+    "video": SinkEntry("edge.sinks.video:VideoSink", "edge", settings=("video_codec",)),
+    "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", lambda task: task.has_shape or "boxes" in task.heads),
+    "overlay": SinkEntry("edge.sinks.image_sinks:OverlaySink", "edge"),
+    "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
+    "npz": SinkEntry("edge.sinks.image_sinks:NpzSink", "edge", lambda task: not task.heads),
+}

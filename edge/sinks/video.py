@@ -9,8 +9,7 @@ import av
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
-from edge.sinks.files import write_error
-from edge.sinks.rendering import draw_result, input_image, mark_untrained
+from edge.sinks.rendering import draw_result, input_image, mark_untrained, write_error
 from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard

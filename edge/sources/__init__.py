@@ -1,4 +1,4 @@
 """Sources of frames: bags, videos, folders of images, cameras.
 
-Start with `source`, the contract, and `table`, the table of sources.
+Start with `source`, which has the contract and the table.
 """

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge.sources.source import IMAGE_SUFFIXES, FrameSource, SourceError
-from edge.sources.table import SOURCES
+from edge.sources.source import IMAGE_SUFFIXES, SOURCES, FrameSource, SourceError
 from shared.imaging.bit_depth import Bits
 from shared.registry import load
 

@@ -1,4 +1,4 @@
 """Transports: how frames reach a worker and results come back.
 
-Start with `transport`, the contract, and `table`, the table of transports.
+Start with `transport`, which has the contract and the table.
 """

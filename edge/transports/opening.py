@@ -3,16 +3,14 @@
 from edge.config import EdgeConfig
 from edge.transports.channel import RpcChannel
 from edge.transports.credentials import WorkerCredentials
-from edge.transports.events import TransportEvents
 from edge.transports.rpc_transport import RpcTransport
-from edge.transports.table import TRANSPORTS
-from edge.transports.transport import Transport
+from edge.transports.transport import TRANSPORTS, Transport, TransportEvents
 from shared.network.endpoint import Endpoint
 from shared.registry import Entry, load
 
 _CHANNELS = {
-    "grpc": Entry("edge.transports.grpc.channel:GrpcChannel", "transports"),
-    "http": Entry("edge.transports.http.channel:HttpChannel", "transports"),
+    "grpc": Entry("edge.transports.grpc_channel:GrpcChannel", "transports"),
+    "http": Entry("edge.transports.http_channel:HttpChannel", "transports"),
 }
 
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.reliability.clock_sync import ClockProber
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import NoWorkerError, WorkerDirectory
 from edge.transports.channel import (
     CallOutcome,
     ChannelError,
@@ -20,9 +17,11 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
-from edge.transports.transport import NO_WORKER, OnUndelivered
+from edge.transports.transport import NO_WORKER, EncodedRequest, OnUndelivered, RawReply, ReplyQueue
 from edge.transports.worker_connection import WorkerConnection
+from edge.workers.clock_sync import ClockProber
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import NoWorkerError, WorkerDirectory
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.deadline import Deadline

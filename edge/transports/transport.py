@@ -1,14 +1,85 @@
 """The contract of a transport, which carries frames to workers. The table is in `table.py`."""
 
+import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
-from edge.transports.messages import EncodedRequest, ReplyQueue
-from shared.messages.frame import FrameMessage
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from shared.errors import SkylaneError
+from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
+
+MAX_QUEUED_REPLIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """A frame encoded for a transport."""
+
+    body: bytes
+    metadata: tuple[tuple[str, str | bytes], ...] = ()  # gRPC metadata or HTTP headers.
+
+    @property
+    def size(self) -> int:
+        """Size of body and metadata in bytes."""
+        return len(self.body) + sum(len(value) for _, value in self.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A reply that is not decoded yet."""
+
+    read: Callable[[], ResultMessage]  # Raises MessageError if the reply is malformed.
+    size: int  # Size in bytes.
+    returned_ns: int
+
+
+class ReplyQueue(queue.Queue[RawReply | None]):
+    """Replies that wait to be decoded."""
+
+    def __init__(self, window: int = 1) -> None:
+        """`window`: number of frames in flight; each may be answered twice."""
+        super().__init__(max(MAX_QUEUED_REPLIES, 2 * window))
+        self.dropped = 0
+
+    def offer(self, reply: RawReply) -> None:
+        """Adds a reply without waiting; drops and counts it if the queue is full."""
+        try:
+            self.put_nowait(reply)
+        except queue.Full:
+            with self.mutex:
+                self.dropped += 1
+
+
+class TransportEvents:
+    """Collects events until the node asks for them. Any thread may report one, also before the node exists."""
+
+    def __init__(self) -> None:
+        self.reconnected: Callable[[], None] = lambda: None  # Called when the bus has connected, first or again.
+        self.faults: list[BaseException] = []  # Exceptions in callbacks of the transport; the run is aborted.
+        self.end_reason: SkylaneError | None = None  # Why the run must end early, in an orderly way.
+
+    def connected(self) -> None:
+        """Reports that the bus has connected, for the first time or again."""
+        self.reconnected()
+
+    def fault(self, error: BaseException) -> None:
+        """Reports an exception in a callback of the transport."""
+        self.faults.append(error)
+
+    def give_up(self, reason: SkylaneError) -> None:
+        """Reports that the run must end."""
+        self.end_reason = reason
+
+    def check(self) -> None:
+        """Raises the first exception that was reported, or else the reason to end, if there is one."""
+        for error in (*self.faults[:1], self.end_reason):
+            if error is not None:
+                raise error
+
 
 NO_WORKER = "no_worker"  # Reason if no worker is subscribed to the topic of a frame, or reachable.
 NO_BROKER = "no_broker"  # Reason if the vehicle has no connection to the broker.
@@ -63,3 +134,33 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Signs off and closes the connections."""
+
+
+class TransportEntry(NamedTuple):
+    """A row of the table.
+
+    `path` is "module:attribute": with a broker, a function (EdgeConfig, session, TransportEvents) -> Transport; with an
+    endpoint of workers, a ProtocolAdapter of gRPC, or one of HTTP that is built with the name of the model.
+    """
+
+    path: str
+    extra: str  # The pip extra that installs its dependencies.
+    endpoint: Literal["broker", "grpc", "http"]  # What it connects to; the last two are endpoints of workers.
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether the addresses of the workers must be configured: a broker finds them itself."""
+        return self.endpoint != "broker"
+
+
+TRANSPORTS = {
+    "mqtt": TransportEntry("edge.transports.mqtt_transport:open_mqtt", "edge", "broker"),
+    "grpc": TransportEntry("edge.transports.grpc_channel:SkylaneAdapter", "transports", "grpc"),
+    "tfs-grpc": TransportEntry("edge.transports.tensorflow_serving:TfServingGrpcAdapter", "transports", "grpc"),
+    "oip-grpc": TransportEntry("edge.transports.open_inference:OipGrpcAdapter", "transports", "grpc"),
+    "oip-rest": TransportEntry("edge.transports.open_inference:OipRestAdapter", "transports", "http"),
+    "tfs-rest": TransportEntry("edge.transports.tensorflow_serving:TfServingRestAdapter", "transports", "http"),
+}
+
+
+MQTT = "mqtt"  # The transport through a broker; the others connect to workers.

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge.run_summary import NOTHING_ANSWERED
-from edge.upload.client import UploadClient, UploadSettings
+from edge.upload.client import UploadClient, UploadSettings, check_images, find_images
 from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
-from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import ValidatedText, key_options, override, renamed_option

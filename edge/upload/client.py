@@ -3,7 +3,7 @@
 import itertools
 import queue
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from pydantic import FilePath
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.messages import EncodedRequest
 from edge.transports.opening import open_transport
+from edge.transports.transport import EncodedRequest
+from edge.workers.worker_directory import NoWorkerError
 from shared import clock
 from shared.config import OneOf, Section, parsed_by, setting
 from shared.encoding.field_types import VERSION_NAME
@@ -25,12 +25,13 @@ from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.imaging.image_files import read_image_file, stamp_untrained
+from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
+from shared.natural_order import natural_path_key
 from shared.network.env_names import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 from shared.tasks.task import task_named
@@ -202,3 +203,47 @@ def _annotate(record: FrameRecord, result: object, card: ModelCard) -> bytes:
     drawn = task_named(card.task).draw(image, result, card.labels, record.geometry, _OPACITY)
     stamped = drawn if card.trained else stamp_untrained(drawn)
     return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _ANNOTATED_QUALITY))
+
+
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class NothingToUploadError(SkylaneError):
+    """There are no images to upload."""
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Returns files as given, and the image files in folders and their subfolders, in the natural order of their names.
+
+    Raises:
+        NothingToUploadError: there are none.
+    """
+    files: list[Path] = []
+    for path in paths:
+        inside = (each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
+        files += sorted(inside, key=natural_path_key) if path.is_dir() else [path]
+    if not files:
+        raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
+    return list(dict.fromkeys(files))
+
+
+def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> tuple[list[Path], list[ImageFileError]]:
+    """Returns the valid image files, and the errors of the others.
+
+    It decodes each image completely: a header does not reveal that a file was cut off.
+
+    Raises:
+        NothingToUploadError: no file is valid.
+    """
+    valid, corrupt = [], []
+    for file in files:
+        try:
+            read_image_file(file)
+            valid.append(file)
+        except ImageFileError as error:
+            corrupt.append(error)
+        on_checked()
+    if not valid:
+        others = f" (and {len(corrupt) - 1} more)" if len(corrupt) > 1 else ""
+        raise NothingToUploadError(f"no image to send: {corrupt[0]}{others}")
+    return valid, corrupt

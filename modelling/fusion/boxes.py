@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from edge.presenting.fuse import fused_detections, score_range
 from edge.presenting.fusion_table import SCORES, FusionTable, JudgedAge
-from edge.presenting.warping import moved_detections
+from edge.presenting.warp import moved_detections
 from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE
 from modelling.fusion.recording import AgedResult

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.presenting.flow import picture
 from edge.presenting.fuse import MaskPair, disagreement, fused_mask
 from edge.presenting.fusion_table import FusionTable, JudgedAge, table_shape
-from edge.presenting.warping import moved_mask
+from edge.presenting.warp import moved_mask
 from modelling.evaluation.confusion import UNLABELLED, Confusion
 from modelling.fusion.recording import AgedResult
 

@@ -7,8 +7,7 @@ from typing import Self
 
 from edge.config import EdgeConfig
 from edge.transports.opening import open_transport
-from edge.transports.table import MQTT, TRANSPORTS
-from edge.transports.transport import Transport
+from edge.transports.transport import MQTT, TRANSPORTS, Transport
 from ops.broker.broker import Broker
 from ops.processes import playback
 from ops.processes.environment import free_ports

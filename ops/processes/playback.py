@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
-from edge.reliability.frame_record import FrameRecord
 from edge.sources.opening import open_source
 from ops.processes.child import BenchError
 from shared.imaging import geometry, image_codecs

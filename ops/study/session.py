@@ -19,7 +19,7 @@ from analysis.study.cell import StudyCell, WorkerSetup
 from analysis.study.measurement import RunError
 from analysis.study.scenarios import SCENARIOS, VehicleLoad
 from analysis.study.study_plan import ReuseLimits, StudyPlan, cells
-from edge.transports.table import MQTT
+from edge.transports.transport import MQTT
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.environment import free_ports

@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
 from edge.config import EdgeConfig
-from edge.dispatch.worker_loads import WorkerLoads
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
+from edge.workers.worker_loads import WorkerLoads
 from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings, null_model
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

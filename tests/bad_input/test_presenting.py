@@ -19,8 +19,7 @@ from bench.faults.rig.rig import Rig
 from bench.faults.scenarios.local_models import make_local_model
 from bench.faults.scenarios.models import marked_pictures
 from cloud.models.loader import ModelLoader
-from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
-from edge.presenting.table import PRESENTERS, PresenterEntry
+from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from rosbag_tools.writer import BagWriter
 from shared.models.model import Model
 from shared.models.repository import Repository

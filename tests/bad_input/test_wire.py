@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from msgspec.structs import asdict, replace
 
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.workers.worker_directory import WorkerDirectory
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan

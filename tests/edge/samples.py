@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.reliability.frame_record import FrameRecord
+from edge.frame_record import FrameRecord
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize

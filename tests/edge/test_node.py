@@ -10,11 +10,10 @@ import pytest
 
 from edge import run_record
 from edge.config import EdgeConfig
+from edge.frames.ledger import RunCounts
 from edge.node import EdgeNode, RunSettings
-from edge.reliability.ledger import RunCounts
-from edge.transports.events import TransportEvents
-from edge.transports.messages import MAX_QUEUED_REPLIES
-from edge.transports.mqtt.transport import MqttTransport, vehicle_will
+from edge.transports.mqtt_transport import MqttTransport, vehicle_will
+from edge.transports.transport import MAX_QUEUED_REPLIES, TransportEvents
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status

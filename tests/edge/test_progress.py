@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from edge.frames.ledger import RunCounts
 from edge.node import EdgeNode
 from edge.progress import PeriodicSummary, run_with_progress
-from edge.reliability.ledger import RunCounts
 from shared.logs import configure_logging, get_logger
 from shared.runlog.latency_log import Outcome
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
+from edge.frame_record import FrameRecord
 from edge.receiver import Receiver, decode_result
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_directory import WorkerDirectory
-from edge.transports.messages import RawReply
+from edge.transports.transport import RawReply
+from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels

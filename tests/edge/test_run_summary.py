@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge.reliability.ledger import RunCounts
-from edge.reliability.reply_validation import ReplyOrigin
+from edge.frames.ledger import RunCounts
+from edge.frames.reply_validation import ReplyOrigin
 from edge.run_summary import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.pending_results import PendingResults
+from edge.frame_record import FrameRecord
+from edge.frames.pending_results import PendingResults
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import FrameResult, Sink
 from shared.errors import SkylaneError

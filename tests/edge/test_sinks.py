@@ -17,12 +17,9 @@ from edge.config import EdgeConfig
 from edge.run import open_sinks
 from edge.sinks.bag import BagSink
 from edge.sinks.feed import check_sinks
+from edge.sinks.image_sinks import NpzSink, OverlaySink, PngSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
-from edge.sinks.npz import NpzSink
-from edge.sinks.overlay import OverlaySink
-from edge.sinks.png import PngSink
-from edge.sinks.sink import FrameResult, Sink, SinkError
-from edge.sinks.table import SINKS, SinkEntry
+from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
 from edge.sources.opening import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag

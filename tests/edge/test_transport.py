@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from edge.config import EdgeConfig
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
 from ops.broker.broker import Broker
 from shared import clock
 from shared.messages.topics import VEHICLE_STATUS

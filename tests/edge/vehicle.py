@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
-from edge.dispatch.opening import open_dispatcher
+from edge.dispatch.delivery import open_dispatcher
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.pipeline import prepare
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_stats import WorkerStats
 from edge.sender import InFlightWindow, Sender
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

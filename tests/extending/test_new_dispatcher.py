@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from edge.dispatch.dispatcher import DISPATCHERS, GROUP, Assignment, DispatcherEntry
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.dispatch.dispatcher import DISPATCHERS, DispatcherEntry
+from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes, pictures
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edge.presenting.presentation import PresentedTick
-from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
-from edge.presenting.table import PRESENTERS, PresenterEntry
+from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from shared.models.model import Model
 from shared.runlog.presented_log import OutputOrigin
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, direct, noise, pictures, worker

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.sinks.sink import FrameResult
-from edge.sinks.table import SINKS, SinkEntry
+from edge.sinks.sink import SINKS, FrameResult, SinkEntry
 from shared.messages.model_card import ModelCard
 from shared.models.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, pictures, play, worker

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.sources.source import SourceError
-from edge.sources.table import SOURCES, SourceEntry
+from edge.sources.source import SOURCES, SourceEntry, SourceError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.models.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, check_masks, noise, play, worker

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from edge.config import EdgeConfig
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
-from edge.transports.events import TransportEvents
-from edge.transports.messages import EncodedRequest, RawReply, ReplyQueue
-from edge.transports.table import TRANSPORTS, TransportEntry
-from edge.transports.transport import OnUndelivered
+from edge.transports.transport import (
+    TRANSPORTS,
+    EncodedRequest,
+    OnUndelivered,
+    RawReply,
+    ReplyQueue,
+    TransportEntry,
+    TransportEvents,
+)
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.image_codecs import ImageLimits

@@ -30,7 +30,7 @@ from edge.reuse.opening import open_reuse
 from edge.run import run
 from edge.sinks.sink import Sink
 from edge.sources.opening import open_source
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.models.model import Model
 from shared.mqtt.bus import Bus, MemoryBus

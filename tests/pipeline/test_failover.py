@@ -13,8 +13,8 @@ import pytest
 from analysis.logs.audit import audit
 from edge import run_record
 from edge.config import EdgeConfig
-from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
+from edge.workers.worker_directory import NoWorkerError
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import write_manifest

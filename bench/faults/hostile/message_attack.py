@@ -21,11 +21,11 @@ from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, 
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.receiver import Receiver
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.transports.mqtt.transport import MqttTransport
+from edge.transports.mqtt_transport import MqttTransport
+from edge.workers.worker_clocks import WorkerClocks
 from ops.processes.null_worker import MODEL, NullWorkerSettings, null_model
 from shared import clock
 from shared.errors import SkylaneError

@@ -16,8 +16,8 @@ from bench.peers.plan import PeerPlan
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
 from edge.transports.channel import RpcReply
-from edge.transports.protocols.skylane import SkylaneAdapter
-from edge.transports.table import TRANSPORTS
+from edge.transports.grpc_channel import SkylaneAdapter
+from edge.transports.transport import TRANSPORTS
 from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.worker_process import engine_flags
 from shared import clock

@@ -12,7 +12,7 @@ from shared.imaging.frames import Pixels
 from tests.support.simulated_study import plan_file
 from tests.support.streaming_runs import StreamingRunPlan, write_streaming_run, write_truth
 
-MODELS = Path(__file__).parents[4] / "models"
+MODELS = Path(__file__).parents[3] / "models"
 _FRAMES = range(20)
 
 

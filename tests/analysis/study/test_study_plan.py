@@ -8,7 +8,7 @@ from analysis.study.study_plan import axis_values, cells, read_plan
 from shared.config import ConfigError
 from tests.support.simulated_study import plan_file, plan_of
 
-STUDIES = Path(__file__).parents[4] / "configs" / "studies"
+STUDIES = Path(__file__).parents[3] / "configs" / "studies"
 
 
 def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Path) -> None:

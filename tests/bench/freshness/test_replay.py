@@ -7,8 +7,7 @@ import numpy as np
 from bench.freshness.arrivals import ResultArrivals, after
 from bench.freshness.recording import RecordedDrive
 from bench.freshness.replay import outputs, replay, score_masks, usable_sources
-from edge.presenting.hold import HoldPresenter
-from edge.presenting.presenter import PresenterParts
+from edge.presenting.presenter import HoldPresenter, PresenterParts
 from shared.runlog.presented_log import OutputOrigin
 
 

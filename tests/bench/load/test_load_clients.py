@@ -7,7 +7,7 @@ import pytest
 
 from bench.load.load_clients import ClientTally, LoadClient, LoadImage, run_closed_loop, run_open_loop
 from edge.config import EdgeConfig
-from edge.transports.mqtt.transport import MqttTransport, vehicle_will
+from edge.transports.mqtt_transport import MqttTransport, vehicle_will
 from ops.processes.null_worker import NullWorker, NullWorkerSettings, expected_labels
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from edge.dispatch.load_dispatcher import LoadDispatcher
-from edge.dispatch.worker_loads import WorkerLoads
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.frame_record import FrameRecord
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_loads import WorkerLoads
 from shared.clock import Exchange
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

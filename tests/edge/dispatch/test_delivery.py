@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.retry_policy import RetryPolicy
-from edge.reliability.retrying import Retrier
+from edge.dispatch.retry_policy import RetryPolicy
+from edge.dispatch.retrying import Retrier
+from edge.frame_record import FrameRecord
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES

@@ -7,12 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from edge.dispatch.dispatcher import GROUP, Assignment
 from edge.dispatch.load_dispatcher import LoadDispatcher
-from edge.dispatch.worker_loads import WorkerLoads
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_loads import WorkerLoads
 from shared.clock import Exchange
 from shared.messages.frame import Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

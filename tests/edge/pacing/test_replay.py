@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import kstest
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
+from edge.frames.ledger import Ledger
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
-from edge.reliability.frame_record import FrameRecord
-from edge.reliability.ledger import Ledger
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows

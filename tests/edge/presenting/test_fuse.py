@@ -12,7 +12,7 @@ from edge.presenting.fuse import FusePresenter, MaskPair, fused_detections, fuse
 from edge.presenting.fusion_table import SCORES, FusionHeader, FusionTable, table_shape, write_fusion
 from edge.presenting.local import LocalOutput
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts
-from edge.presenting.warping import moved_mask
+from edge.presenting.warp import moved_mask
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.results import Detections

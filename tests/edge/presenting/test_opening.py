@@ -10,8 +10,7 @@ import pytest
 from edge.config import EdgeConfig
 from edge.presenting.opening import PresenterError, open_presentation
 from edge.presenting.presentation import PresentedTick
-from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
-from edge.presenting.table import PRESENTERS, PresenterEntry
+from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from edge.reuse.local_model import LocalModelError
 from shared.errors import SkylaneError
 from shared.models.repository import Repository

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.presenting.hold import HoldPresenter
 from edge.presenting.presentation import (
     CAMERA_CHANGED,
     HUNG,
@@ -20,7 +19,7 @@ from edge.presenting.presentation import (
     Presentation,
     PresentedTick,
 )
-from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
+from edge.presenting.presenter import ArrivedResult, HoldPresenter, Output, PresenterParts, Tick
 from edge.sinks.sink import Origin
 from shared import clock
 from shared.imaging.frames import Frame, Layout, UnreadableFrame

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from edge.config import EdgeConfig
-from edge.presenting.hold import HoldPresenter
 from edge.presenting.presentation import Presentation, PresentedTick
-from edge.presenting.presenter import Output, PresenterParts
+from edge.presenting.presenter import HoldPresenter, Output, PresenterParts
 from edge.presenting.recording import OutputRecorder
 from edge.sinks.feed import MissingOutput, backlog
 from edge.sinks.sink import FrameResult, Sink

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge.presenting.flow import FlowTrack, Motion
-from edge.presenting.warping import doubt_of, moved_detections, moved_mask, moved_result
+from edge.presenting.warp import doubt_of, moved_detections, moved_mask, moved_result
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.opencv import cv2
 from shared.messages.results import Classification, Detections

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from edge.config import EdgeConfig
-from edge.transports.events import TransportEvents
 from edge.transports.opening import open_transport
-from edge.transports.transport import Transport
+from edge.transports.transport import Transport, TransportEvents
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
 WAIT_S = 60.0

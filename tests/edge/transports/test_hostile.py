@@ -13,16 +13,14 @@ import pytest
 from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
-from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.channel import CallOutcome, ChannelError, Indeterminate, RpcChannel
 from edge.transports.credentials import WorkerCredentials
-from edge.transports.grpc.channel import GrpcChannel
-from edge.transports.http.channel import HttpChannel
-from edge.transports.http.client import WorkerHttpClient
-from edge.transports.messages import EncodedRequest
-from edge.transports.protocols.skylane import SkylaneAdapter
-from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
-from edge.transports.transport import Transport
+from edge.transports.grpc_channel import GrpcChannel, SkylaneAdapter
+from edge.transports.http_channel import HttpChannel
+from edge.transports.http_client import WorkerHttpClient
+from edge.transports.tensorflow_serving import TfServingRestAdapter
+from edge.transports.transport import EncodedRequest, Transport
+from edge.workers.worker_directory import NoWorkerError
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
 from shared.messages.deadline import Deadline

@@ -10,10 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from cloud.gateway.settings import GatewaySettings
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.messages import RawReply
-from edge.transports.transport import Transport
+from edge.transports.transport import RawReply, Transport
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import NoWorkerError
 from ops.broker.certificate_authority import CertificateAuthority
 from shared import clock
 from shared.inference.errors import InferenceError

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
-from edge.upload.image_files import NothingToUploadError
+from edge.upload.client import NothingToUploadError
 from shared.imaging.image_files import write_png
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model

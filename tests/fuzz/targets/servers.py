@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud.engines.remote.channel import RemoteError, parsed
-from edge.transports.channel import RpcReply
-from edge.transports.frame_metadata import MASK_HEADER, MASK_KEY, RESULT
-from edge.transports.protocols import open_inference, tensorflow_serving
-from edge.transports.protocols.skylane import SkylaneAdapter
+from edge.transports import open_inference, tensorflow_serving
+from edge.transports.channel import MASK_HEADER, MASK_KEY, RESULT, RpcReply
+from edge.transports.grpc_channel import SkylaneAdapter
 from shared.encoding.open_inference_tensors import from_contents, from_raw
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack

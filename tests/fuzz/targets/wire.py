@@ -16,10 +16,10 @@ from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from edge.dispatch.worker_loads import WorkerLoads
-from edge.reliability.clock_sync import ProbeTracker
-from edge.reliability.worker_clocks import WorkerClocks
-from edge.reliability.worker_directory import WorkerDirectory
+from edge.workers.clock_sync import ProbeTracker
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_loads import WorkerLoads
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError

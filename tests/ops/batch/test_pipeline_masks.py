@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloud.models.loader import ModelLoader
-from edge.sinks.png import PngSink
+from edge.sinks.image_sinks import PngSink
 from shared.inference.placement import Placement
 from shared.models.repository import Repository
 from shared.stages import Stage

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.config import EdgeConfig
-from edge.transports.mqtt.transport import MqttTransport, vehicle_will
+from edge.transports.mqtt_transport import MqttTransport, vehicle_will
 from ops.processes.child import BenchError
 from ops.processes.null_worker import ClockReading, NullEngine, NullWorkerProcess, NullWorkerSettings
 from shared.network.broker_options import BrokerOptions

@@ -10,7 +10,7 @@ from ops.study.variants import ModelMissingError, ModelVariant, ModelVariants
 from shared.errors import SkylaneError
 from shared.models.repository import MODELS_VARIABLE, Repository
 
-MODELS = Path(__file__).parents[4] / "models"
+MODELS = Path(__file__).parents[3] / "models"
 
 
 def _setup(**changes: object) -> WorkerSetup:

@@ -1,0 +1,68 @@
+"""The record of a frame on the vehicle, from its due time until its row in the latency log."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shared.imaging.frames import Pixels
+from shared.imaging.geometry import Geometry
+from shared.messages.deadline import Deadline
+from shared.messages.frame import FrameMessage, ResultMessage
+from shared.messages.topics import FrameId
+from shared.stages import Stage, Stamp
+
+
+@dataclass(slots=True)
+class FrameRecord:
+    """The state of one frame. One thread at a time owns it: the pacer, the pipeline, then the ledger."""
+
+    id: FrameId
+    camera: str  # Name in the source; the id has the form that fits a topic.
+    frame_index: int
+    frame_stamp_ns: int
+    source_ns: int
+    read_ns: int
+    times: dict[Stage, int]
+    deadline: Deadline = Deadline.NEVER
+    attempts: int = 0
+    dispatch: str = ""  # How the worker of the first attempt was chosen: load or group; empty without a broker.
+    worker: str = ""  # The worker to which the latest attempt was sent; empty if the transport chose it.
+    expected_ns: int = 0  # Expected time from then until the answer of that worker; 0: unknown.
+    bytes_up: int = 0
+    stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
+    resent_ns: int = 0  # Send time of the second attempt; 0 without one.
+    lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
+    message: FrameMessage | None = None  # The sent message; kept while a retry is possible.
+    refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
+    image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
+    geometry: Geometry | None = None
+    comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
+    gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
+    reused_sequence: int | None = None  # The frame whose result this frame got.
+    local_confidence: float | None = None  # Of the local model; None if it did not run.
+
+    @property
+    def sent_ns(self) -> int:
+        """Send time of the latest attempt."""
+        return self.resent_ns or self.times[Stage.SENT]
+
+    def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:
+        """Returns the stamps of an attempt; empty if there was no such attempt."""
+        if attempt == 1:
+            return self.stamps
+        if attempt == 2 and self.resent_ns:  # noqa: PLR2004 (a frame is sent at most twice)
+            return (*self.stamps[:-1], Stamp(Stage.SENT, self.stamps[-1].node, self.resent_ns))
+        return ()
+
+
+class Assignment(NamedTuple):
+    """The worker to which a frame is sent."""
+
+    dispatch: str = ""  # The value of the column `dispatch`: load or group; empty without a broker.
+    worker: str | None = None  # None: the transport gives the frame to any worker.
+    expected_ns: int = 0  # Expected time until the answer; 0: unknown.
+
+
+ANY_WORKER = Assignment()
+
+
+GROUP = Assignment("group")

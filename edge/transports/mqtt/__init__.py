@@ -1,1 +1,0 @@
-"""The MQTT transport, and clock probes over MQTT."""

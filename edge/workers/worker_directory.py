@@ -1,0 +1,268 @@
+"""The directory of workers, built from their status messages."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edge.workers.worker_loads import WorkerLoads
+from shared import clock
+from shared.encoding.compression import Buffer
+from shared.encoding.msgpack_reader import MessageError
+from shared.errors import SkylaneError, suggestion
+from shared.logs import get_logger
+from shared.messages import topics
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, NodeStatus, unpack_status
+from shared.mqtt.bus import Delivery
+
+_LOG = get_logger("edge")
+_MAX_WORKERS = 256
+_MAX_CARDS = 256  # Announced cards of the model that are remembered; each change of the model adds one.
+_DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.
+
+
+class NoWorkerError(SkylaneError):
+    """No worker serves the model. `is_final`: all workers refused this vehicle, so waiting does not help."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        self.is_final = is_final
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWorker:
+    """A worker and its latest status."""
+
+    name: str
+    status: NodeStatus
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        """Cards of the models that the worker serves; none unless it is online."""
+        return self.status.cards if self.status.state is NodeState.ONLINE else ()
+
+    def ends(self, other: "KnownWorker") -> bool:
+        """Returns whether this status shows that the process of an earlier status has ended without draining."""
+        return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
+
+    def is_outdated_by(self, other: "KnownWorker") -> bool:
+        """Returns whether this is the late sign-off of a process that another one has replaced."""
+        return self.status.state is NodeState.OFFLINE and self.status.session != other.status.session
+
+
+class WorkerEnd(NamedTuple):
+    """The end of a worker's process."""
+
+    at_ns: int
+    lost_ns: int  # Time at which unanswered frames that were sent to it before its end are lost.
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """When frames in flight may have been lost, by the clock of this vehicle; 0: never."""
+
+    latest_ns: int = 0  # Last loss of a worker or of the connection.
+    connection_ns: int = 0  # Last loss of the connection.
+    ended: Mapping[str, WorkerEnd] = field(default_factory=dict)  # The latest end of each worker.
+    unresponsive: frozenset[str] = frozenset()  # Workers that hang.
+    on_trial: frozenset[str] = (
+        frozenset()
+    )  # Workers that have not answered this vehicle, or not since they were silent.
+
+
+class WorkerDirectory:
+    """The workers that serve a model. Logs which workers join, leave or change their models. Thread-safe."""
+
+    def __init__(self, model: str, version: str | None = None, loads: WorkerLoads | None = None) -> None:
+        """`version`: version of the model; None: any. `loads`: loads of the workers; None: not used."""
+        self.loads = loads
+        self.model = model
+        self._version = version
+        self._condition = threading.Condition()
+        self._workers: dict[str, KnownWorker] = {}
+        self._announced: dict[
+            tuple[str, str], ModelCard
+        ] = {}  # Cards of the model by version and hash, also former ones.
+        self._online: list[tuple[str, str]] | None = None  # None: outdated by a change of `_workers`.
+        self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
+        self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process of each name.
+        self._reconnected_ns = 0
+
+    def announced(self, delivery: Delivery) -> None:
+        """Processes a status message from the broker; runs on the network thread."""
+        names = topics.WORKER_STATUS.names_in(delivery.topic)
+        if names is not None:
+            self.update(names["worker"], delivery.payload)
+
+    def load_announced(self, delivery: Delivery) -> None:
+        """Processes a load report from the broker; runs on the network thread."""
+        names = topics.LOADS.names_in(delivery.topic)
+        if names is None or self.loads is None:
+            return
+        with self._condition:
+            worker = self._workers.get(names["worker"])
+        self.loads.announced(names["worker"], worker.status.session if worker else None, delivery)
+
+    def update(self, name: str, payload: Buffer) -> None:
+        """Processes the packed status of a worker; a malformed one removes the worker."""
+        with self._condition:
+            self._online = None
+            try:
+                worker = KnownWorker(name, unpack_status(payload))
+            except MessageError:
+                self._workers.pop(name, None)
+            else:
+                before = self._workers.get(name)
+                if before is not None and worker.is_outdated_by(before):
+                    return
+                self._remember_cards(worker)
+                if before is not None and worker.ends(before):
+                    self._add_end(before)
+                    if before.cards:
+                        self._add_failure(before)
+                # The broker retains the last status of every name that was ever used: offline workers are not stored.
+                if worker.status.state is NodeState.OFFLINE:
+                    self._workers.pop(name, None)
+                    _log_change(before, worker)
+                elif before is not None or len(self._workers) < _MAX_WORKERS:
+                    self._workers[name] = worker
+                    _log_change(before, worker)
+            self._condition.notify_all()
+
+    def left(self, name: str, *, is_drained: bool = False) -> None:
+        """Removes a worker that cannot be reached. `is_drained`: it still answers the frames that it has."""
+        with self._condition:
+            worker = self._workers.pop(name, None)
+            self._online = None
+            if worker is not None:
+                _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", worker=name)
+            if worker is not None and worker.cards and not is_drained:
+                self._add_failure(worker)
+            self._condition.notify_all()
+
+    def connection_lost(self, name: str) -> None:
+        """Records that frames and replies in transit may be lost, although the worker is online."""
+        with self._condition:
+            if worker := self._workers.get(name):
+                self._add_failure(worker)
+            self._condition.notify_all()
+
+    def forget(self) -> None:
+        """Removes all workers after a reconnect: the broker sends the current statuses again."""
+        with self._condition:
+            self._workers.clear()
+            self._online = None
+            self._failed.clear()
+            self._ended.clear()
+            self._reconnected_ns = clock.now_ns()
+            self._condition.notify_all()
+
+    def online(self) -> list[tuple[str, str]]:
+        """Returns name and process session of each worker that serves the model."""
+        with self._condition:
+            if self._online is None:
+                serving = filter(self._card_of, self._workers.values())
+                self._online = [(each.name, each.status.session) for each in serving]
+            return self._online.copy()
+
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """Returns when a worker of the model, or the connection, was last lost with its frames; 0 if never.
+
+        Waits up to `timeout_s` for a failure later than `after_ns`.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._last_failure_ns() > after_ns, timeout_s)
+            return self._last_failure_ns()
+
+    def failures(self) -> Failures:
+        """Returns when frames in flight may have been lost."""
+        with self._condition:
+            return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))
+
+    def announced_card(self, version: str, sha256: str) -> ModelCard | None:
+        """Returns the card of the model with a version and a hash, if a worker has announced it in this run."""
+        with self._condition:
+            return self._announced.get((version, sha256))
+
+    def wait_for_card(self, timeout_s: float) -> ModelCard:
+        """Returns the card of the model, as soon as a worker serves it.
+
+        Raises:
+            NoWorkerError: no worker serves it in time; the message names the models that are served.
+        """
+        with self._condition:
+            if not self._condition.wait_for(self._card, timeout_s):
+                raise NoWorkerError(self._why_none(timeout_s))
+            card = self._card()
+        assert card is not None
+        return card
+
+    def wait_until_served(self, timeout_s: float) -> bool:
+        """Waits until a worker serves the model; returns False if none does in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._card() is not None, timeout_s)
+
+    def _last_failure_ns(self) -> int:
+        failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
+        return max(self._reconnected_ns, *failures_ns, 0)
+
+    def _remember_cards(self, worker: KnownWorker) -> None:
+        for card in worker.cards:
+            if card.name == self.model and self._version in (None, card.version):
+                self._announced.pop((card.version, card.sha256), None)
+                if len(self._announced) >= _MAX_CARDS:
+                    del self._announced[next(iter(self._announced))]  # The oldest one.
+                self._announced[card.version, card.sha256] = card
+
+    def _add_end(self, worker: KnownWorker) -> None:
+        self._ended.pop(worker.name, None)
+        if len(self._ended) >= _MAX_WORKERS:
+            del self._ended[next(iter(self._ended))]  # The oldest one.
+        is_drained = worker.status.state is NodeState.STOPPING
+        now_ns = clock.now_ns()
+        self._ended[worker.name] = WorkerEnd(now_ns, now_ns + (_DRAINED_REPLIES_NS if is_drained else 0))
+
+    def _add_failure(self, worker: KnownWorker) -> None:
+        self._failed.pop(worker.name, None)
+        if len(self._failed) >= _MAX_WORKERS:
+            del self._failed[next(iter(self._failed))]  # The oldest failure.
+        self._failed[worker.name] = (worker, clock.now_ns())
+
+    def _card_of(self, worker: KnownWorker) -> ModelCard | None:
+        """Returns a worker's card of the model; without a version, its current one, which is the first."""
+        cards = (each for each in worker.cards if each.name == self.model and self._version in (None, each.version))
+        return next(cards, None)
+
+    def _card(self) -> ModelCard | None:
+        return next(filter(None, map(self._card_of, self._workers.values())), None)
+
+    def _why_none(self, timeout_s: float) -> str:
+        cards = [card for worker in self._workers.values() for card in worker.cards]
+        versions = sorted({card.version for card in cards if card.name == self.model})
+        if versions:
+            return (
+                f"no worker serves version {self._version!r} of model {self.model!r}: ask for {' or '.join(versions)}"
+            )
+        if cards:
+            return f"no worker serves model {self.model!r}{suggestion(self.model, {card.name for card in cards})}"
+        return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
+
+
+def _log_change(before: KnownWorker | None, now: KnownWorker) -> None:
+    """Logs the difference between two statuses of a worker."""
+    state, fields = now.status.state, {"worker": now.name, "session": now.status.session}
+    models = [f"{card.name} {card.version}" for card in now.cards]
+    if before is None:
+        if state is NodeState.ONLINE:
+            _LOG.info("worker joined", **fields, models=models)
+    elif state is NodeState.OFFLINE:
+        is_drained = before.status.state is NodeState.STOPPING
+        _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", **fields)
+    elif before.status.session != now.status.session:
+        _LOG.warning("worker restarted", **fields, models=models)
+    elif state is NodeState.STOPPING and before.status.state is NodeState.ONLINE:
+        _LOG.info("worker drains", **fields)
+    elif before.status.cards != now.status.cards:
+        _LOG.info("worker changed its models", **fields, models=models)
