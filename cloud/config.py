@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
-from cloud.frontends.frontend import FRONTENDS
+from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import ListenError, parse_bind_address
 from shared.config import OneOf, parsed_by, setting
 from shared.errors import SkylaneError, UnknownNameError

@@ -4,11 +4,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from cloud.config import CloudConfig
+from cloud.frontend import FRONTENDS, Frontend
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
-from cloud.frontends.frontend import FRONTENDS, Frontend
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import raise_file_limit
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
@@ -18,11 +17,12 @@ from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
-from cloud.serving.load_meter import LoadMeter
+from cloud.serving.model_stats import LoadMeter
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import InFlight
+from cloud.worker_context import WorkerContext
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger

@@ -1,4 +1,4 @@
-"""Frontends: they turn messages of one protocol into requests, and results into replies.
+"""Frontends of a broker: they turn MQTT messages into requests, and results into replies.
 
-Start with `frontend`, the contract and the table, then `mqtt`. The HTTP and gRPC frontends are in `cloud.gateway`.
+Start with `mqtt`; the contract is `cloud.frontend`, and the HTTP and gRPC frontends are in `cloud.gateway`.
 """

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from itertools import islice
 
-from cloud.gateway.context import WorkerContext
+from cloud.worker_context import WorkerContext
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_ITEMS
 from shared.messages.load import LoadReport, pack_load

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from cloud.frontends.frontend import Frontend
+from cloud.frontend import Frontend
 from cloud.frontends.load_reports import LoadReports
-from cloud.gateway.context import WorkerContext
 from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
+from cloud.worker_context import WorkerContext
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics

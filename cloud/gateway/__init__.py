@@ -1,4 +1,4 @@
 """The gateway: HTTP and gRPC servers of a worker for Skylane, TensorFlow Serving and Open Inference clients.
 
-Start with `gateway`; every frame enters the worker through `submission`.
+Start with `gateway`, `http_server` and `grpc_server`; every frame enters the worker through `submission`.
 """

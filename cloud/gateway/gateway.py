@@ -3,7 +3,7 @@
 import resource
 import ssl
 
-from cloud.frontends.frontend import FRONTENDS
+from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import listen
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.settings import GatewaySettings

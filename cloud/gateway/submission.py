@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from cloud.frontends.frontend import Frontend
+from cloud.frontend import Frontend
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import CircuitBreaker

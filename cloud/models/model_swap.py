@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from time import perf_counter_ns, sleep
 
-from cloud.frontends.frontend import Frontend
+from cloud.frontend import Frontend
 from cloud.models.loader import ModelLoader
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import InFlight

@@ -6,8 +6,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import numpy as np
 import pytest
 
-from cloud.frontends.frontend import FRONTENDS, Frontend
-from cloud.gateway.context import WorkerContext
+from cloud.frontend import FRONTENDS, Frontend
+from cloud.worker_context import WorkerContext
 from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout

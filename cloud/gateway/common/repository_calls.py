@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Any
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
-from cloud.gateway.context import WorkerContext
+from cloud.worker_context import WorkerContext
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.topics import validate_name

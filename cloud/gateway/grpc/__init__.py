@@ -1,4 +1,4 @@
-"""The gRPC server of the gateway, and Skylane's own gRPC service.
+"""What all gRPC services share: calls, streams, limits and threads; and Skylane's own gRPC service.
 
-Start with `server`.
+Start with `call`.
 """

@@ -13,7 +13,7 @@ import grpc
 
 from cloud.gateway.common.errors import ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
-from cloud.gateway.context import WorkerContext
+from cloud.worker_context import WorkerContext
 from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class

@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway, its middleware, and the routes for health, metrics and Skylane's own messages.
+"""What all HTTP routes share: calls, connections, middleware, JSON bodies; and the worker's own routes.
 
-Start with `server`; the limits are in `connection` (of one connection) and `concurrency_limit` (of all calls).
+Start with `call`; the limits are in `connection` (of one connection) and `concurrency_limit` (of all calls).
 """

@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
-from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.concurrency_limit import CallSlot
+from cloud.worker_context import WorkerContext
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError

@@ -1,11 +1,15 @@
 """ASGI middleware that every HTTP call passes, whatever its route."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import anyio
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.http.concurrency_limit import CallSlot, ConcurrencyLimit
 
 Scope = MutableMapping[str, Any]
@@ -13,6 +17,91 @@ Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+ANY = "*"  # Allows all origins.
+
+_SHOWN = 80  # Characters of a rejected name or origin in the error message.
+_VERSIONS = ("1.0", "1.1")
+_HEALTH_PATH = "/healthz"
+# RFC 9110, 7.2 and RFC 3986, 3.2.2: a registered name, an IPv4 address or an IPv6 address in brackets, and a port.
+_HOST = re.compile(r"(?P<name>[a-zA-Z0-9._~-]{1,255}|\[[0-9a-fA-F:.]{2,45}\])(:[0-9]{0,5})?")
+
+
+class HeaderChecks:
+    """ASGI middleware that rejects a call to a foreign host name, or from a foreign web page, before its body is read.
+
+    An attacker's domain may resolve to the worker's address (DNS rebinding), so that the browser treats the worker's
+    responses as the attacker's own; the Host header still has the attacker's name. IP addresses and `localhost` cannot
+    be rebound. `/healthz` accepts any name.
+
+    CORS alone hides the response from a foreign page, but the call is processed: a form on any page could submit an
+    image or unload a model.
+    """
+
+    def __init__(self, app: App, allowed_hosts: Sequence[str], allowed_origins: Sequence[str]) -> None:
+        """`allowed_hosts` are further names of the worker, without a port.
+
+        `allowed_origins` are written as by browsers, `https://HOST` or `http://HOST:PORT`, or `ANY`.
+        """
+        self._app = app
+        self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
+        self._origins = frozenset(allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one call (ASGI)."""
+        try:
+            self._check_origin(scope, self._check_host(scope))
+        except ApiError as error:
+            headers = {"connection": "close"}  # The peer may also frame its next request wrongly.
+            response = JSONResponse({"error": str(error)}, error.code.http_status, headers)
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_host(self, scope: Scope) -> str | None:
+        """Returns the Host header in lower case."""
+        version, is_health = scope["http_version"], scope["path"] == _HEALTH_PATH
+        if version not in _VERSIONS:
+            raise InvalidError(f"HTTP/{version} is not supported: send HTTP/1.1")
+        hosts = _values(scope, b"host")
+        if not hosts and is_health and version == "1.0":  # Simple load balancers omit it.
+            return None
+        if len(hosts) != 1:
+            raise InvalidError(f"{len(hosts)} Host headers: send one")
+        match = _HOST.fullmatch(hosts[0])
+        if match is None:
+            raise InvalidError(f"Host {hosts[0][:_SHOWN]!r} cannot be read: send HOST or HOST:PORT")
+        name = match["name"].lower()
+        if is_health or name in self._hosts or _is_address(name.strip("[]")):
+            return hosts[0].lower()
+        raise ApiError(
+            ErrorCode.FORBIDDEN,
+            f"{name[:_SHOWN]!r} is not a name of this worker: call its IP address, or start it with "
+            f"--allowed-host {name[:_SHOWN]}",
+        )
+
+    def _check_origin(self, scope: Scope, host: str | None) -> None:
+        """Accepts listed origins and the worker's own, ignoring the scheme of the latter: a proxy may add TLS."""
+        for origin in _values(scope, b"origin"):
+            if not {ANY, origin} & self._origins and origin.partition("://")[2].lower() != host:
+                raise ApiError(
+                    ErrorCode.FORBIDDEN,
+                    f"web pages of {origin[:_SHOWN]!r} may not call this worker: start it with --origin to allow them",
+                )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for each, value in scope["headers"] if each == name]
+
 
 _DRAIN_S = 1.0  # Time for which an unread body is discarded, so that its sender can receive the error response.
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.runtime import tf
-from cloud.gateway.grpc.server import SERVICES
+from cloud.gateway.grpc_server import SERVICES
 from cloud.gateway.settings import GatewaySettings
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import model

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud.gateway.common.errors import ApiError
-from cloud.gateway.http.multipart import parse_form
-from cloud.gateway.open_inference import grpc_messages as oip_messages
-from cloud.gateway.open_inference import json_messages as oip_json
-from cloud.gateway.tf_serving import grpc_messages as tfs_messages
-from cloud.gateway.tf_serving import json_messages as tfs_json
+from cloud.gateway.detect import parse_form
+from cloud.gateway.open_inference import grpc_service as oip_messages
+from cloud.gateway.open_inference import rest_routes as oip_json
+from cloud.gateway.tf_serving import grpc_service as tfs_messages
+from cloud.gateway.tf_serving import rest_routes as tfs_json
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
 from shared.encoding.tensorflow_tensors import to_tensor_proto

@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2
 
 from cloud.gateway.bind import ListenError
 from cloud.gateway.grpc.limits import TokenBucket
-from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.grpc.stream import MAX_FAILURES
+from cloud.gateway.grpc_server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloud.gateway.common.errors import ApiError
 from cloud.gateway.common.tensors import SizeBudget
-from cloud.gateway.http.json_writer import write_array
+from cloud.gateway.http.json_body import write_array
 
 
 def write(array: npt.NDArray[Any]) -> bytes:

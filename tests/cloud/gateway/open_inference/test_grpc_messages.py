@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.gateway.common.errors import ApiError
-from cloud.gateway.open_inference.grpc_messages import read_request, write_response
-from cloud.gateway.open_inference.response import OutputTensor
+from cloud.gateway.open_inference.grpc_service import read_request, write_response
+from cloud.gateway.open_inference.request import OutputTensor
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway

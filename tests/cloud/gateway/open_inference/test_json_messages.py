@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import CallOrigin
-from cloud.gateway.open_inference.json_messages import read_request, write_response
-from cloud.gateway.open_inference.request import InferRequest, Parameters, RequestedOutput
-from cloud.gateway.open_inference.response import OutputTensor
+from cloud.gateway.open_inference.request import InferRequest, OutputTensor, Parameters, RequestedOutput
+from cloud.gateway.open_inference.rest_routes import read_request, write_response
 
 
 def body(*inputs: Any, **keys: Any) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cloud.gateway.open_inference.json_messages import read_request
 from cloud.gateway.open_inference.request import InferRequest
+from cloud.gateway.open_inference.rest_routes import read_request
 from cloud.gateway.settings import GatewaySettings
 from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model

@@ -11,7 +11,7 @@ import pytest
 
 from cloud.gateway.common.errors import ApiError
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.tf_serving.json_messages import write_predict
+from cloud.gateway.tf_serving.rest_routes import write_predict
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.tasks.task import task_named

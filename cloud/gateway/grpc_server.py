@@ -6,10 +6,9 @@ from typing import Any
 
 import grpc
 
-from cloud.frontends.frontend import Frontend
+from cloud.frontend import Frontend
 from cloud.gateway.bind import ListenError, listen, parse_bind_address
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
-from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc import skylane_service
 from cloud.gateway.grpc.call import GrpcCall, Method, StreamMethod
 from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls
@@ -18,6 +17,7 @@ from cloud.gateway.grpc.threads import GrpcThreadPool, max_streams_of
 from cloud.gateway.open_inference import grpc_service as open_inference_service
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tf_serving import grpc_service as tf_serving_service
+from cloud.worker_context import WorkerContext
 from shared import clock
 
 SERVICES = {**skylane_service.SERVICES, **open_inference_service.SERVICES, **tf_serving_service.SERVICES}

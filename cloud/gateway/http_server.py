@@ -16,21 +16,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from cloud.frontends.frontend import Frontend
+from cloud.frontend import Frontend
+from cloud.gateway import detect
 from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.gateway.context import WorkerContext
-from cloud.gateway.detect import route
-from cloud.gateway.http import metrics, worker_routes
+from cloud.gateway.http import worker_routes
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.concurrency_limit import ConcurrencyLimit
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
-from cloud.gateway.http.header_checks import HeaderChecks
-from cloud.gateway.http.middleware import CallMiddleware
+from cloud.gateway.http.middleware import CallMiddleware, HeaderChecks
 from cloud.gateway.open_inference import rest_routes as open_inference_routes
 from cloud.gateway.tf_serving import rest_routes as tf_serving_routes
+from cloud.worker_context import WorkerContext
 
-ROUTE_MODULES = (worker_routes, metrics, route, open_inference_routes, tf_serving_routes)
+ROUTE_MODULES = (worker_routes, detect, open_inference_routes, tf_serving_routes)
 MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
 
 _GRACE_S = 5

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
+from cloud.gateway.http.json_body import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
 
 Numbers = arrays(st.sampled_from([np.uint8, np.int32, np.int64]), array_shapes(max_dims=5, max_side=6))
 SPACES = st.text(" \t\r\n", max_size=3)

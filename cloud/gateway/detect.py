@@ -1,34 +1,255 @@
 """`POST /api/detect`: runs a model on one image, for people, scripts and browsers."""
 
 import asyncio
+import base64
+import logging
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import numpy as np
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field as FormField
+from python_multipart.multipart import File, FormParser, parse_options_header
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import InferenceReply, PendingInference, stages_ms
 from cloud.gateway.common.tensors import RESULTS
-from cloud.gateway.context import WorkerContext
-from cloud.gateway.detect.image_folder import read_image
-from cloud.gateway.detect.response import DetectAnswer, build_response
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
-from cloud.gateway.http.multipart import parse_form
+from cloud.worker_context import WorkerContext
 from shared import clock
-from shared.imaging import geometry, image_codecs
+from shared.imaging import geometry, image_codecs, mask_codecs
 from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import UNSEEN, Resize
+from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
+from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
-from shared.messages.frame import FrameMessage, RequestOptions
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Result
+from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import sanitize_name
-from shared.tasks.task import task_named
+from shared.tasks.task import TASKS, task_named
+
+MAX_FORM_FIELDS = 8
+
+_IN_MEMORY = {"MAX_MEMORY_FILE_SIZE": math.inf}  # Files stay in memory: the size of the body is limited already.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # The response reports malformed forms.
+
+
+def parse_form(body: bytes, content_type: str) -> dict[str, bytes]:
+    """Returns the fields and files of a `multipart/form-data` body; `content_type` is the header with its parameters.
+
+    Raises:
+        ApiError: the form is malformed or has too many fields.
+    """
+    fields: list[tuple[str, bytes]] = []
+    is_complete = False
+
+    def add(name: bytes | None, data: bytes | None) -> None:
+        if len(fields) == MAX_FORM_FIELDS:
+            raise InvalidError(f"the form has more than {MAX_FORM_FIELDS} fields: send a file or a path")
+        fields.append(((name or b"").decode("utf-8", "replace"), data or b""))
+
+    def add_field(field: FormField) -> None:
+        add(field.field_name, field.value)
+
+    def add_file(file: File) -> None:
+        file.file_object.seek(0)
+        add(file.field_name, file.file_object.read())
+
+    def end() -> None:
+        nonlocal is_complete
+        is_complete = True
+
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise InvalidError("the content type has no boundary: send 'multipart/form-data; boundary=…'")
+    try:
+        parser = FormParser("multipart/form-data", add_field, add_file, end, boundary, config=_IN_MEMORY)
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise InvalidError(f"the form is malformed: {str(error)[:80]}") from error
+    if not is_complete or not fields:
+        raise InvalidError("the form is empty or does not end with its boundary: send all of it")
+    return dict(fields)
+
+
+MAX_PATH_CHARACTERS = 1024
+
+
+def read_image(folder: Path | None, path: str, limit: int) -> bytes:
+    """Reads the regular file at `path`, relative to `folder`; symbolic links are not followed anywhere on the way.
+
+    Raises:
+        ApiError: there is no folder, no such file, or the file has more than `limit` bytes. The message is the same for
+            a missing file and for one that may not be read.
+    """
+    if folder is None:
+        raise ApiError(ErrorCode.FORBIDDEN, "this worker has no image folder: upload the file itself")
+    names = path.split("/")
+    if len(path) > MAX_PATH_CHARACTERS or any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise InvalidError(f"path {path[:80]!r}: send a path within the folder, such as left/0001.jpg")
+    try:
+        descriptor = _open(folder, names)
+    except (OSError, UnicodeEncodeError) as error:
+        raise _no_image(path) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_image(path)
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ApiError(ErrorCode.TOO_LARGE, f"image {path!r} has more than {limit} bytes: choose a smaller one")
+    return data
+
+
+def _open(folder: Path, names: list[str]) -> int:
+    """Opens a file folder by folder, so that a folder replaced by a link in the meantime is not followed either."""
+    current = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for name in names[:-1]:
+        try:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
+        finally:
+            os.close(current)
+        current = below
+    try:
+        # O_NONBLOCK: opening a pipe must not wait for a writer.
+        return os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=current)
+    finally:
+        os.close(current)
+
+
+def _no_image(path: str) -> ApiError:
+    return ApiError(ErrorCode.NOT_FOUND, f"no image {path!r} in the folder")
+
+
+class PictureSize(BaseModel):
+    """Size of the image in pixels, after its EXIF rotation."""
+
+    height: int
+    width: int
+
+
+class Detection(BaseModel):
+    """A detected object."""
+
+    box: tuple[float, float, float, float] = Field(description="x1, y1, x2, y2 in pixels of the image")
+    class_id: int
+    name: str
+    score: float
+
+
+class ScoredClass(BaseModel):
+    """A class of the whole image."""
+
+    class_id: int
+    name: str
+    score: float
+
+
+class ClassShare(BaseModel):
+    """The share of a class in the part of the image that the model processed, 0 to 1."""
+
+    class_id: int
+    name: str
+    share: float
+
+
+class Array(BaseModel):
+    """Type and shape of an output tensor, whose values are not sent."""
+
+    dtype: str
+    shape: list[int]
+
+
+class DetectAnswer(BaseModel):
+    """The result for an image; the model's task determines which optional fields are present."""
+
+    model: str
+    version: str
+    task: str = Field(json_schema_extra={"enum": [*TASKS]})
+    trained: bool = Field(description="false: the weights are random, and the result is meaningless")
+    picture: PictureSize
+    detections: list[Detection] | None = None
+    classes: list[ScoredClass] | None = None
+    shares: list[ClassShare] | None = None
+    mask: str | None = Field(
+        None,
+        description=f"base64 of a grey PNG of class ids, in the size of the image; {UNSEEN}: not processed by the model",
+    )
+    tensors: dict[str, Array] | None = None
+    times_ms: dict[str, float] = Field(description="Duration of each step in the worker, and `total`")
+    annotated: str | None = Field(None, description="base64 of a JPEG: the image with the result drawn on it")
+
+
+def build_response(
+    card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
+) -> bytes:
+    """Builds the JSON; the mask message has the geometry by which the image was fitted to the model."""
+    plan = message.geometry
+    assert plan is not None
+    answer = DetectAnswer(
+        model=card.name,
+        version=card.version,
+        task=card.task,
+        trained=card.trained,
+        picture=PictureSize(height=plan.source_height, width=plan.source_width),
+        times_ms=dict(times_ms),
+        annotated=None if annotated is None else base64.b64encode(annotated).decode(),
+        **_task_fields(card, result, plan),
+    )
+    return answer.model_dump_json(exclude_none=True).encode()
+
+
+def _task_fields(card: ModelCard, result: Result, plan: Geometry) -> dict[str, Any]:
+    """Returns the fields that depend on the model's task."""
+    name = card.labels.name_of
+    match result:
+        case Detections():
+            rows = zip(result.boxes.tolist(), result.class_ids.tolist(), result.scores.tolist(), strict=True)
+            return {
+                "detections": [
+                    Detection(box=tuple(box), class_id=class_id, name=name(class_id), score=score)
+                    for box, class_id, score in rows
+                ]
+            }
+        case Classification():
+            return {
+                "classes": [
+                    ScoredClass(class_id=class_id, name=name(class_id), score=score)
+                    for class_id, score in zip(result.class_ids, result.scores, strict=True)
+                ]
+            }
+        case Tensors():
+            shapes = {
+                head: Array(dtype=array.dtype.name, shape=list(array.shape)) for head, array in result.values.items()
+            }
+            return {"tensors": shapes}
+    return _mask_fields(card, result, plan)
+
+
+def _mask_fields(card: ModelCard, mask: Mask, plan: Geometry) -> dict[str, Any]:
+    processed = mask[
+        plan.paste_top : plan.paste_top + plan.paste_height, plan.paste_left : plan.paste_left + plan.paste_width
+    ]
+    counts = np.bincount(processed.reshape(-1))
+    shares = [
+        ClassShare(class_id=class_id, name=card.labels.name_of(class_id), share=int(counts[class_id]) / processed.size)
+        for class_id in np.argsort(-counts, kind="stable").tolist()
+        if counts[class_id]
+    ]
+    png = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
+    return {"shares": shares, "mask": base64.b64encode(png).decode()}
+
 
 MAX_JPEG_SIDE = 65_500  # Pixels; a limit of the JPEG library.
 MAX_FIELDS_BYTES = 1 << 16  # Size of a body without an image.
