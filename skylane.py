@@ -26,7 +26,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "edge": CommandEntry(
         "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."
     ),
-    "health": CommandEntry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
+    "health": CommandEntry("shared.health:health", "edge", "Check that a worker or a vehicle is online."),
     "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": CommandEntry("analysis.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
@@ -100,13 +100,13 @@ def _message(error: Exception) -> str | None:
 def _configure_memory(command: str) -> None:
     """Enables huge pages and retained memory, before a command allocates anything."""
     if command in _MODEL_COMMANDS:
-        from shared.runtime import huge_pages  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.runtime import memory  # noqa: PLC0415 (keeps `skylane --help` fast)
 
-        huge_pages.reexec_with_huge_pages()
+        memory.reexec_with_huge_pages()
     if command in _FRAME_COMMANDS:
-        from shared.runtime import malloc  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.runtime import memory  # noqa: PLC0415 (keeps `skylane --help` fast)
 
-        malloc.retain()
+        memory.retain()
 
 
 if __name__ == "__main__":

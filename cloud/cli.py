@@ -17,7 +17,7 @@ from shared.errors import SkylaneError
 from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
 from shared.messages.topics import sanitize_name
-from shared.network.broker_options import broker_options
+from shared.mqtt.broker_options import broker_options
 
 _LOG = get_logger("cloud")
 _options = partial(key_options, CloudConfig)

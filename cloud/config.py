@@ -12,10 +12,10 @@ from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import ListenError, parse_bind_address
 from shared.config import OneOf, parsed_by, setting
 from shared.errors import SkylaneError, UnknownNameError
-from shared.inference.placement import Precision
 from shared.inference.table import AUTO, ENGINES
 from shared.messages.topics import GROUP, validate_name
-from shared.network.broker_options import NodeSection
+from shared.models.manifest import Precision
+from shared.mqtt.broker_options import NodeSection
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
 _ORIGIN = r"https?://[^/\s?#@]+"  # The format of the Origin header of browsers.

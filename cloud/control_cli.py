@@ -14,15 +14,15 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError, UnknownNameError
 from shared.flags import FiniteRange, check_version, topic_name
 from shared.messages import topics
 from shared.messages.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, unpack_status
+from shared.mqtt.broker_options import broker_options, connection_from
 from shared.mqtt.bus import Ack, Bus, Delivery, Properties
-from shared.network.broker_options import broker_options, connection_from
 from shared.terminal_table import Table
 
 _CHANGE_TIMEOUT_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}

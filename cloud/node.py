@@ -25,8 +25,8 @@ from cloud.serving.submission import InFlight
 from cloud.worker_context import WorkerContext
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
+from shared.inference.model import Model
 from shared.logs import get_logger
-from shared.models.model import Model
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile

@@ -5,8 +5,8 @@ from pathlib import Path
 from cloud.config import CloudConfig
 from cloud.gateway.grpc.threads import max_grpc_threads
 from cloud.models.loader import engine_threads
-from shared.inference.placement import Placement
 from shared.logs import get_logger
+from shared.models.manifest import Placement
 from shared.runtime.machine import usable_cores
 
 _OWN_THREADS = 13  # The main thread, MQTT, control, refusals, load reports, the sampler, and those of libraries.

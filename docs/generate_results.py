@@ -22,7 +22,7 @@ from analysis.report.chapters.traces import axis, axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.charts import write_figures
 from analysis.report.output.number_format import number
-from analysis.report.output.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
+from analysis.report.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
 from docs import freshness_results, noscope_results
 from shared.runlog.latency_table import PARTS, WHERE
 

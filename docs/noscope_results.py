@@ -17,7 +17,7 @@ from typing import Any
 from analysis.report.chapters.traces import axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.number_format import number
-from analysis.report.output.stage_styles import STAGES, text_colour
+from analysis.report.stage_styles import STAGES, text_colour
 
 ORIGINAL_SPEED_UP = 5.52
 _ORIGINAL = {  # Seconds with 1, 2, 4 and 8 servers, by frames and requests.

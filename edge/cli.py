@@ -16,7 +16,7 @@ from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
-from shared.network.broker_options import broker_options
+from shared.mqtt.broker_options import broker_options
 
 READY = "ready: waiting for a line on the standard input"
 

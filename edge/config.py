@@ -14,16 +14,15 @@ from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.transport import TRANSPORTS
 from shared.config import OneOf, parsed_by, setting
-from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages.frame import RequestOptions
+from shared.messages.schema import VERSION_NAME
 from shared.messages.topics import validate_name
-from shared.network.broker_options import DAY_S, NodeSection
-from shared.network.endpoint import Endpoint
-from shared.network.env_names import WORKER
+from shared.mqtt.broker_options import DAY_S, NodeSection
+from shared.network.endpoint import WORKER, Endpoint
 from shared.reuse.cascade import threshold_problem
 from shared.reuse.gate import METHODS
 

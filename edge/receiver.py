@@ -11,16 +11,16 @@ from edge.frames.ledger import Ledger
 from edge.transports.transport import RawReply, Transport
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.results import ModelResult, ResultError
 from shared.runlog.latency_log import Outcome
 from shared.sanitize import printable
 from shared.stages import Stage
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 OnResult = Callable[[FrameRecord, ModelResult], None]
 

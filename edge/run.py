@@ -39,7 +39,7 @@ from shared.runlog.repair import repair_all
 from shared.runlog.run_folder import contents, discard_unless_started, run_folder
 from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.processes import on_termination_signals
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _LOG = get_logger("edge")
 

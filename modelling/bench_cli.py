@@ -9,10 +9,10 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
-from shared.inference.placement import Placement
 from shared.inference.table import ENGINES
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.tasks.task import task_named
+from shared.task import task_named
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They import the bag reader and the engines, which other commands do not need.

@@ -20,10 +20,9 @@ from modelling.recipes import Format, NetworkOutput, Recipe
 from modelling.training.weights import Weights, assign, weights_in
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.labels import Labels
-from shared.inference.errors import EngineError
-from shared.inference.placement import Precision
+from shared.inference.engine import EngineError
 from shared.models.manifest import (
     MANIFEST_NAME,
     BatchingSection,
@@ -33,6 +32,7 @@ from shared.models.manifest import (
     Manifest,
     OutputKind,
     OutputSection,
+    Precision,
 )
 from shared.models.repository import Repository
 

@@ -17,13 +17,12 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.inference.engine import Images, Outputs
-from shared.inference.placement import Placement
+from shared.inference.model import Model, agreement, largest_difference
 from shared.messages.model_card import ModelCard
-from shared.models.agreement import agreement, largest_difference
-from shared.models.model import Model
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 from shared.runtime.machine import machine
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _WARM_UP_ROUNDS = 2  # Rounds that are not counted, because the first runs allocate and tune.
 _DEMOSAIC = "binning"

@@ -27,12 +27,11 @@ from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
-from shared.inference.placement import Placement
 from shared.messages.topics import validate_name
-from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind
+from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind, Placement
 from shared.models.repository import Repository
 from shared.sanitize import printable_lines
-from shared.tasks.task import TASKS
+from shared.task import TASKS
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:

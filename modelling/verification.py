@@ -7,12 +7,10 @@ from cloud.models.engine_benchmark import Candidate, reference
 from cloud.models.opening import open_model
 from shared.config import ConfigError
 from shared.errors import SkylaneError
-from shared.inference.placement import Placement
+from shared.inference.model import NOT_DETERMINISTIC, Model, agreement, warmup_images
 from shared.inference.table import AUTO
-from shared.models.agreement import agreement
-from shared.models.model import NOT_DETERMINISTIC, Model
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.models.warmup_images import warmup_images
 
 _IMAGES = 4
 _MIN_STABILITY = 0.999  # Share of equal labels in two runs; threads may change the order of sums.

@@ -25,7 +25,6 @@ from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from ops.processes.playback import PlaybackSettings
 from ops.study.fixed_answers import answers_file
 from rosbag_tools.reading.frames import BagSource
-from shared.imaging.drawing import draw_lines
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray
@@ -36,6 +35,7 @@ from shared.messages.topics import camera_name
 from shared.models.repository import Repository
 from shared.network.link_spec import LinkSpec
 from shared.runlog.presented_log import PresentedRow, read_presented
+from shared.tasks.drawing import draw_lines
 
 # With encoding and transport about 170 ms: at ten frames a second, the newest result is two frames old.
 _LINK = LinkSpec(delay_ms=50)

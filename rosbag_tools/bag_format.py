@@ -22,7 +22,7 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.reading.records import Serialization, TopicChannel
+from rosbag_tools.records import Serialization, TopicChannel
 from shared.errors import SkylaneError, UnknownNameError
 
 

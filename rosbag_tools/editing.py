@@ -7,7 +7,7 @@ from pathlib import Path
 from rosbag_tools.bag_format import BagFormat, BagPathError, chosen_format
 from rosbag_tools.messages.ros_types import Converter
 from rosbag_tools.reading.bag import Bag, DamagedBagError
-from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.records import Damage, Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 

@@ -10,8 +10,8 @@ from statistics import median
 from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, Topic
 from rosbag_tools.reading.frames import NO_PICTURES, decode, depth_topics, wide_images
-from rosbag_tools.reading.records import Message, TopicChannel
 from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.records import Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import measured_bits
 from shared.imaging.image_files import decode_picture

@@ -13,8 +13,8 @@ from rosbag_tools.messages.ros_types import HEADER, read, read_stamp, types_of
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.mcap_file import MAGIC
-from rosbag_tools.reading.records import Message, Serialization, TopicChannel
 from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.records import Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 from shared.recorded_time import clock_jump
 

@@ -26,7 +26,7 @@ from rosbag_tools.bag_format import (
     remove_bag,
 )
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
-from rosbag_tools.reading.records import IMAGE, TopicChannel
+from rosbag_tools.records import IMAGE, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 

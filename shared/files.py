@@ -1,6 +1,7 @@
 """Opens files whose paths come from outside: only regular files, because reading anything else may never end."""
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -40,3 +41,30 @@ def read_file(path: Path) -> bytes:
 def resolved(path: Path) -> Path:
     """Returns the absolute path without links. Unlike `Path.resolve`, it keeps links that lead in a circle."""
     return Path(os.path.realpath(path))
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def tree_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, or of the relative paths and contents of all files in a folder, sorted by path.
+
+    Times, modes and empty folders do not change the hash.
+    """
+    if not path.is_dir():
+        return file_sha256(path)
+    digest = hashlib.sha256()
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.exists() and not file.is_dir()}
+    for name in sorted(files):
+        # The content is hashed as a digest of fixed length, so that names and contents cannot be confused.
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(file_sha256(files[name])))
+    return digest.hexdigest()

@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
-from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError
+from shared.messages.schema import VERSION_NAME
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)

@@ -25,9 +25,9 @@ from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
-from shared.inference.placement import Precision
 from shared.inference.table import AUTO, ENGINES
 from shared.logs import LEVELS, LogFormat
+from shared.models.manifest import Precision
 from shared.reuse.gate import METHODS
 
 COMMANDS: dict[str, tuple[click.Command, type[Section]]] = {

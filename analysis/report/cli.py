@@ -76,7 +76,7 @@ def report(
     from analysis.report.chapters.comparisons.cost import Tariff  # noqa: PLC0415
     from analysis.report.data.report_input import load_report_input  # noqa: PLC0415
     from analysis.report.document import report_of, write_page  # noqa: PLC0415
-    from analysis.report.output.json_data import report_json  # noqa: PLC0415
+    from analysis.report.json_data import report_json  # noqa: PLC0415
 
     if repairs:
         for run in runs:
@@ -98,7 +98,7 @@ def report(
 
 
 def _show(source: "ReportInput", content: "ReportContent", console: Console) -> None:
-    from analysis.report.output.terminal import terminal_tables  # noqa: PLC0415  As in `report`.
+    from analysis.report.terminal import terminal_tables  # noqa: PLC0415  As in `report`.
 
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from modelling.evaluation.segmentation import EvaluationError
 from rosbag_tools.messages.ros_types import MalformedMessageError, read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.errors import SkylaneError
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes, read_scores
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Message
 from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.records import Message
 from shared.messages.results import Detections
 
 _Truth = tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]

@@ -12,7 +12,7 @@ from analysis.streaming.tick_outputs import TickOutput
 from modelling.evaluation.segmentation import EvaluationError
 from modelling.evaluation.streaming import ScoredTicks
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 
 
 class TruthComparison(Protocol):

@@ -10,7 +10,7 @@ from modelling.evaluation.segmentation import LABELS, UNSEEN, EvaluationError
 from modelling.evaluation.streaming import Mask, StreamingScores
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging.frames import Layout
 
 _OTHER_SIZE = "its labels have another size"

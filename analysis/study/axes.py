@@ -11,8 +11,8 @@ from edge.dispatch.dispatcher import DISPATCHERS
 from edge.presenting.presenter import PRESENTERS
 from edge.transports.transport import MQTT, TRANSPORTS
 from shared.config import Section
-from shared.inference.placement import Precision
 from shared.inference.table import ENGINES, formats
+from shared.models.manifest import Precision
 from shared.network.link_spec import PROFILES, LinkSpec
 from shared.reuse.cascade import CascadeThresholds, threshold_problem
 from shared.reuse.gate import METHODS

@@ -7,7 +7,7 @@ from typing import Any
 from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
 from analysis.study.study_plan import StudyPlan, axis_values, cells
 from shared import clock
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.runtime.machine import commit, machine
 
 RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"

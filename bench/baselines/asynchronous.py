@@ -17,8 +17,8 @@ from bench.baselines.mqtt.images import encode_mask, palette_of
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.runtime import tf
 from ops.processes.child import serve
+from shared.inference.model import warmup_images
 from shared.models.repository import Repository
-from shared.models.warmup_images import warmup_images
 
 _WARM_UP = 3
 

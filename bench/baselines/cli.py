@@ -29,7 +29,7 @@ from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
 from ops.processes.worker_process import engine_flags
 from shared.imaging.opencv import cv2
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.terminal_table import Table, result_table
 

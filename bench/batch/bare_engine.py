@@ -14,7 +14,7 @@ from ops.batch.library import scan
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import decode_bag
 from ops.processes.child import Child, serve
-from shared.runtime import malloc
+from shared.runtime import memory
 
 _IMAGES = 8
 
@@ -43,7 +43,7 @@ class BareEngines:
 
 def start(settings: str) -> Callable[[Any], float]:
     """Loads the model and prepares some frames; returns the function that infers a number of them and times it."""
-    malloc.retain()
+    memory.retain()
     parsed = BatchSettings.model_validate_json(settings)
     model = open_model(parsed.stored_model(), parsed.chosen_engine(), parsed.placement(), max_batch=1)
     model.warm_up()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ops.processes.environment import OnStep
 from rosbag_tools.drive.recording import SEED, sample_bag
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 
 _SMALL_WIDTH, _SMALL_HEIGHT = 484, 304
 

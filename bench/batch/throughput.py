@@ -18,7 +18,7 @@ from bench.batch.library import drives
 from bench.harness import options
 from bench.harness.comparison import Comparison, Samples, compare
 from bench.harness.output import span, target_line
-from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress
+from ops.batch.executor import EXECUTORS, BagOutcome, BagProgress
 from ops.batch.executors.local import process_count
 from ops.batch.library import Library
 from ops.batch.plan import BatchPlan

@@ -25,9 +25,9 @@ from ops.processes.worker_process import Worker, engine_flags
 from shared.errors import MissingExtraError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import cv2
-from shared.inference.errors import DeviceError
-from shared.inference.placement import Placement, Precision
-from shared.models.model import Model
+from shared.inference.engine import DeviceError
+from shared.inference.model import Model
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from shared.terminal_table import Table, result_table
 

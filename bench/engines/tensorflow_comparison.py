@@ -15,8 +15,8 @@ from bench.harness import options
 from bench.harness.comparison import Comparison, Samples, compare
 from ops.processes.child import BenchError, Child, ChildTimeoutError
 from ops.processes.environment import BenchRun
+from shared.inference.model import warmup_images
 from shared.models.repository import Repository
-from shared.models.warmup_images import warmup_images
 from shared.terminal_table import Table, result_table
 
 _IMAGES = 4

@@ -14,10 +14,9 @@ from cloud.models.opening import open_model
 from ops.processes.child import reply, settings
 from shared.errors import SkylaneError
 from shared.inference.engine import ClassIds, Images
-from shared.inference.placement import Placement, Precision
-from shared.models.manifest import OutputKind
+from shared.models.manifest import OutputKind, Placement, Precision
 from shared.models.repository import Repository
-from shared.runtime import huge_pages
+from shared.runtime import memory
 
 Run = Callable[[Images], ClassIds]
 _OFF = 2  # RewriterConfig.OFF
@@ -73,7 +72,7 @@ VARIANTS: dict[str, GraphVariant] = {
     "oneDNN, weights frozen": GraphVariant(environment={"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}),
     "oneDNN, system allocator": GraphVariant(environment={"TF_ONEDNN_USE_SYSTEM_ALLOC": "1"}),
     "pooled CPU memory (BFC)": GraphVariant(environment={"TF_CPU_ALLOCATOR_USE_BFC": "1"}),
-    "no huge pages": GraphVariant(environment={huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}),
+    "no huge pages": GraphVariant(environment={memory.VARIABLE: f"{memory.TUNABLE}=0"}),
     "XLA auto-clustering": GraphVariant(jit=1, environment={"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
     "XLA, the whole graph": GraphVariant("xla"),
     "bf16": GraphVariant("engine", precision=Precision.BF16),

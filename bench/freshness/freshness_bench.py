@@ -38,7 +38,7 @@ from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.models.repository import Repository
 from shared.runtime.machine import commit, usable_cores
 

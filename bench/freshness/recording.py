@@ -21,10 +21,10 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import ImageArray
 from shared.imaging.opencv import cv2
-from shared.inference.placement import Placement
+from shared.inference.model import Model
+from shared.inference.opening import open_local
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
-from shared.models.opening import open_local
+from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
 
 Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.

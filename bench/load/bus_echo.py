@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ops.processes.child import BenchError, Child, reply, settings
 from shared.messages.topics import FRAMES, MASKS
+from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus, Delivery
-from shared.network.broker_options import BrokerOptions
 
 MODEL = "bench"
 REPLY_BYTES = 6000  # Typical size of a compressed mask of class ids.

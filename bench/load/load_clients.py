@@ -23,7 +23,7 @@ from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
 from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage, Stamp
-from shared.tasks.task import DEFAULT_TASK, task_named
+from shared.task import DEFAULT_TASK, task_named
 
 _CAMERA = "front"
 _GRACE_S = 2.0  # Time after the deadline until a frame counts as lost, as in the vehicle node.

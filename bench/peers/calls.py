@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from bench.peers.clients.client import Client
+from bench.peers.clients import Client
 from bench.peers.rig.workload import Job
 from shared.runtime.threads import ThreadGroup
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench.harness import options
 from bench.peers import load_comparison, scenario_comparison
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig import network
 from bench.peers.rig.catalogue import PEERS

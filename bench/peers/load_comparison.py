@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness.comparison import Comparison, Samples, compare
 from bench.harness.output import rounds_text, span
 from bench.peers.calls import many_at_a_time, one_in_flight, warm_up
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig.starter import PeerEndpoint, Starter
 from bench.peers.rig.workload import Job, by_codec, jobs

@@ -30,7 +30,7 @@ from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from ops.processes.worker_process import engine_flags
 from rosbag_tools.drive.recording import sample_bag
-from shared.inference.placement import Placement
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.terminal_table import Table, result_table

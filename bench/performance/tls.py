@@ -28,8 +28,8 @@ from ops.processes.environment import BenchRun
 from ops.processes.playback import PlaybackSettings, play_twice
 from ops.processes.worker_process import Worker
 from rosbag_tools.drive.recording import sample_bag
+from shared.mqtt.broker_options import BrokerOptions
 from shared.network.address import Address
-from shared.network.broker_options import BrokerOptions
 from shared.network.tls import create_tls_context
 from shared.terminal_table import Table, result_table
 

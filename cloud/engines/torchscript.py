@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.inference.devices import choose_device
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Placement
+from shared.inference.engine import EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.pre_postprocess import (
     Array,
     Preprocessor,
@@ -22,7 +19,7 @@ from shared.inference.pre_postprocess import (
     postprocess,
 )
 from shared.inference.tensor_binding import TensorInfo, check_other_inputs, find_tensor
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Placement
 
 torch: Any = import_module("torch")  # Any: its type hints take mypy minutes.
 

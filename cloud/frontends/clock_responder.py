@@ -10,9 +10,9 @@ from functools import partial
 from cloud.request_errors import RequestErrors
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages import topics
 from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
+from shared.messages.msgpack_reader import MessageError
 from shared.mqtt.bus import Bus, Delivery
 from shared.runtime.threads import Counts
 

@@ -6,8 +6,8 @@ from itertools import islice
 
 from cloud.worker_context import WorkerContext
 from shared import clock
-from shared.encoding.msgpack_reader import MAX_ITEMS
 from shared.messages.load import LoadReport, pack_load
+from shared.messages.msgpack_reader import MAX_ITEMS
 from shared.messages.topics import LOADS
 from shared.mqtt.bus import Bus
 

@@ -13,12 +13,12 @@ from cloud.frontends.load_reports import LoadReports
 from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
 from cloud.worker_context import WorkerContext
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId, TopicNameError
 from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will

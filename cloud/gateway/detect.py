@@ -25,7 +25,6 @@ from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.worker_context import WorkerContext
 from shared import clock
 from shared.imaging import geometry, image_codecs, mask_codecs
-from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
@@ -36,7 +35,8 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import sanitize_name
-from shared.tasks.task import TASKS, task_named
+from shared.task import TASKS, task_named
+from shared.tasks.drawing import LEGIBLE_WIDTH
 
 MAX_FORM_FIELDS = 8
 

@@ -16,11 +16,11 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import InFlight, Submission
-from shared.encoding.msgpack_reader import MessageError
 from shared.inference.engine import Outputs
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.frame_header import FrameHeader
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId
 from shared.stages import Stage

@@ -7,12 +7,10 @@ from typing import Any
 
 from cloud.isolation.process import EngineProcess, ProcessLostError
 from shared.errors import SkylaneError
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import DeviceError, EngineError, InferenceError
-from shared.inference.placement import Placement, Precision
+from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs
 from shared.inference.table import ENGINES
 from shared.logs import get_logger
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Placement, Precision
 
 _LOG = get_logger("cloud")
 _HANG_FACTOR = 20  # Multiple of the shortest inference after which a batch counts as hanging.

@@ -21,13 +21,11 @@ import numpy as np
 from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, replaced
 from shared import registry
 from shared.errors import SkylaneError
-from shared.hashing import tree_sha256
-from shared.inference.engine import Engine, Outputs
-from shared.inference.errors import DeviceError, EngineError
-from shared.inference.placement import Placement, Precision
+from shared.files import tree_sha256
+from shared.inference.engine import DeviceError, Engine, EngineError, Outputs
 from shared.inference.table import EngineEntry
-from shared.models.manifest import Manifest
-from shared.runtime import malloc
+from shared.models.manifest import Manifest, Placement, Precision
+from shared.runtime import memory
 
 _ALIGNMENT = 64  # Bytes, for vector instructions.
 _OOM_SCORE = "500"  # Of 1000: when memory runs out, the kernel kills this process instead of the worker.
@@ -105,7 +103,7 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
             outputs = engine.infer(images.array(np.uint8, message["shape"]))
             if message["shape"][0] not in tuned_sizes:
                 tuned_sizes.add(message["shape"][0])
-                malloc.trim()
+                memory.trim()
             heads, size = _layout(outputs)
             is_new = results is None or results.size < size
             results = replaced(SharedMemory.of_size(size) if is_new else None, results)

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, SharedMemoryError, replaced
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import InferenceError
+from shared.inference.engine import Images, InferenceError, Outputs
 from shared.logs import get_logger
-from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
+from shared.network.endpoint import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from shared.runtime.processes import terminate
 
 _EXIT_TIMEOUT_S = 5.0

@@ -6,9 +6,9 @@ from time import perf_counter_ns
 from typing import TypeVar
 
 from cloud.models.opening import open_model
-from shared.inference.placement import Placement, Precision
+from shared.inference.model import Model
 from shared.inference.table import readers
-from shared.models.model import Model
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository, StoredModel
 
 K = TypeVar("K", bound=Hashable)

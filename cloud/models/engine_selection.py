@@ -14,11 +14,9 @@ from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from cloud.models.engine_cache import Measurement
 from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs
-from shared.inference.placement import Placement
-from shared.models.agreement import agreement
-from shared.models.model import Model
+from shared.inference.model import Model, agreement, warmup_images
+from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
-from shared.models.warmup_images import warmup_images
 from shared.runtime.machine import machine
 
 _IMAGES = 4

@@ -9,10 +9,10 @@ from cloud.isolation.engine import IsolationLimits
 from cloud.models.engine_selection import select_engine
 from cloud.models.opening import open_model
 from shared.errors import SkylaneError
-from shared.inference.placement import Placement
+from shared.inference.model import Model
 from shared.inference.table import AUTO
 from shared.logs import get_logger
-from shared.models.model import Model
+from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
 from shared.runtime.machine import usable_cores
 from shared.runtime.threads import ThreadsExhaustedError, check_threads_available, is_thread_limit

@@ -7,10 +7,10 @@ from cloud.frontend import Frontend
 from cloud.models.loader import ModelLoader
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import InFlight
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
+from shared.inference.model import Model
 from shared.logs import get_logger
-from shared.models.model import Model
+from shared.messages.msgpack_reader import MessageError
 from shared.models.repository import StoredModel
 
 _DRAIN_S = 10.0  # The longest wait for frames in flight before a model is unloaded.

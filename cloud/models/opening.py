@@ -5,11 +5,10 @@ from pathlib import Path
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from shared import registry
 from shared.inference.engine import Engine
-from shared.inference.placement import Placement
+from shared.inference.model import Model
+from shared.inference.opening import open_stored
 from shared.inference.table import ENGINES
-from shared.models.manifest import Manifest
-from shared.models.model import Model
-from shared.models.opening import open_stored
+from shared.models.manifest import Manifest, Placement
 from shared.models.repository import StoredModel
 
 
@@ -32,7 +31,7 @@ def open_model(
 
     Raises:
         MissingExtraError: the library of the engine is not installed.
-        SkylaneError: see `shared.models.opening.open_stored`.
+        SkylaneError: see `shared.inference.opening.open_stored`.
     """
 
     def open_engine(name: str, path: Path, manifest: Manifest) -> Engine:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cloud.serving.request import Refusal, Request
-from shared.encoding.field_types import MAX_NS
 from shared.messages.deadline import Deadline
+from shared.messages.schema import MAX_NS
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import CLIENT_GONE, TOO_LATE, Request
 from shared import clock
 from shared.errors import SkylaneError
-from shared.inference.errors import ModelUnavailableError
+from shared.inference.engine import ModelUnavailableError
+from shared.inference.model import Model
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
-from shared.models.model import Model
 from shared.stages import Stage
 
 _SAFETY_FACTOR = 1.1  # Applied to the estimated latency before one more frame joins a batch.

@@ -6,7 +6,6 @@ from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
 from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, TOO_LATE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
@@ -14,6 +13,7 @@ from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.request_options import check_request_options
 from shared.stages import Stage
 

@@ -9,9 +9,9 @@ from cloud.serving.admission import Admission
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import InFlight
-from shared.encoding.field_types import MAX_MS
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad
+from shared.messages.schema import MAX_MS
 from shared.stages import CLOUD_STAGES, Stage, durations_ns
 
 TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that they consist of here.

@@ -8,11 +8,11 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared import clock
 from shared.errors import SkylaneError
+from shared.inference.model import Model
 from shared.messages.frame import Status
-from shared.models.model import Model
 from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _BACKLOG = 16
 

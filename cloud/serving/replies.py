@@ -15,7 +15,7 @@ from shared.messages.load import WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 
 class ReplyTooLargeError(SkylaneError):

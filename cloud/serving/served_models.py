@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cloud.serving.batching import Batcher
-from shared.encoding.msgpack_reader import MessageError
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
+from shared.messages.msgpack_reader import MessageError
 from shared.models.repository import version_rank
 from shared.runtime.threads import ThreadGroup
 

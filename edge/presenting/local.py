@@ -14,11 +14,11 @@ from shared.imaging import boxes, geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize
 from shared.imaging.image_files import ImageArray
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
-from shared.models.model import Model
+from shared.task import CONFIDENCE_HEAD, calibrated_softmax
 from shared.tasks.detection import objects
-from shared.tasks.model_outputs import CONFIDENCE_HEAD, calibrated_softmax
 
 _SOFTENING = 2.0  # Divides the scores, so that 8 bits resolve small probabilities.
 

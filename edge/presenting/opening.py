@@ -15,11 +15,11 @@ from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import check_local_model, open_local_model
 from shared import clock
 from shared.errors import SkylaneError
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository, default_root
 from shared.registry import load
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 
 class PresenterError(SkylaneError):

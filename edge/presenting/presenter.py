@@ -9,7 +9,7 @@ from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin
-from shared.tasks.task import Task
+from shared.task import Task
 
 
 @dataclass(frozen=True, slots=True)

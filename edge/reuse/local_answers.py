@@ -18,8 +18,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.reuse.cascade import CascadeThresholds, is_sure
 from shared.stages import Stage
-from shared.tasks.model_outputs import ConfidenceError
-from shared.tasks.task import task_named
+from shared.task import ConfidenceError, task_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import numpy as np
 from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs
+from shared.inference.model import Model
 from shared.logs import get_logger
-from shared.models.model import Model
 from shared.runtime.threads import ThreadGroup
 
 RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.

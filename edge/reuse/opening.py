@@ -10,20 +10,17 @@ from typing import Any
 from edge.config import EdgeConfig
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel, LocalModelError
-from shared.inference.placement import Placement
+from shared.inference.model import Model, warmup_images
+from shared.inference.opening import open_local
 from shared.inference.table import LOCAL_ENGINES, formats_of
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
-from shared.models.manifest import BatchingSection
-from shared.models.model import Model
-from shared.models.opening import open_local
+from shared.models.manifest import BatchingSection, Placement
 from shared.models.repository import Repository, StoredModel, default_root
-from shared.models.warmup_images import warmup_images
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import DifferenceGate, GateSettings
 from shared.reuse.tuning import TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
-from shared.tasks.model_outputs import ConfidenceError
-from shared.tasks.task import task_named
+from shared.task import ConfidenceError, task_named
 
 _REUSE_FRAMES, _REUSE_MS = 100, 10_000.0  # Longest reuse if neither the options nor a tuning file set it.
 _MAX_ASPECT_DIFFERENCE = 0.01

@@ -11,7 +11,7 @@ from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
 from shared.registry import Entry, load
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 

@@ -17,7 +17,7 @@ from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runtime.threads import BoundedQueue, lower_priority
-from shared.tasks.task import TASKS, task_named
+from shared.task import TASKS, task_named
 
 _LOG = get_logger("edge")
 _BACKLOG, _RAW_BACKLOG = 64, 8  # Frames; the raw outputs of one may take a hundred megabytes.

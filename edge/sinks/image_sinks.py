@@ -8,12 +8,12 @@ import numpy as np
 
 from edge.sinks.rendering import draw_result, input_image, mark_untrained, resized, write_file, write_image
 from edge.sinks.sink import FrameResult
-from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Tensors
 from shared.messages.topics import camera_name
+from shared.tasks.drawing import LEGIBLE_WIDTH
 
 _PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 

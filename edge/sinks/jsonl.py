@@ -12,7 +12,7 @@ from edge.sinks.rendering import write_error
 from edge.sinks.sink import FrameResult
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 RESULTS_NAME = "results.jsonl"
 

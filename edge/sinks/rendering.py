@@ -7,13 +7,13 @@ import numpy as np
 
 from edge.sinks.sink import FrameResult, SinkError
 from shared.errors import unwritable_message
-from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import ImageArray, stamp_untrained
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
-from shared.tasks.task import task_named
+from shared.task import task_named
+from shared.tasks.drawing import LEGIBLE_WIDTH
 
 
 def input_image(frame: FrameResult) -> ImageArray:

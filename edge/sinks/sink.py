@@ -9,7 +9,7 @@ from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.runlog.presented_log import OutputOrigin
-from shared.tasks.task import Task
+from shared.task import Task
 
 
 class SinkError(SkylaneError):

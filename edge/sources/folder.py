@@ -12,7 +12,7 @@ from edge.sources.image_times import read_times
 from edge.sources.source import IMAGE_SUFFIXES, SourceError
 from shared import clock
 from shared.errors import SkylaneError
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
 from shared.imaging.image_files import decode_picture

@@ -12,7 +12,7 @@ from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import MAX_PIXELS
 from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder

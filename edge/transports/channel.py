@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from edge.transports.transport import EncodedRequest
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
+from shared.messages.msgpack_reader import MessageError
 
 
 class ChannelError(SkylaneError):

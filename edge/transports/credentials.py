@@ -7,10 +7,10 @@ from pathlib import Path
 
 from shared.errors import SkylaneError
 from shared.files import read_file
-from shared.network import env_names
+from shared.network import endpoint
 from shared.network.endpoint import Endpoint
 
-TOKEN_VARIABLE = env_names.WORKER
+TOKEN_VARIABLE = endpoint.WORKER
 
 
 class WorkerAddressError(SkylaneError):

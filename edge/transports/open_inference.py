@@ -11,9 +11,9 @@ from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
 from shared.messages.frame import FrameMessage, ResultMessage
+from shared.messages.msgpack_reader import MessageError
 
 MAX_VALUES = 256  # JSON values in the header of a binary reply.
 LENGTH_HEADER = "Inference-Header-Content-Length"

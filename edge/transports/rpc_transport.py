@@ -23,10 +23,10 @@ from edge.workers.clock_sync import ClockProber
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import NoWorkerError, WorkerDirectory
 from shared import clock
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.runtime.threads import ThreadGroup
 
 _GRACE_S = 0.5  # Time after a frame's deadline in which the worker may still report the outcome.

@@ -11,10 +11,10 @@ from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import STRING
 from shared.messages.frame import FrameMessage, ResultMessage
+from shared.messages.msgpack_reader import MessageError
+from shared.messages.tensorflow_tensors import STRING
 
 MAX_VALUES = 64  # JSON values in a reply, which has one string.
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from edge.transports.channel import ChannelError, RpcChannel
 from shared import clock
-from shared.encoding.msgpack_reader import MessageError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeStatus, unpack_status
-from shared.mqtt.backoff import ExponentialBackoff
+from shared.mqtt.paho_client import ExponentialBackoff
 
 _LOG = get_logger("edge")
 _NODE_PARTS = 3  # cloud/<worker>/<session>.

@@ -20,7 +20,7 @@ from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import ValidatedText, key_options, override, renamed_option
 from shared.logs import configure_logging, get_logger
-from shared.network.broker_options import NodeSection
+from shared.mqtt.broker_options import NodeSection
 from shared.network.endpoint import Endpoint
 from shared.terminal_table import Table
 

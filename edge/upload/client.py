@@ -19,7 +19,6 @@ from edge.transports.transport import EncodedRequest
 from edge.workers.worker_directory import NoWorkerError
 from shared import clock
 from shared.config import OneOf, Section, parsed_by, setting
-from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError
 from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
@@ -29,12 +28,13 @@ from shared.imaging.image_files import ImageFileError, read_image_file, stamp_un
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
+from shared.messages.schema import VERSION_NAME
 from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
 from shared.natural_order import natural_path_key
-from shared.network.env_names import WORKER
+from shared.network.endpoint import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 UPLOAD_TRANSPORTS = {"grpc": "grpc", "http": "oip-rest"}  # The vehicle's transport for each choice.
 

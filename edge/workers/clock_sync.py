@@ -11,8 +11,8 @@ from edge.workers.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
+from shared.messages.msgpack_reader import MessageError
 
 _BURST = 16  # Probes in quick succession to a new process, so that its first frames have an error bound.
 _BURST_INTERVAL_NS = 20_000_000

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from edge.workers.worker_loads import WorkerLoads
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError, suggestion
 from shared.logs import get_logger
 from shared.messages import topics
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.mqtt.bus import Delivery
 

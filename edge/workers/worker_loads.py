@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from edge.frame_record import FrameRecord
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad, unpack_load
+from shared.messages.msgpack_reader import MessageError
 from shared.mqtt.bus import Delivery
 
 _MAX_WORKERS = 256

@@ -19,11 +19,10 @@ from modelling.conversion.derived_manifest import (
 )
 from modelling.conversion.targets import TARGETS, ConversionError, check_target
 from shared.errors import MissingExtraError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.inference.engine import Images
-from shared.inference.placement import Placement, Precision
-from shared.models.agreement import agreement
-from shared.models.manifest import Manifest
+from shared.inference.model import agreement
+from shared.models.manifest import Manifest, Placement, Precision
 from shared.models.repository import Repository, StoredModel
 
 

@@ -14,8 +14,7 @@ from cloud.engines.tensorflow.engine import READERS, with_any_batch
 from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.runtime import tf
 from modelling.conversion.derived_manifest import IMAGES
-from shared.inference.placement import Placement, Precision
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Placement, Precision
 
 _optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
 

@@ -12,9 +12,9 @@ from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS
 from shared.imaging.frames import Frame, Layout
 from shared.inference.engine import Images
-from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import validate_name
+from shared.models.manifest import Precision
 from shared.models.repository import Repository
 
 
@@ -73,7 +73,7 @@ def convert_model(
 def _frames(card: ModelCard, count: int, bag: Path | None) -> Images:
     """Returns uint8 N×H×W×3 frames in the model's size and channel order."""
     if bag is None:
-        builtin = import_module("shared.models.warmup_images").warmup_images(card.height, card.width, count)
+        builtin = import_module("shared.inference.model").warmup_images(card.height, card.width, count)
         return np.ascontiguousarray(builtin if card.layout is Layout.RGB8 else builtin[..., ::-1])
     source = import_module("rosbag_tools.reading.frames").BagSource(bag)
     prepared = import_module("modelling.evaluation.segmentation").prepared

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.imaging.labels import Labels
 from shared.models.manifest import MANIFEST_NAME, Manifest, OutputKind
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 IMAGES = "images"  # The name of the input in end-to-end files.
 

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from shared.errors import SkylaneError
-from shared.inference.placement import Precision
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Precision
 
 _TENSORFLOW = ("frozen_graph", "saved_model", "keras")
 _BOTH = (Precision.FP32, Precision.FP16)

@@ -18,11 +18,11 @@ from modelling.recipes import PRESENCE
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout, Pixels, UnreadableFrame
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.terminal_table import Table
 
 

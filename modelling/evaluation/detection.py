@@ -13,17 +13,17 @@ from modelling.evaluation.average_precision import BoxMatcher
 from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
 from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes
+from modelling.evaluation.true_boxes import BOXES, images_with_boxes, split_boxes
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import ImageDecoder
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging import boxes
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize, plan
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.tasks.detection import objects
 from shared.terminal_table import Table
 
@@ -159,8 +159,6 @@ class TrueBoxes:
         values = [(self._class_of[box.name], box.x, box.y, box.x + box.width, box.y + box.height) for box in known]
         rows = np.array(values, np.float32).reshape(-1, 5)
         rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
-        from modelling.training.scenes.object_batches import split_boxes  # noqa: PLC0415  Importing TensorFlow is slow.
-
         clipped = np.concatenate(split_boxes(rows, self._card.height, self._card.width))
         return clipped[:, 1:], clipped[:, 0].astype(np.intp)
 

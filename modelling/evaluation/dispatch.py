@@ -10,7 +10,7 @@ from modelling.evaluation.segmentation import (
     SegmentationEvaluation,
     evaluate_segmentation,
 )
-from shared.models.model import Model
+from shared.inference.model import Model
 
 Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation
 

@@ -17,8 +17,8 @@ from shared.errors import SkylaneError, suggestion
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, plan, to_source
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.terminal_table import Table
 
 LABELS = "/labels"  # The suffix of a topic with true labels.

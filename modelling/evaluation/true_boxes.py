@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from modelling.evaluation.average_precision import Floats
 from modelling.evaluation.time_sync import TimestampMatcher
 from modelling.recipes import HEIGHT_SHARE, OBJECTS
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Damage, Message
 from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.records import Damage, Message
 
 BOXES = "/boxes"  # The suffix of a topic with true boxes.
+SMALLEST = 6.0  # Root of a box's area in pixels; smaller boxes are neither trained nor counted.
+
+_MIN_VISIBLE = 0.4  # The share of a box that a crop must show to train on it.
 
 
 def truth_of(boxes: Sequence[Box], height: float) -> int:
@@ -43,3 +49,16 @@ def images_with_boxes(
         if pair is not None:
             yield pair
     matcher.end()
+
+
+def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
+    """Clips boxes N×5 (class, x1, y1, x2, y2) to an image.
+
+    Returns the boxes to train on or to count, and those that are too small or mostly outside.
+    """
+    low, high = np.maximum(rows[:, 1:3], 0), np.minimum(rows[:, 3:], (width, height))
+    visible = np.prod(np.maximum(high - low, 0), axis=1)
+    whole = np.prod(rows[:, 3:] - rows[:, 1:3], axis=1)
+    clipped = np.concatenate([rows[:, :1], low, high], axis=1).astype(np.float32)
+    is_trained = (visible >= SMALLEST**2) & (visible >= _MIN_VISIBLE * whole)
+    return clipped[is_trained], clipped[~is_trained & (visible > 0)]

@@ -18,13 +18,13 @@ from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.tasks.detection import objects
 
 _NS_PER_MS = 1e6

@@ -12,8 +12,8 @@ from modelling.evaluation.segmentation import EvaluationError
 from modelling.fusion.boxes import BoxCounts, BoxJudge
 from modelling.fusion.masks import MaskCounts, MaskJudge
 from modelling.fusion.recording import AgedResult, RecordingSettings, aged_results, recorded_frames
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.reuse.tuning import TunedModelSection
 from shared.terminal_table import Table
 

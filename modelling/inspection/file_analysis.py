@@ -18,7 +18,7 @@ from modelling.inspection.model_tensors import (
     last_operation,
 )
 from shared import registry
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.table import ENGINES
 from shared.inference.tensor_binding import TensorInfo
 from shared.models.manifest import MAX_SIDE

@@ -8,7 +8,7 @@ from cloud.engines.tensorflow.graph_session import error_summary
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.runtime import tf
 from modelling.inspection.model_tensors import Step, Tensor, first_arithmetic, input_scale, is_image, last_operation
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 

@@ -9,7 +9,7 @@ import numpy as np
 from modelling.inspection.model_tensors import Tensor, image_sides, possible_axes
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.imaging.frames import Layout
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.pre_postprocess import quantised_levels
 from shared.models.manifest import MAX_SIDE, NORMALIZATIONS, AxisOrder, InputSection
 

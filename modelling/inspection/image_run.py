@@ -13,12 +13,12 @@ from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray, stamp_untrained, write_png
 from shared.imaging.labels import colourise
 from shared.inference.engine import Outputs
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Result, Tensors
 from shared.messages.topics import FrameId
-from shared.models.model import Model
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _OPACITY = 0.5
 

@@ -24,18 +24,24 @@ from modelling.inspection.output_rule import Arrays, Options, OutputRule, Readin
 from shared import registry
 from shared.config import validate
 from shared.errors import SkylaneError, suggestion
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
-from shared.inference.engine import Engine, Images, Outputs
-from shared.inference.errors import EngineError, InferenceError
+from shared.inference.engine import Engine, EngineError, Images, InferenceError, Outputs
 from shared.inference.onnx_weights import weight_files
-from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import THRESHOLDS
 from shared.inference.table import ENGINES, readers
-from shared.models.manifest import MANIFEST_NAME, DetectionSection, InputSection, LabelSection, Manifest, OutputKind
+from shared.models.manifest import (
+    MANIFEST_NAME,
+    DetectionSection,
+    InputSection,
+    LabelSection,
+    Manifest,
+    OutputKind,
+    Placement,
+)
 from shared.models.repository import Repository, StoredModel
 from shared.sanitize import printable
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 GUESSED_CLASSES = 32  # The number of classes if the graph does not show it.
 

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import weight_files
 
 _BLOCK_BYTES = 1 << 20

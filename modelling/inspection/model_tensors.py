@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK
+from shared.inference.pre_postprocess import CHANNEL_AXES, MAP_RANK
 from shared.models.manifest import AxisOrder
 from shared.sanitize import printable
 

@@ -19,9 +19,8 @@ from shared.config import Section
 from shared.errors import suggestion
 from shared.imaging.frames import Layout
 from shared.imaging.labels import MAX_LABELS, MAX_MASK_LABELS
-from shared.inference.errors import EngineError
-from shared.inference.map_axes import CHANNEL_AXES, MAP_RANK, channel_axis, fit, fitting_axes
-from shared.inference.pre_postprocess import THRESHOLDS
+from shared.inference.engine import EngineError
+from shared.inference.pre_postprocess import CHANNEL_AXES, MAP_RANK, THRESHOLDS, channel_axis, fit, fitting_axes
 from shared.messages.tensors import DTYPES, MAX_TENSORS
 from shared.models.manifest import (
     MASK,
@@ -33,7 +32,7 @@ from shared.models.manifest import (
     OutputKind,
     OutputSection,
 )
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -21,14 +21,13 @@ from modelling.evaluation.segmentation import UNSEEN
 from modelling.quantization.calibration_frames import CalibrationFrames, HoldoutFrame
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.geometry import to_source
 from shared.inference.engine import Outputs
-from shared.inference.placement import Placement, Precision
-from shared.models.agreement import agreement
-from shared.models.model import Model
+from shared.inference.model import Model, agreement
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.
 # Operations that stay in float: they are fast enough, and quantising them costs a pass over the map.

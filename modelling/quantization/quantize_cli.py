@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import FORCE, MODELS
-from shared.inference.placement import Precision
 from shared.messages.topics import validate_name
+from shared.models.manifest import Precision
 from shared.models.repository import Repository
 
 _HOLDOUT = 20  # Frames to compare the models on.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shared.tasks.model_outputs import Floats, calibrated_softmax
+from shared.task import Floats, calibrated_softmax
 
 BINS = 10  # Equal ranges of the confidence in a reliability diagram.
 

@@ -11,7 +11,7 @@ from modelling.reuse.replay import Replay
 from modelling.reuse.search import Outcomes, Tuner
 from modelling.reuse.simulation import simulate
 from shared.errors import MissingExtraError
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import Tuning, cascade_thresholds

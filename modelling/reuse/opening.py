@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cloud.models.loader import ModelLoader
-from shared.inference.placement import Placement
-from shared.models.model import Model
-from shared.models.opening import open_local
+from shared.inference.model import Model
+from shared.inference.opening import open_local
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 
 

@@ -19,14 +19,13 @@ from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.reuse.gate import small_grey
-from shared.tasks.model_outputs import CONFIDENCE_HEAD
-from shared.tasks.task import task_named
+from shared.task import CONFIDENCE_HEAD, task_named
 
 _NS_PER_MS = 1e6
 

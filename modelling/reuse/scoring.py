@@ -24,8 +24,8 @@ from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
 from shared.models.manifest import Manifest
+from shared.task import CONFIDENCE_HEAD, log_odds, log_probabilities
 from shared.tasks.detection import LOWEST_SCORE, objects
-from shared.tasks.model_outputs import CONFIDENCE_HEAD, log_odds, log_probabilities
 
 Counts = npt.NDArray[np.int64]
 FrameOutputs = Mapping[str, npt.NDArray[Any]]  # The outputs of a model for one frame.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.reuse.cascade import CascadeThresholds, is_sure
 from shared.reuse.gate import DifferenceGate, Form, GateSettings, SmallImage
-from shared.tasks.model_outputs import Confidence
+from shared.task import Confidence
 
 
 @dataclass(frozen=True, slots=True)

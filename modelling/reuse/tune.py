@@ -17,8 +17,8 @@ from modelling.reuse.calibration import (
 )
 from modelling.reuse.replay import Replay
 from modelling.reuse.search import Outcomes, Tuner, best
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import (

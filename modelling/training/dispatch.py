@@ -18,7 +18,7 @@ from modelling.training.trainer import TrainingProgress
 from modelling.training.weather_scores import scores_by_weather
 from modelling.training.weights import Weights, fold, unfold
 from shared.imaging.labels import Labels
-from shared.inference.placement import Placement
+from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
 
 

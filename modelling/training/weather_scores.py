@@ -9,7 +9,7 @@ from modelling.evaluation.confusion import Confusion
 from modelling.training.dataset import TrainingView, generator, photographed_view
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared.imaging.geometry import apply, plan, to_source
-from shared.models.model import Model
+from shared.inference.model import Model
 
 _UNSEEN = CLASSES.index("none")  # The class of pixels outside a model's crop.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ops.batch.executors.executor import BagOutcome, BagProgress
+from ops.batch.executor import BagOutcome, BagProgress
 from ops.batch.library import Library
 from ops.batch.output.manifest import TABLE_NAME
 from ops.batch.plan import BatchPlan

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress, Executor
+from ops.batch.executor import EXECUTORS, BagOutcome, BagProgress, Executor
 from ops.batch.library import Library, LibraryBag, scan
 from ops.batch.output.manifest import TABLE_NAME, read_manifest
 from ops.batch.output.results import results_folder, staging_folder

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from edge.config import BITS, ENCODINGS, Demosaic
-from ops.batch.executors.executor import EXECUTORS
+from ops.batch.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
-from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
-from shared.inference.placement import Placement, Precision
 from shared.inference.table import AUTO, ENGINES, choose_engine
 from shared.messages.model_card import ModelCard
+from shared.messages.schema import VERSION_NAME
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository, RepositoryError, StoredModel, default_root
 
 

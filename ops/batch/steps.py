@@ -23,7 +23,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _TASK = "segmentation"
 _CLASS_IDS = 256  # Possible values of a mask's pixel.

@@ -17,11 +17,10 @@ from cloud.models.loader import ModelLoader
 from ops.processes.playback import PlaybackSettings, model_inputs
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Engine, Images, Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
+from shared.inference.opening import open_stored
 from shared.inference.table import ENGINES
-from shared.models.manifest import Manifest
-from shared.models.model import Model
-from shared.models.opening import open_stored
+from shared.models.manifest import Manifest, Precision
 from shared.models.repository import Repository
 
 _DIGESTS = "digests"  # The array of a file with answers that identifies the images.

@@ -30,13 +30,12 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.labels import read_labels
 from shared.inference.engine import Images, Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.manifest import Manifest
-from shared.models.model import Model
+from shared.models.manifest import Manifest, Precision
+from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import client_id
-from shared.network.broker_options import BrokerOptions
 from shared.package_data import shipped
 from shared.runtime.processes import terminate
 

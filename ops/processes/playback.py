@@ -21,10 +21,10 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.models.model import Model
 from shared.runlog.latency_log import WITH_RESULT, read_rows
 from shared.runlog.latency_table import PARTS
 

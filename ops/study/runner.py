@@ -22,7 +22,7 @@ from shared.errors import SkylaneError
 
 _CHECK_DEVICES = """
 import sys
-from shared.inference.errors import DeviceError
+from shared.inference.engine import DeviceError
 from cloud.engines.tensorflow.runtime import choose_device
 for device in sys.argv[1:]:
     try:

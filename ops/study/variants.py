@@ -14,10 +14,9 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.targets import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
-from shared.inference.placement import Placement, Precision
+from shared.inference.opening import open_local
 from shared.inference.table import ENGINES, choose_engine, readers
-from shared.models.manifest import MANIFEST_NAME, Manifest
-from shared.models.opening import open_local
+from shared.models.manifest import MANIFEST_NAME, Manifest, Placement, Precision
 from shared.models.repository import Repository, default_root
 from shared.registry import load
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import DETECTIONS, read
-from rosbag_tools.reading.records import Message, Serialization
+from rosbag_tools.records import Message, Serialization
 from rosbag_tools.writer import DETECTED_IDS
 from shared.errors import SkylaneError
 

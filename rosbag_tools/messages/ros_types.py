@@ -10,7 +10,7 @@ from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_
 from rosbags.typesys.store import Typestore
 
 from rosbag_tools.messages.foxglove import CameraMessage, read_protobuf, read_protobuf_stamp
-from rosbag_tools.reading.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
+from rosbag_tools.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
 from shared.encoding.protobuf_fields import ProtobufError
 from shared.errors import SkylaneError
 

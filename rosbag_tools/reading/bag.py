@@ -23,9 +23,9 @@ from rosbag_tools.reading.metadata import (
     named,
     read_metadata,
 )
-from rosbag_tools.reading.records import Damage, Message, TopicChannel
+from rosbag_tools.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError, UnknownNameError, suggestion
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.natural_order import natural_key
 
 _log = logging.getLogger(__name__)

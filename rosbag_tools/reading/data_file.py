@@ -25,7 +25,7 @@ from rosbag_tools.reading.decompression import (
     decompress,
     unfold_message,
 )
-from rosbag_tools.reading.records import Damage, Message, Serialization, TopicChannel
+from rosbag_tools.records import Damage, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -15,8 +15,8 @@ from rosbag_tools.messages.encodings import (
 )
 from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
-from rosbag_tools.reading.records import Damage, Message
 from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.records import Damage, Message
 from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
-from rosbag_tools.reading.records import (
+from rosbag_tools.records import (
     Damage,
     DamagedRecordError,
     Message,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import AliasPath, BaseModel, Field
 
 from rosbag_tools.reading.data_file import DataFile
-from rosbag_tools.reading.records import TopicChannel
+from rosbag_tools.records import TopicChannel
 from shared.config import ConfigError, read_yaml
 from shared.sanitize import printable
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress
-from rosbag_tools.reading.records import (
+from rosbag_tools.records import (
     Damage,
     DamagedRecordError,
     Message,

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
-from rosbag_tools.reading.records import Damage, Message, Serialization, TopicChannel
+from rosbag_tools.records import Damage, Message, Serialization, TopicChannel
 
 MAGIC = b"SQLite format 3\0"
 

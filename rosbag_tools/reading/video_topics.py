@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from rosbag_tools.messages.ros_types import read_camera
-from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.records import Damage, Message
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.registry import Entry, load

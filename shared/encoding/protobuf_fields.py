@@ -78,3 +78,33 @@ def _varint(view: memoryview, start: int, max_bytes: int = _VARINT_BYTES) -> tup
         if byte < 0x80:  # noqa: PLR2004  The continuation bit.
             return number, start + index + 1
     raise ProtobufError("the message ends within a number, or that has too many bytes: send it whole")
+
+
+_FIELD = 1
+_TAG = bytes([_FIELD << 3 | 2])  # Wire type 2, length-delimited: protobuf.dev/programming-guides/encoding.
+
+
+class PackedError(ValueError):
+    """The data is not a `skylane.v1.Packed` message."""
+
+
+def pack(message: Buffer) -> bytes:
+    """Encodes `Packed{message}`."""
+    length, rest = bytearray(), len(message)
+    while rest > 0x7F:  # noqa: PLR2004  A varint: seven bits a byte, the lowest first.
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
+    return b"".join((_TAG, length, message))
+
+
+def unpack(data: Buffer) -> memoryview:
+    """Returns the `message` field as a view.
+
+    Raises:
+        PackedError: The data is not such a message.
+    """
+    try:
+        return read_bytes_field(data, _FIELD)
+    except ProtobufError as error:
+        raise PackedError(f"not a skylane.v1.Packed: {error}") from error

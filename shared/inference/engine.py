@@ -1,12 +1,41 @@
 """The contract of an engine, which runs model files on a device; `table` lists all engines."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shared.inference.placement import Precision
+from shared.errors import SkylaneError
+from shared.models.manifest import Precision
+
+
+class EngineError(SkylaneError):
+    """A model's file cannot be run as its manifest describes it."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}")
+
+
+class DeviceError(SkylaneError):
+    """The requested device is missing or unsuitable."""
+
+    def __init__(self, device: str, problem: str) -> None:
+        self.device = device
+        super().__init__(f"device {device!r}: {problem}")
+
+
+class InferenceError(SkylaneError):
+    """A model failed on a batch. The text is sent to the vehicle, so it contains no path of this host."""
+
+
+class ModelUnavailableError(InferenceError):
+    """The model could not be reached. The images are not the cause, so a retry image by image is useless."""
+
 
 Images = npt.NDArray[np.uint8]  # N×H×W×3, in the channel order of the model.
 ClassIds = npt.NDArray[np.uint8]  # N×H×W.
@@ -58,3 +87,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Releases memory and devices."""
+
+
+_NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
+
+
+def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
+    """Returns the device to run on, "cpu" or "gpu:N".
+
+    Args:
+        device: The requested device.
+        gpus: The number of GPUs that the library sees.
+        library: The library's name, for messages.
+        remedy: What to do if the library sees no GPU, for messages.
+
+    Raises:
+        DeviceError: the name is invalid, or this machine has no such GPU.
+    """
+    if _NAME.fullmatch(device) is None:
+        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
+    if device == "cpu":
+        return "cpu"
+    if device == "auto":
+        return "gpu:0" if gpus else "cpu"
+    index = int(device.partition(":")[2] or 0)
+    if not gpus:
+        raise DeviceError(device, f"{library} sees no GPU on this machine: use cpu, or {remedy}")
+    if index >= gpus:
+        raise DeviceError(device, f"this machine has {gpus} GPU(s), numbered from 0: use gpu:{gpus - 1}")
+    return f"gpu:{index}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 
 # Bytes of a TensorProto: entries of external_data (field 13, key and value), then data_location (field 14), EXTERNAL.
 _LENGTH = rb"([\x00-\x7f]|[\x80-\xff][\x00-\x7f])"  # One or two bytes.

@@ -4,14 +4,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.inference.devices import choose_device
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import DeviceError, EngineError, InferenceError
+from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.onnx_weights import checked_onnx_file
-from shared.inference.placement import Placement
 from shared.inference.pre_postprocess import file_precision, first_line
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Placement
 
 ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
 

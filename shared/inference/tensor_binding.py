@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from shared.errors import suggestion
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError, Images, Outputs
 from shared.inference.pre_postprocess import Array, check_output, postprocess, preprocessor_for
 from shared.messages.tensors import MAX_BYTES
 from shared.models.manifest import Manifest

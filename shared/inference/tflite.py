@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from shared.inference.devices import choose_device
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Placement
+from shared.inference.engine import EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.pre_postprocess import Array, file_precision, first_line
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
-from shared.models.manifest import Manifest, OutputKind
+from shared.models.manifest import Manifest, OutputKind, Placement
 
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: the package has no type hints.
 

@@ -6,9 +6,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import Name, Nanoseconds
-from shared.encoding.msgpack_reader import MessageError
-from shared.encoding.schema import Schema
+from shared.messages.msgpack_reader import MessageError
+from shared.messages.schema import Name, Nanoseconds, Schema
 from shared.messages.topics import NAME
 
 MAX_PROBE_BYTES = 512  # Size limit of a probe or an echo; three names of 64 characters fit.

@@ -7,18 +7,17 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import MAX_MS, Name, Nanoseconds, Side, Text, Version
-from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError, brief
-from shared.encoding.schema import Schema
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
 from shared.messages.load import WorkerLoad
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, brief
+from shared.messages.schema import MAX_MS, Name, Nanoseconds, Schema, Side, Text, Version
 from shared.messages.topics import FrameId, TopicNameError
 from shared.stages import Stamp
-from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
+from shared.task import DEFAULT_TASK, TASKS, task_named
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"

@@ -6,9 +6,9 @@ from typing import Any
 import msgpack
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import MAX_MS, MAX_NS
-from shared.encoding.msgpack_reader import MAX_ITEMS
 from shared.messages.deadline import Deadline
+from shared.messages.msgpack_reader import MAX_ITEMS
+from shared.messages.schema import MAX_MS, MAX_NS
 from shared.stages import Stage
 
 _HEADER_BYTES = 4096  # All fields before the image take about 1 kB.

@@ -6,9 +6,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import Milliseconds, Name
-from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError
-from shared.encoding.schema import Schema
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
+from shared.messages.schema import Milliseconds, Name, Schema
 
 MAX_REPORT_BYTES = 1 << 16  # Enough for 256 models with the longest names; vehicles keep one report per worker.
 

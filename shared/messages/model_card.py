@@ -5,12 +5,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.encoding.field_types import Milliseconds, Name, Side, Text
-from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
-from shared.tasks.task import TASKS, task_named
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
+from shared.messages.schema import Milliseconds, Name, Side, Text
+from shared.task import TASKS, task_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ModelCard:
     name: Name
     version: Text
     sha256: Text  # Digest of the model's files, hexadecimal.
-    task: Text  # A name in shared.tasks.task.TASKS.
+    task: Text  # A name in shared.task.TASKS.
     height: Side  # Model input, pixels.
     width: Side  # Model input, pixels.
     layout: Layout  # Colour order of the model input: rgb8 or bgr8.

@@ -1,9 +1,9 @@
 """Validation of a vehicle's request options against the card of a model."""
 
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import RequestOptions
 from shared.messages.model_card import ModelCard
-from shared.tasks.task import task_named
+from shared.messages.msgpack_reader import MessageError
+from shared.task import task_named
 
 
 def check_request_options(options: RequestOptions, card: ModelCard) -> None:

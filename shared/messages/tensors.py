@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec
-from shared.encoding.msgpack_reader import VERSION, field_error, unpack_map
 from shared.errors import SkylaneError, UnknownNameError
+from shared.messages.msgpack_reader import VERSION, field_error, unpack_map
 from shared.messages.topics import validate_name
 
 Array = npt.NDArray[Any]

@@ -1,6 +1,7 @@
 """The manifest of a model: `model.yaml`, which describes its file, inputs and outputs."""
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -9,16 +10,35 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from shared.config import Section
-from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
-from shared.inference.placement import Precision
 from shared.messages.results import MAX_DETECTIONS
+from shared.messages.schema import VERSION_NAME
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError
-from shared.tasks.model_outputs import CONFIDENCE_HEAD
-from shared.tasks.task import DEFAULT_TASK, TASKS, task_named
+from shared.task import CONFIDENCE_HEAD, DEFAULT_TASK, TASKS, task_named
+
+
+class Precision(StrEnum):
+    """The number type of a model's weights and of its arithmetic."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The device, thread counts and precision that a model runs with."""
+
+    device: str = "auto"  # "auto" (a GPU if there is one), "cpu", "gpu" or "gpu:N".
+    intra_threads: int = 0  # Threads within an operation; 0 lets the engine choose.
+    inter_threads: int = 0  # Threads between operations; 0 lets the engine choose.
+    instances: int | None = None  # Batches inferred at the same time; None lets the engine choose.
+    precision: Precision | None = None  # None takes the manifest's.
+
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
@@ -214,7 +234,7 @@ class Manifest(Section):
     agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.
     agreement_floor: float = Field(default=0.999, ge=0, le=1)  # For `engine: auto`.
     file: str  # Relative to the manifest; the folder of a SavedModel; the manifest itself for a remote model.
-    # shared.hashing.tree_sha256 of `file`; for a remote model the hash of the server's metadata, or empty for any.
+    # shared.files.tree_sha256 of `file`; for a remote model the hash of the server's metadata, or empty for any.
     sha256: str = Field(pattern=f"{SHA256}|^$")
     remote: RemoteSection | None = None  # Required for REMOTE_FORMATS.
     signature: str = "serving_default"  # The signature of a SavedModel, local or remote.

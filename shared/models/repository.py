@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.config import ConfigError, read_yaml
-from shared.encoding.field_types import VERSION_NAME
 from shared.errors import SkylaneError, UnknownNameError
-from shared.files import resolved
-from shared.hashing import tree_sha256
+from shared.files import resolved, tree_sha256
 from shared.imaging.labels import Labels, read_labels
 from shared.messages.model_card import ModelCard, labels_of
+from shared.messages.schema import VERSION_NAME
 from shared.models.manifest import MANIFEST_NAME, Manifest
 from shared.package_data import shipped, user_models
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 MODELS_VARIABLE = "SKYLANE_MODELS"  # Environment variable with the path of another repository.
 

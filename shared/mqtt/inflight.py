@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt.bus import Ack, AckHandler
 
 MAX_INFLIGHT = 1024

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable
 
 from shared import clock
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import MAX_AGE_MS, NodeState, NodeStatus, unpack_status
 from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS, TopicKind
 from shared.mqtt.bus import Ack, Bus, Delivery

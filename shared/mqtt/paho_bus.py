@@ -12,8 +12,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from shared import clock
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.logs import get_logger
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will, matches
 from shared.mqtt.first_connect import ConnectReply, FirstConnect
 from shared.mqtt.inflight import InflightMessages

@@ -1,5 +1,6 @@
 """paho's MQTT client with link monitoring, low-latency sockets and random waits between connection attempts."""
 
+import random
 import socket
 import ssl
 import threading
@@ -12,10 +13,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from shared import clock
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.errors import SkylaneError
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt import publish_packet
-from shared.mqtt.backoff import ExponentialBackoff
 from shared.mqtt.bus import Will
 from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.publish_packet import PublishPacket
@@ -204,3 +204,27 @@ def _on_socket_open(client: Any, _data: Any, sock: Any) -> None:
 
 def _on_socket_close(client: Any, *_: Any) -> None:
     client.socket_closed()
+
+
+_INITIAL_S = 0.2
+_LONGEST_S = 2.0
+_STABLE_S = 5.0  # A connection that lasted this long resets the back-off.
+
+
+class ExponentialBackoff:
+    """Exponential back-off with full jitter: random waits from a range that doubles with each failure.
+
+    The jitter keeps nodes that lost one broker together from reconnecting at the same moment. A client that the broker
+    disconnects at once, because another client uses its id, slows down too.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._random = random.Random()  # Not the generator of the process, whose seed may be somebody else's.
+
+    def wait_s(self, held_s: float = 0.0) -> float:
+        """Returns the next wait in seconds after a connection that lasted `held_s`; 0 if the attempt failed."""
+        self._failures = 0 if held_s >= _STABLE_S else self._failures
+        upper_s = min(_LONGEST_S, _INITIAL_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 10)
+        return self._random.uniform(0.0, upper_s)

@@ -7,8 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from shared.errors import SkylaneError
-from shared.network.endpoint import Endpoint, EndpointError
-from shared.network.env_names import BROKER_PASSWORD, BROKER_PASSWORD_FILE
+from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE, Endpoint, EndpointError
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 

@@ -84,3 +84,12 @@ def _host(text: str, host: str) -> str:
     if not _HOST.fullmatch(host):
         raise EndpointError(text, "the host is neither a name of A-Z a-z 0-9 . _ - nor an address")
     return host
+
+
+GATEWAY = "SKYLANE_GATEWAY_TOKEN"  # Bearer token that a worker's gateway requires.
+WORKER = "SKYLANE_WORKER_TOKEN"  # Bearer token that a vehicle sends to a worker.
+REMOTE = "SKYLANE_REMOTE_TOKEN"  # Bearer token that a worker sends to a remote model server.
+TOKEN_VARIABLES = (GATEWAY, WORKER, REMOTE)
+BROKER_PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (a name)
+BROKER_PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (a name)
+BROKER_PASSWORD_VARIABLES = (BROKER_PASSWORD, BROKER_PASSWORD_FILE)

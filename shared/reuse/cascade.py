@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import SkylaneError
-from shared.tasks.model_outputs import Confidence
+from shared.task import Confidence
 
 
 class ThresholdError(SkylaneError):

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shared.encoding.compression import Buffer
-from shared.imaging.drawing import draw_bars
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Classification, ResultError, array_of, check_scored
-from shared.tasks.model_outputs import Confidence, Head, calibrated_softmax, log_probabilities
+from shared.task import Confidence, Head, calibrated_softmax, log_probabilities
+from shared.tasks.drawing import draw_bars
 
 
 class ClassificationTask:

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
 from shared.imaging import boxes
-from shared.imaging.drawing import draw_boxes
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS, Labels
@@ -16,7 +15,8 @@ from shared.imaging.opencv import cv2
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import MAX_DETECTIONS, Detections, ResultError, array_of, check_scored
-from shared.tasks.model_outputs import Confidence, Head, calibrated_sigmoid, log_odds
+from shared.task import Confidence, Head, calibrated_sigmoid, log_odds
+from shared.tasks.drawing import draw_boxes
 
 LOWEST_SCORE = 0.01  # Boxes with a lower score are background without doubt.
 _BOX_VALUES = 4  # x1, y1, x2, y2.

@@ -7,14 +7,14 @@ import numpy as np
 
 from shared.encoding.compression import Buffer
 from shared.imaging import mask_codecs
-from shared.imaging.drawing import draw_legend
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
 from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
 from shared.messages.results import ResultError, check_class
-from shared.tasks.model_outputs import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
+from shared.task import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
+from shared.tasks.drawing import draw_legend
 
 SURE_PIXEL = 0.8  # Probability of a pixel's class from which the pixel counts as certain.
 _UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask of the frame's size.

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
-from shared.imaging.drawing import draw_lines
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Tensors
-from shared.tasks.model_outputs import Confidence, ConfidenceError, Head
+from shared.task import Confidence, ConfidenceError, Head
+from shared.tasks.drawing import draw_lines
 
 _TOLERANCE = 1e-3  # Difference of two equal numbers, relative to the largest one of the tensor.
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from bench.faults.hostile.mutations import STRANGE
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry
 from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
@@ -18,6 +17,7 @@ from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_frame, pack_result, unpack_frame, unpack_result
 from shared.messages.frame_header import peek
 from shared.messages.load import pack_load, unpack_load
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
 

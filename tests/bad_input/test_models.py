@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from tests.support.tiny_model import HEIGHT, WIDTH
 
 

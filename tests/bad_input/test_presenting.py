@@ -21,7 +21,7 @@ from bench.faults.scenarios.models import marked_pictures
 from cloud.models.loader import ModelLoader
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from rosbag_tools.writer import BagWriter
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.runlog.latency_log import read_rows
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented

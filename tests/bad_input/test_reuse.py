@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cloud.models.loader import ModelLoader
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.models.repository import Repository
 from tests.pipeline.rig import WAIT_S, worker
 from tests.support.local_models import write_brightness, write_segmentation

@@ -15,7 +15,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.opencv import cv2
-from shared.models.model import Model
+from shared.inference.model import Model
 from tests.pipeline.conftest import model, models
 from tests.pipeline.rig import Mask, direct, noise
 from tests.support.gateway import GatewayWorker, open_gateway

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.imaging.opencv import cv2
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.network.address import Address
 from shared.stages import CLOUD_STAGES
 from tests.clients.conftest import SampleImage, make, need, read_pgm, run

@@ -14,7 +14,7 @@ from ops.broker.mosquitto import find_mosquitto
 from ops.processes.environment import free_ports
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.stages import CLOUD_STAGES
 from tests.clients.conftest import CLIENTS, SampleImage, need, run
 from tests.pipeline.rig import connect, worker

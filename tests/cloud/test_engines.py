@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.tensorflow.runtime import tf
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Precision
+from shared.inference.engine import EngineError, InferenceError
+from shared.models.manifest import Precision
 
 Pictures = npt.NDArray[np.uint8]
 ENGINES = pytest.mark.parametrize("engine", ["tensorflow", "openvino"])

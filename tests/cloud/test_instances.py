@@ -11,9 +11,9 @@ from cloud.engines.tensorflow.runtime import instances, session_config
 from cloud.models.loader import ModelLoader
 from shared import clock
 from shared.inference.engine import Outputs
-from shared.inference.placement import Placement, Precision
+from shared.inference.model import InstancesError
 from shared.messages.deadline import Deadline
-from shared.models.model import InstancesError
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import tiny_models
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine

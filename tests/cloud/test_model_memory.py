@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shared.runtime.huge_pages import VARIABLE
+from shared.runtime.memory import VARIABLE
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library has no malloc_trim"

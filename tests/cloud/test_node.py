@@ -11,10 +11,10 @@ import pytest
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from shared.imaging import mask_codecs
+from shared.inference.model import Model
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
-from shared.models.model import Model
 from shared.mqtt.bus import MemoryBus
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cloud.gateway.submission import GatewayFrontend
 from cloud.models.model_swap import ModelSwap
 from cloud.request_errors import UNHEALTHY_ERRORS, RequestErrors
-from shared.encoding.protobuf_wire import pack
+from shared.encoding.protobuf_fields import pack
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply

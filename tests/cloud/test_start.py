@@ -146,7 +146,7 @@ def test_a_port_in_use_is_reported_before_models_and_broker(
 _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
-from shared.inference.placement import Placement
+from shared.models.manifest import Placement
 from cloud.models.loader import ModelLoader
 from cloud.config import CloudConfig
 from shared.models.repository import Repository

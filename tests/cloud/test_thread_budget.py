@@ -23,7 +23,7 @@ from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
 from cloud.thread_budget import max_threads
 from shared.messages.frame import pack_frame
-from shared.encoding.protobuf_wire import pack
+from shared.encoding.protobuf_fields import pack
 from tests.support.tiny_model import Engine, frame, model
 from tests.support.gateway import open_gateway
 

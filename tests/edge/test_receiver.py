@@ -25,7 +25,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.mqtt.bus import MemoryBus
-from shared.tasks.task import TASKS, task_named
+from shared.task import TASKS, task_named
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_answer, make_frame, make_record, mark_sent
 from tests.edge.vehicle import WAIT_S, Vehicle
 

@@ -23,13 +23,13 @@ from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
 from edge.sources.opening import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import Resize, plan, to_source
 from shared.imaging.labels import Labels, colourise
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections, Result, Tensors
-from shared.tasks.task import TASKS, task_named
+from shared.task import TASKS, task_named
 from tests.edge.samples import CARD
 from tests.full_disk import disk_of
 

@@ -10,12 +10,10 @@ import pytest
 import yaml
 
 from cloud.models.loader import ModelLoader
-from shared.hashing import tree_sha256
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError
-from shared.inference.placement import Placement
+from shared.files import tree_sha256
+from shared.inference.engine import EngineError, Images, Outputs
 from shared.inference.table import ENGINES, EngineEntry
-from shared.models.manifest import MANIFEST_NAME, Manifest
+from shared.models.manifest import MANIFEST_NAME, Manifest, Placement
 from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise, pictures, play, worker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.batch.executors.executor import EXECUTORS, BagOutcome, BagProgress
+from ops.batch.executor import EXECUTORS, BagOutcome, BagProgress
 from ops.batch.frames import BagEnd
 from ops.batch.library import LibraryBag
 from ops.batch.output.results import ResultWriter

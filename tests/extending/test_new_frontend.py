@@ -12,8 +12,8 @@ from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, Status
-from shared.models.model import Model
 from shared.network.endpoint import Endpoint
 from shared.registry import Entry
 from tests.pipeline.conftest import model, models  # noqa: F401  Fixtures.

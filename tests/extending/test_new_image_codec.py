@@ -11,7 +11,7 @@ from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging.codecs.codec import IMAGE_CODECS
 from shared.imaging.frames import Layout, Pixels
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.registry import Entry
 from tests.pipeline.rig import check_masks, pictures, play, worker
 

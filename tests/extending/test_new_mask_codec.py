@@ -8,7 +8,7 @@ import pytest
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging.codecs.codec import MASK_CODECS, Mask
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.registry import Entry
 from tests.pipeline.rig import check_masks, pictures, play, worker
 

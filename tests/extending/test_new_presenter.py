@@ -7,7 +7,7 @@ import pytest
 
 from edge.presenting.presentation import PresentedTick
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.presented_log import OutputOrigin
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, direct, noise, pictures, worker
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edge.sinks.sink import SINKS, FrameResult, SinkEntry
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, direct, noise, pictures, play, worker
 
 FRAMES = 5

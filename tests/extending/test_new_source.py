@@ -8,7 +8,7 @@ import pytest
 
 from edge.sources.source import SOURCES, SourceEntry, SourceError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.models.model import Model
+from shared.inference.model import Model
 from tests.pipeline.rig import HEIGHT, WIDTH, check_masks, noise, play, worker
 
 FRAMES = 5

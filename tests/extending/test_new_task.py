@@ -19,13 +19,12 @@ from cloud.models.loader import ModelLoader
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.messages import tensors
 from shared.models.repository import Repository
 from shared.registry import Entry
 from shared.runlog.latency_log import read_rows
-from shared.tasks.model_outputs import Confidence, Head
-from shared.tasks.task import TASKS
+from shared.task import TASKS, Confidence, Head
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
 
 FRAMES = 4

@@ -21,10 +21,10 @@ from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.image_codecs import ImageLimits
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.models.model import Model
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, Stamp
 from tests.pipeline.rig import HEIGHT, WIDTH, check, check_masks, count_outcomes, direct, pictures, play

@@ -21,9 +21,9 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FRAMES, MASKS, FrameId
+from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
-from shared.network.broker_options import BrokerOptions
 from tests.kubernetes.pods import HOST, Pod, broker_pod, command_folders, create_secrets, worker_pod
 from tests.kubernetes.rendering import find, kinds, needs_kubectl, pod_of
 from tests.support.http_calls import png

@@ -12,7 +12,7 @@ from cloud.engines.tensorflow.runtime import tf
 from modelling.model_cli import model
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 
 _HEIGHT, _WIDTH = 38, 60
 

@@ -16,8 +16,8 @@ from modelling.training.scenes.presence_batches import small
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import read_labels
-from shared.inference.placement import Placement
-from shared.models.opening import open_local
+from shared.inference.opening import open_local
+from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 
 SEED = 970_001  # Not used for training or validation.

@@ -12,8 +12,8 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from shared.hashing import tree_sha256
-from shared.models.model import Model
+from shared.files import tree_sha256
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH
 

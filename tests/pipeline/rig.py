@@ -32,7 +32,7 @@ from edge.sinks.sink import Sink
 from edge.sources.opening import open_source
 from edge.transports.mqtt_transport import MqttTransport
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address

@@ -15,7 +15,7 @@ from edge.sources.opening import open_source
 from rosbag_tools.writer import BagWriter
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import (

@@ -8,7 +8,7 @@ import pytest
 
 from bench.performance.clock_accuracy import clock_errors
 from ops.processes.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, pictures, serving, worker

@@ -16,7 +16,7 @@ import pytest
 from analysis.logs.audit import audit
 from edge.run_summary import NOTHING_ANSWERED
 from ops.broker.broker import Broker
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops.broker.broker import Broker
-from shared.models.model import Model
+from shared.inference.model import Model
 from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, pictures, serving, worker
 
 pytestmark = pytest.mark.mosquitto

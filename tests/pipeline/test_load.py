@@ -15,9 +15,9 @@ from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from edge.pacing.arrivals import Arrivals, poisson_ns
 from shared import clock
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging import geometry
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest

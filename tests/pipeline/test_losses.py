@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared import clock
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, pictures, serving, worker
 

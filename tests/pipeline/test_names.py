@@ -16,9 +16,9 @@ from ops.processes.child import BenchError
 from ops.processes.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.errors import SkylaneError
+from shared.inference.model import Model
 from shared.messages import topics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.models.model import Model
 from shared.mqtt.bus import Bus, Delivery
 from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows

@@ -13,7 +13,7 @@ import pytest
 from cloud.models.loader import ModelLoader
 from edge.presenting.presentation import CAMERA_CHANGED, NO_RESULT, SKIPPED, PresentedTick
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.runlog.presented_log import OutputOrigin
 from tests.pipeline.rig import (

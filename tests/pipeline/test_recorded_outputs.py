@@ -14,7 +14,7 @@ from edge.outputs import OutputsError, outputs
 from edge.presenting.presentation import PresentedTick
 from edge.presenting.recording import OUTPUTS_FOLDER
 from shared.errors import SkylaneError
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, read_presented
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, pictures, play, worker

@@ -17,8 +17,8 @@ import pytest
 from analysis.logs.audit import audit
 from cloud.models.loader import ModelLoader
 from shared.imaging.geometry import UNSEEN
-from shared.inference.placement import Precision
-from shared.models.model import Model
+from shared.inference.model import Model
+from shared.models.manifest import Precision
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest

@@ -21,17 +21,17 @@ from cloud.models.loader import ModelLoader
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.results import Classification, Detections, Tensors
 from shared.messages.topics import FrameId
-from shared.models.model import Model
 from shared.models.repository import Repository
 from shared.runlog.latency_log import read_rows
-from shared.tasks.task import task_named
+from shared.task import task_named
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
 
 NAMES = ("car", "person", "bicycle", "sign")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from shared.models.model import Model
+from shared.inference.model import Model
 from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, pictures, play, worker
 from tests.support.local_models import write_segmentation
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from cloud.gateway.settings import GatewaySettings
 from edge.config import EdgeConfig
 from edge.run import run
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.gateway_worker import gateway_worker

@@ -18,7 +18,7 @@ import pytest
 from cloud.node import CloudNode
 from edge.run_summary import NOTHING_ANSWERED
 from ops.broker.broker import Broker
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, pictures, worker
 

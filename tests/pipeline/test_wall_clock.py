@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.runlog.latency_log import read_rows
 from tests.pipeline.rig import WAIT_S, check, pictures, worker
 

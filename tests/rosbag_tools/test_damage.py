@@ -17,7 +17,7 @@ from rosbag_tools.inspection import inspect
 from rosbag_tools.reading.bag import Bag, DamagedBagError
 from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, decompress
 from rosbag_tools.reading.frames import BagSource
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from rosbag_tools.verification import verify
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame

@@ -12,7 +12,7 @@ from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract
 from rosbag_tools.messages.ros_types import own_types
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message, Serialization, TopicChannel
+from rosbag_tools.records import Message, Serialization, TopicChannel
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour

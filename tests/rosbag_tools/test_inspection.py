@@ -9,7 +9,7 @@ import pytest
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.inspection import inspect
 from rosbag_tools.writer import BagWriter
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 
 FindBag = Callable[[str], Path]
 WriteDrive = Callable[..., Any]

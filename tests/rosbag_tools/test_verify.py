@@ -11,7 +11,7 @@ from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.messages.ros_types import own_types
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.mcap_file import MAGIC
-from rosbag_tools.reading.records import Serialization, TopicChannel
+from rosbag_tools.records import Serialization, TopicChannel
 from rosbag_tools.verification import BagFault, verify, without_checksums
 from rosbag_tools.writer import BagWriter
 

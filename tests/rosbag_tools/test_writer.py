@@ -15,7 +15,7 @@ from rosbag_tools.bag_format import BagFormat, BagPathError
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriteError, BagWriter
 from shared.errors import UnknownNameError
 

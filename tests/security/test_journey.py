@@ -14,7 +14,7 @@ from edge.config import EdgeConfig
 from edge.run import run
 from ops.broker.broker import Broker
 from shared.imaging.opencv import cv2
-from shared.network.broker_options import BrokerOptions
+from shared.mqtt.broker_options import BrokerOptions
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import serving
 from tests.support.tiny_model import HEIGHT, WIDTH, model

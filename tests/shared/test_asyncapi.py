@@ -13,7 +13,6 @@ from jsonschema import Draft7Validator
 from jsonschema.validators import extend
 from msgspec.structs import replace
 
-from shared.encoding.field_types import MAX_NS, MAX_SIDE
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -26,9 +25,10 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.load import LoadReport, WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
+from shared.messages.schema import MAX_NS, MAX_SIDE
 from shared.messages.topics import FrameId, TopicKind
 from shared.stages import Stamp
-from shared.tasks.task import TASKS
+from shared.task import TASKS
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[2] / "docs" / "reference" / "asyncapi.yaml").read_text("utf-8")

@@ -1,7 +1,7 @@
 import hashlib
 from pathlib import Path
 
-from shared.hashing import file_sha256, tree_sha256
+from shared.files import file_sha256, tree_sha256
 
 
 def test_the_hash_of_a_file_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:

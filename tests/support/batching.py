@@ -16,12 +16,11 @@ from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.inference.engine import Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
-from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
-from shared.models.model import Model
+from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH

@@ -11,11 +11,11 @@ from typing import Any
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from shared.errors import SkylaneError, UnknownNameError
+from shared.inference.model import Model
 from shared.messages import topics
 from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.messages.frame import ResultMessage, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
-from shared.models.model import Model
 from shared.models.repository import StoredModel
 from shared.mqtt.bus import Bus, MemoryBus, Properties
 from tests.support.tiny_model import CARD, Engine, frame, model

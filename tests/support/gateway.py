@@ -15,7 +15,7 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Answered, GatewayFrontend
 from cloud.models.loader import ModelLoader
 from cloud.node import DRAIN_S, CloudNode
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.mqtt.bus import MemoryBus
 
 WAIT_S = 60.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 
 onnx: Any = import_module("onnx")
 import_module("onnx.numpy_helper")

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from cloud.engines.tensorflow.runtime import tf
-from shared.inference.errors import ModelUnavailableError
+from shared.inference.engine import ModelUnavailableError
 from tests.support.tiny_models import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")

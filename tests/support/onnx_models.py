@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH
 
 onnx: Any = import_module("onnx")

@@ -11,10 +11,9 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.inference.engine import Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.manifest import DetectionSection, Manifest
-from shared.models.model import Model
+from shared.models.manifest import DetectionSection, Manifest, Precision
 
 HEIGHT, WIDTH = 80, 120  # Size of the camera's images; the models' input has half the size.
 CAR = Box("car", 20, 30, 40, 30)  # The object that `detector` finds, in pixels of the camera.

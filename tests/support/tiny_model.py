@@ -11,12 +11,11 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.inference.engine import Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.models.manifest import InputSection, Manifest, OutputKind, OutputSection
-from shared.models.model import Model
+from shared.models.manifest import InputSection, Manifest, OutputKind, OutputSection, Precision
 
 HEIGHT, WIDTH = 4, 6
 LABELS = Labels(

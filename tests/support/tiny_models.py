@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from cloud.engines.tensorflow.runtime import tf
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 
 keras: Any = import_module("keras")
 assert tf is not None  # Imported before Keras, because `runtime` silences TensorFlow's log output.

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.models.manifest import MANIFEST_NAME
 from shared.models.repository import Repository
 from tests.support import tiny_models

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rosbag_tools.messages.ros_types import own_types
-from rosbag_tools.reading.records import Serialization, TopicChannel
+from rosbag_tools.records import Serialization, TopicChannel
 from rosbag_tools.writer import BagWriter
 from shared.imaging.opencv import cv2
 

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from shared.hashing import tree_sha256
-from shared.inference.placement import Placement
-from shared.models.model import Model
+from shared.files import tree_sha256
+from shared.inference.model import Model
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 
 HEIGHT, WIDTH, CLASSES = 8, 12, 5

@@ -20,7 +20,7 @@ from analysis.report.content import (
     Trace,
 )  # fmt: skip
 from analysis.report.output.number_format import number
-from analysis.report.output.stage_styles import DASHES, SERIES, TOTAL_COLOUR
+from analysis.report.stage_styles import DASHES, SERIES, TOTAL_COLOUR
 from analysis.statistics.bootstrap import Floats
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.run_accuracy import RunAccuracy

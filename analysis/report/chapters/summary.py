@@ -11,7 +11,7 @@ from analysis.report.content import KeyFigure, join_words
 from analysis.report.data.answered_frames import FrameGroup, column_values, part_durations, parts_in, timed_results
 from analysis.report.data.study_log import StudyLog
 from analysis.report.output.number_format import NOTHING, milliseconds, number, share
-from analysis.report.output.stage_styles import STAGES
+from analysis.report.stage_styles import STAGES
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import has_percentile
 

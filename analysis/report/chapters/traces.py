@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.report.content import Chapter, Paragraph, Trace
-from analysis.report.output.stage_styles import STAGES, TOTAL_COLOUR, bar_marker
+from analysis.report.stage_styles import STAGES, TOTAL_COLOUR, bar_marker
 from analysis.statistics.bootstrap import Floats
 
 STACKED_LAYOUT: Final = {  # Layout of stacked stage bars, with the legend below.

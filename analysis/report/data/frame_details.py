@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.logs.frame_results import ORIGINS, frames_not_sent
 from analysis.report.data.answered_frames import column_values, parts_in, seconds_since
-from analysis.report.output.stage_styles import STAGES, node_of
+from analysis.report.stage_styles import STAGES, node_of
 from analysis.statistics.bootstrap import Floats
 from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2

@@ -23,7 +23,7 @@ from analysis.report.content import (
 )
 from analysis.report.output.charts import plotly_script, to_json
 from analysis.report.output.number_format import interval, number, text
-from analysis.report.output.stage_styles import STAGES
+from analysis.report.stage_styles import STAGES
 from analysis.statistics.description import IntervalEstimate
 
 # Forbids all requests, even if a log contains HTML.

@@ -14,8 +14,8 @@ from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.records import Message
-from shared.models.model import Model
+from rosbag_tools.records import Message
+from shared.inference.model import Model
 
 JUDGED_SEEDS = (930_001, 930_002, 930_003, 930_004, 930_005)  # Of no drive for training, validation or tuning.
 WIDTH, HEIGHT = 968, 608  # Half of the default camera: 5,000 frames of it would take an hour to render.

@@ -14,7 +14,7 @@ import numpy as np
 from bench.baselines.noscope.messages import RawImage, read_request, write_reply
 from ops.processes.child import reply, settings
 from ops.processes.fixed_time import open_fixed_time
-from shared.models.model import Model
+from shared.inference.model import Model
 
 
 class ReferenceServer:

@@ -29,10 +29,10 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import apply, plan
 from shared.imaging.opencv import cv2
-from shared.inference.placement import Placement
+from shared.inference.model import Model
+from shared.inference.opening import open_local
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
-from shared.models.opening import open_local
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 
 _SMALL_SIDE = 50

@@ -13,11 +13,11 @@ from backports import zstd
 from msgspec.structs import asdict, replace
 
 from bench.faults.hostile.frames import black_frame
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.opencv import MAX_SIDE as LONGEST_SIDE
 from shared.imaging.opencv import cv2
 from shared.messages.frame import pack_frame
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.topics import FrameId
 
 _UNFOLDED = 1 << 28

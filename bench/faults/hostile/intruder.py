@@ -10,8 +10,8 @@ from bench.faults.hostile.frames import black_frame
 from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, RigError
 from shared.messages.frame import FRAME_CONTENT_TYPE, pack_frame
 from shared.messages.topics import PREFIX, FrameId
+from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Ack, Delivery, Properties
-from shared.network.broker_options import BrokerOptions
 
 CAMERA = "left"
 _ANSWER_S = 10.0

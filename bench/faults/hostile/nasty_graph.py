@@ -12,7 +12,7 @@ import yaml
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
 from cloud.engines.tensorflow.runtime import tf
 from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.labels import read_labels
 
 MOST_BATCH = 4

@@ -14,7 +14,7 @@ import yaml
 
 from bench.faults.hostile.trigger_pixels import MODEL, Mark
 from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.labels import read_labels
 
 SURE_FROM = 128  # The model is sure of frames whose first pixel has at least this much blue.

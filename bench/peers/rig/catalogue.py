@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers.clients.client import Client, HttpClient
-from bench.peers.clients.open_inference import SharedMemoryClient, TensorClient
-from bench.peers.clients.plain_grpc import FloorClient
+from bench.peers.clients import Client, FloorClient, HttpClient, SharedMemoryClient, TensorClient
 from bench.peers.rig.environments import Environment
 from bench.peers.rig.function import MODEL
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 
 _LOCKS = Path(__file__).resolve().parents[1] / "requirements"
 _COMPLETE = "complete"  # File in the environment with a copy of its lock.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.rig.process_tree import ProcessTree
 
 _LOOK_S = 0.2

@@ -10,8 +10,7 @@ from itertools import count
 import numpy as np
 from msgspec.structs import replace
 
-from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
-from bench.peers.clients.plain_grpc import BareCall
+from bench.peers.clients import PATIENCE_S, Answer, BareCall, Client, PeerError
 from bench.peers.plan import PeerPlan
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
@@ -25,7 +24,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
 from shared.stages import Stage
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 _ENGINE = "tensorflow"  # The engine that runs the peers' function.
 _CALL = "grpc"  # A plain call with grpcio.

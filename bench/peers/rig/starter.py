@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from bench.peers.clients.client import Client, PeerError, ask_once, check_ready
+from bench.peers.clients import Client, PeerError, ask_once, check_ready
 from bench.peers.plan import OURS, PeerPlan
 from bench.peers.rig import network, skylane
 from bench.peers.rig.catalogue import PEERS, ROOT, ServerSetup

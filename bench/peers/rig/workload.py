@@ -17,11 +17,11 @@ from ops.processes.playback import PlaybackSettings, encoded_frames, model_input
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Images
-from shared.inference.placement import Placement
+from shared.inference.model import Model
 from shared.messages.frame import FrameMessage
-from shared.models.model import Model
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 CODECS = ("jpeg", "raw")
 

@@ -7,12 +7,9 @@ import numpy as np
 
 from cloud.engines.openvino.graph import error_summary, model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core
-from shared.inference.devices import choose_device
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import DeviceError, EngineError, InferenceError
-from shared.inference.placement import Placement, Precision
+from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.pre_postprocess import check_numbers, checked_class_ids
-from shared.models.manifest import Manifest, OutputKind
+from shared.models.manifest import Manifest, OutputKind, Placement, Precision
 
 # OpenVINO's names of the precisions.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}

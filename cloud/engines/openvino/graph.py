@@ -11,7 +11,7 @@ from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import checked_onnx_file
 from shared.inference.pre_postprocess import preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs, find_tensor

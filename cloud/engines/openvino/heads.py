@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.openvino.runtime import ops
-from shared.inference.errors import EngineError
-from shared.inference.map_axes import MAP_RANK, Shape
+from shared.inference.engine import EngineError
 from shared.inference.pre_postprocess import (
+    MAP_RANK,
     THRESHOLDS,
     Preprocessor,
+    Shape,
     axis_of_one,
     box_corners,
     check_output,

@@ -11,13 +11,13 @@ from shared.encoding.protobuf import method_types
 from shared.errors import SkylaneError
 from shared.inference.pre_postprocess import first_line
 from shared.messages.tensors import MAX_BYTES
-from shared.network import env_names
+from shared.network import endpoint
 
 grpc: Any = import_module("grpc")  # Any: the package has no type hints.
 
 CA_VARIABLE = "SKYLANE_REMOTE_CA"  # A CA file; if set, the channel uses TLS and the server's certificate must match.
 CERT_VARIABLE, KEY_VARIABLE = "SKYLANE_REMOTE_CERT", "SKYLANE_REMOTE_KEY"  # Files of the client certificate.
-TOKEN_VARIABLE = env_names.REMOTE  # Sent as `authorization: Bearer …`.
+TOKEN_VARIABLE = endpoint.REMOTE  # Sent as `authorization: Bearer …`.
 
 _ENVELOPE_BYTES = 1 << 20  # Size of a reply's names, shapes and parameters, in addition to the tensors.
 _OPTIONS = (

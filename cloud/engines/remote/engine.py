@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloud.engines.remote.channel import RemoteChannel, RemoteError
-from shared.inference.devices import choose_device
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
-from shared.inference.placement import Placement
+from shared.inference.engine import EngineError, Images, InferenceError, ModelUnavailableError, Outputs, choose_device
 from shared.inference.pre_postprocess import Array, file_precision
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
-from shared.models.manifest import Manifest
+from shared.models.manifest import Manifest, Placement
 from shared.sanitize import printable
 
 MAX_NAME = 256  # Characters of a tensor's name or a version.

@@ -13,12 +13,9 @@ from cloud.engines.tensorflow.graphdef import FrozenModel, read_frozen_graph
 from cloud.engines.tensorflow.keras_model import read_frozen_keras
 from cloud.engines.tensorflow.runtime import choose_device
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Placement
-from shared.models.agreement import AgreementError, agreement
-from shared.models.manifest import Manifest
-from shared.models.warmup_images import warmup_images
+from shared.inference.engine import EngineError, Images, InferenceError, Outputs
+from shared.inference.model import AgreementError, agreement, warmup_images
+from shared.models.manifest import Manifest, Placement
 
 READERS: dict[str, Callable[[Path, Manifest], FrozenModel]] = {
     "frozen_graph": read_frozen_graph,

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow.runtime import tf
-from shared.inference.errors import EngineError
-from shared.inference.map_axes import MAP_RANK, Shape
+from shared.inference.engine import EngineError
 from shared.inference.pre_postprocess import (
+    MAP_RANK,
     THRESHOLDS,
     Preprocessor,
+    Shape,
     axis_of_one,
     box_corners,
     check_output,

@@ -23,12 +23,10 @@ from cloud.engines.tensorflow.runtime import (
     session_config,
     tf,
 )
-from shared.inference.engine import Images, Outputs
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Placement
+from shared.inference.engine import EngineError, Images, InferenceError, Outputs
 from shared.inference.pre_postprocess import Preprocessor, check_numbers, checked_class_ids, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
-from shared.models.manifest import MASK, Manifest, OutputKind
+from shared.models.manifest import MASK, Manifest, OutputKind, Placement
 
 _PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
 

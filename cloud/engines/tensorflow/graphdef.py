@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from cloud.engines.tensorflow.runtime import tf
 from shared.errors import suggestion
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import Manifest
 
 # Operations that access files or call Python; a network needs none of them.

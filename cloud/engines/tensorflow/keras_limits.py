@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cloud.engines.tensorflow.graph_session import error_summary
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 
 # The weights may take MAX_GROWTH times the file's size plus MAX_SMALL_MODEL_BYTES; constant weights compress to nothing.
 MAX_GROWTH = 4

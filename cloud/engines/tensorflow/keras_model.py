@@ -11,7 +11,7 @@ from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, frozen_model
 from cloud.engines.tensorflow.keras_limits import check_size
 from cloud.engines.tensorflow.runtime import tf
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import Manifest
 
 

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.inference import devices
-from shared.inference.errors import DeviceError
-from shared.inference.placement import Placement, Precision
+from shared.inference import engine
+from shared.inference.engine import DeviceError
+from shared.models.manifest import Placement, Precision
 from shared.runtime.machine import usable_cores
 
 _NOISE = re.compile(rb"WARNING: All log messages before absl|[IW]\d{4} ")
@@ -52,7 +52,7 @@ def choose_device(device: str) -> str:
         DeviceError: the name is invalid, or this machine has no such GPU.
     """
     gpus = 0 if device == "cpu" else len(_visible_gpus())
-    return devices.choose_device(device, gpus, "TensorFlow", "install tensorflow[and-cuda]")
+    return engine.choose_device(device, gpus, "TensorFlow", "install tensorflow[and-cuda]")
 
 
 def check_precision(precision: Precision, device: str) -> None:

@@ -8,7 +8,7 @@ from cloud.engines.tensorflow.graph_session import error_summary, freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, check_count, frozen_model
 from cloud.engines.tensorflow.runtime import tf
 from shared.errors import suggestion
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import Manifest
 
 saved_model_pb2: Any = import_module("tensorflow.core.protobuf.saved_model_pb2")  # Any: no type hints.

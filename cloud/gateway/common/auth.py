@@ -10,9 +10,9 @@ from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
 from shared.files import open_file
 from shared.messages.topics import sanitize_name, validate_name
-from shared.network import env_names
+from shared.network import endpoint
 
-TOKEN_VARIABLE = env_names.GATEWAY
+TOKEN_VARIABLE = endpoint.GATEWAY
 ANYONE = "*"  # The owner of a token that is valid for any name.
 
 _BEARER = "bearer "  # Case-insensitive (RFC 9110, 11.1).

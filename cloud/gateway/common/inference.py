@@ -28,7 +28,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import sanitize_name
 from shared.stages import CLOUD_STAGES, durations_ns, stage_times
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 
 @dataclass(frozen=True, slots=True)

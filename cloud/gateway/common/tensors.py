@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
 from shared.encoding.compression import Buffer
+from shared.inference.model import OutputType
 from shared.messages.model_card import ModelCard
-from shared.models.model import OutputType
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 INPUT = "input"
 IMAGES = "image_bytes"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from cloud.gateway.common.errors import ErrorCode, converting_errors
 from cloud.gateway.grpc.call import GrpcCall, Method, Services, converting_cancellation
-from shared.encoding.msgpack_reader import MessageError
-from shared.encoding.protobuf_wire import PackedError, pack, unpack
+from shared.encoding.protobuf_fields import PackedError, pack, unpack
 from shared.messages.frame import pack_result, unpack_frame
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import pack_status
 
 _CHECK_INTERVAL_S = 0.5  # Interval at which a status stream checks for the end of the worker.

@@ -21,9 +21,9 @@ from cloud.gateway.http.concurrency_limit import CallSlot
 from cloud.worker_context import WorkerContext
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
+from shared.messages.msgpack_reader import MessageError
 
 FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without data, in base64url without padding.
 MASK_HEADER = "Skylane-Mask"  # The mask message without data, in the same form.

@@ -23,9 +23,9 @@ from cloud.gateway.open_inference.request import (
     read_input,
 )
 from shared.encoding.compression import Buffer
-from shared.encoding.open_inference_tensors import from_contents
 from shared.encoding.protobuf import message_class, method_types
 from shared.messages.control import ControlReply, Verb
+from shared.messages.open_inference_tensors import from_contents
 from shared.messages.tensors import MAX_TENSORS
 
 _REQUEST = "inference.ModelInferRequest"

@@ -10,9 +10,9 @@ from cloud.gateway.common.tensors import ENCODED, PACKED, TensorSpec, output_spe
 from cloud.serving.model_stats import TRITON_STAGES, ModelStats
 from cloud.serving.served_models import ServedModel
 from cloud.worker_context import WorkerContext
-from shared.encoding.open_inference_tensors import BYTES, datatype_name
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
+from shared.messages.open_inference_tensors import BYTES, datatype_name
 
 EXTENSIONS = (
     "binary_tensor_data",

@@ -12,9 +12,9 @@ from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, conve
 from cloud.gateway.common.inference import CallOrigin, InferenceCall, InferenceReply
 from cloud.gateway.common.tensors import Tensor
 from shared.encoding.compression import Buffer
-from shared.encoding.open_inference_tensors import BYTES, datatype_name, from_raw, string_header, strings
 from shared.imaging.labels import Labels
 from shared.messages.deadline import Deadline
+from shared.messages.open_inference_tensors import BYTES, datatype_name, from_raw, string_header, strings
 
 Parameters = Mapping[str, Any]  # Usually strings and numbers; those that are used are checked.
 

@@ -27,8 +27,8 @@ from cloud.gateway.open_inference.request import (
     read_input,
 )
 from shared.encoding.compression import Buffer
-from shared.encoding.open_inference_tensors import BYTES, check_shape
 from shared.messages.control import ControlReply, Verb
+from shared.messages.open_inference_tensors import BYTES, check_shape
 from shared.messages.tensors import MAX_TENSORS, TensorsError, cast_checked
 
 _SIZE, _BINARY_DATA, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"

@@ -20,7 +20,7 @@ from cloud.gateway.tf_serving.models import (
 )
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import STRING, content, dtype_name, extend_values, from_tensor_proto
+from shared.messages.tensorflow_tensors import STRING, content, dtype_name, extend_values, from_tensor_proto
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS
 
 ENCODING_KEY = "skylane-tensors"  # Metadata with the one of `ENCODINGS` that the caller requests.

@@ -27,8 +27,8 @@ from cloud.gateway.common.tensors import (
 from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.served_models import ServedModel
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import dtype_number
 from shared.messages.model_card import ModelCard
+from shared.messages.tensorflow_tensors import dtype_number
 
 DEFAULT = "serving_default"
 PACKED_NAME = "packed"

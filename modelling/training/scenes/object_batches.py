@@ -7,15 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.architectures.detector import STRIDE, grid_size
+from modelling.evaluation.true_boxes import split_boxes
 from modelling.recipes import OBJECTS
 from modelling.training.augmentation import relit
 from modelling.training.batch_loader import BatchLoader
 from modelling.training.scenes.scene_store import SceneStore
 from shared.imaging.opencv import cv2
 
-SMALLEST = 6.0  # Root of a box's area in pixels; smaller boxes are neither trained nor counted.
-
-_MIN_VISIBLE = 0.4  # The share of a box that a crop must show to train on it.
 _CORE = 0.54  # The share of a box whose cells learn its shape (Liu et al. 2020, "Training-Time-Friendly Network").
 _UNSCALED = 0.5  # The share of crops at the original resolution; the others are scaled by up to a fifth.
 
@@ -81,19 +79,6 @@ class ObjectLoader(BatchLoader[Batch]):
             boxes[:, [1, 3]] = self._width - boxes[:, [3, 1]]
         trained, ignored = split_boxes(boxes, self._height, self._width)
         return ObjectCrop(relit(np.ascontiguousarray(image), rng), trained, ignored)
-
-
-def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
-    """Clips boxes N×5 (class, x1, y1, x2, y2) to an image.
-
-    Returns the boxes to train on or to count, and those that are too small or mostly outside.
-    """
-    low, high = np.maximum(rows[:, 1:3], 0), np.minimum(rows[:, 3:], (width, height))
-    visible = np.prod(np.maximum(high - low, 0), axis=1)
-    whole = np.prod(rows[:, 3:] - rows[:, 1:3], axis=1)
-    clipped = np.concatenate([rows[:, :1], low, high], axis=1).astype(np.float32)
-    is_trained = (visible >= SMALLEST**2) & (visible >= _MIN_VISIBLE * whole)
-    return clipped[is_trained], clipped[~is_trained & (visible > 0)]
 
 
 def detection_target(trained: Floats, ignored: Floats, height: int, width: int) -> DetectionTarget:

@@ -25,7 +25,7 @@ from modelling.training.scenes.validation import object_metrics, presence_metric
 from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.trainer import Loss
 from rosbag_tools.drive.scene import WEATHERS
-from shared.models.model import Model
+from shared.inference.model import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingPr
 from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import Labels
-from shared.inference.placement import Placement
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 
 DONOR = "road-small"  # The model whose weights initialise the networks.

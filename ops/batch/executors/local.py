@@ -12,7 +12,7 @@ from multiprocessing.context import SpawnProcess
 
 import psutil
 
-from ops.batch.executors.executor import BagOutcome, BagProgress
+from ops.batch.executor import BagOutcome, BagProgress
 from ops.batch.frames import BagEnd, PreparedFrame
 from ops.batch.library import LibraryBag
 from ops.batch.output.results import ResultWriter
@@ -21,7 +21,7 @@ from ops.batch.steps import BatchError, FrameInference, decode_bag
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 from shared.resources.gpus import gpus
-from shared.runtime import malloc
+from shared.runtime import memory
 from shared.runtime.machine import usable_cores
 from shared.runtime.processes import on_termination_signals
 from shared.runtime.threads import BoundedQueue
@@ -179,7 +179,7 @@ class _Pool:
 def _work(connection: Connection, settings: BatchSettings) -> None:
     """The body of a process: does the bags that it receives, until the connection is closed."""
     on_termination_signals(signal.SIG_IGN)  # The parent, which receives them too, kills this process.
-    malloc.retain()
+    memory.retain()
     cv2.setNumThreads(settings.threads)
     with suppress(EOFError, OSError):  # The parent has ended.
         try:

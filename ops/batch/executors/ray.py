@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from ops.batch.executors.executor import BagOutcome, BagProgress
+from ops.batch.executor import BagOutcome, BagProgress
 from ops.batch.executors.ray_driver import RayDriver
 from ops.batch.executors.ray_rows import Row, RowKind
 from ops.batch.frames import BagEnd

@@ -23,7 +23,7 @@ from ops.batch.library import LibraryBag
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError, FrameInference, decode_bag
 from shared.errors import SkylaneError
-from shared.runtime import malloc
+from shared.runtime import memory
 
 _BLOCK_BYTES = 4 << 20  # Frames that move together. Ray's default of 128 MiB would hold whole bags.
 _MAX_DEATHS = 3  # Number of actors that die at one frame before its bag fails.
@@ -111,7 +111,7 @@ def _configure() -> None:
 
 def _decode(table: Any, settings: BatchSettings) -> Iterator[Any]:
     """Decodes the bag of a table with one row; runs on any node."""
-    malloc.retain()
+    memory.retain()
     (listed,) = table.to_pylist()
     index, path = listed.pop("bag"), Path(listed.pop("path"))
     for position, item in enumerate(decode_bag(LibraryBag(path=path, **listed), settings)):
@@ -144,7 +144,7 @@ class _Inference:
     """The model in an actor on any node."""
 
     def __init__(self, settings: BatchSettings, deaths: Any) -> None:
-        malloc.retain()
+        memory.retain()
         context = ray.get_runtime_context()
         self._name = context.get_actor_id()
         # The first death is not counted, so that only restarted actors ask before each frame.

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from ops.batch.library import LibraryBag
 from shared.config import Section
-from shared.hashing import file_sha256
+from shared.files import file_sha256
 from shared.models.manifest import SHA256
 
 MANIFEST_NAME = "manifest.json"

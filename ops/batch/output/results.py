@@ -5,7 +5,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from ops.batch.executors.executor import BagOutcome
+from ops.batch.executor import BagOutcome
 from ops.batch.frames import BagEnd, SegmentedFrame
 from ops.batch.library import LibraryBag
 from ops.batch.output.manifest import TABLE_NAME, BagManifest, outputs_sha256

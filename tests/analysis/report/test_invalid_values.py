@@ -16,7 +16,7 @@ from analysis.report.content import Caution
 from analysis.report.data.report_input import load_report_input
 from analysis.report.data.study_log import run_folders
 from analysis.report.document import ReportError, report_of, write_report
-from analysis.report.output.json_data import report_json
+from analysis.report.json_data import report_json
 from analysis.report.output.page import render
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from tests.support import run_damage

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.logs.run_log import load_run
 from analysis.report.data.report_input import load_report_input
-from analysis.report.output.json_data import report_json
+from analysis.report.json_data import report_json
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.recording import CAMERA, DrivePlan, record
@@ -16,7 +16,7 @@ from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from tests.support.streaming_runs import StreamingRunPlan, write_streaming_run

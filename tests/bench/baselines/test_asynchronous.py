@@ -9,8 +9,8 @@ from bench.baselines.mqtt.images import Palette, encode_mask
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from shared.imaging.mask_codecs import Mask
+from shared.inference.model import warmup_images
 from shared.models.repository import Repository
-from shared.models.warmup_images import warmup_images
 
 
 def test_queued_and_synchronous_execution_compute_the_same_mask(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from bench.engines.tensorflow_comparison import TensorFlowPlan, VariantProcess, groups
 from bench.engines.tensorflow_variants import VARIANTS, open_variant
 from ops.processes.child import BenchError
-from shared.models.warmup_images import warmup_images
+from shared.inference.model import warmup_images
 
 
 def test_a_variant_that_takes_too_long_is_stopped_with_a_reason(tmp_path: Path) -> None:

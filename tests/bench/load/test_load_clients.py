@@ -14,7 +14,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.messages.frame import FrameMessage
 from shared.messages.topics import FrameId
-from shared.network.broker_options import BrokerOptions
+from shared.mqtt.broker_options import BrokerOptions
 from shared.runlog.latency_log import Outcome
 
 pytestmark = pytest.mark.mosquitto

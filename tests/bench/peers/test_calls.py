@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bench.peers.calls import is_steady, many_at_a_time, one_in_flight, warm_up
-from bench.peers.clients.client import Answer, PeerError
+from bench.peers.clients import Answer, PeerError
 from bench.peers.rig.workload import Job
 
 TIMEOUT_S = 60.0

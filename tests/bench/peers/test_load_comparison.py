@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.harness.comparison import Comparison
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.load_comparison import measure, start_all, summarise, tables
 from bench.peers.plan import PeerPlan
 from bench.peers.rig import network

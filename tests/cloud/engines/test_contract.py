@@ -15,13 +15,11 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from shared import registry
 from shared.errors import MissingExtraError
-from shared.hashing import tree_sha256
-from shared.inference.engine import Outputs
-from shared.inference.errors import DeviceError, EngineError, InferenceError
-from shared.inference.placement import Placement
+from shared.files import tree_sha256
+from shared.inference.engine import DeviceError, EngineError, InferenceError, Outputs
+from shared.inference.model import agreement
 from shared.inference.table import ENGINES
-from shared.models.agreement import agreement
-from shared.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
+from shared.models.manifest import MANIFEST_NAME, REMOTE_FORMATS, Placement
 from shared.models.repository import Repository
 from tests.support import model_servers, tiny_models, tiny_torch_models
 from tests.support.model_servers import Server

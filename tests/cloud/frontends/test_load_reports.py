@@ -12,10 +12,10 @@ from cloud.config import CloudConfig
 from cloud.frontends.load_reports import LoadReports
 from cloud.node import CloudNode
 from cloud.serving.request import Request
+from shared.inference.model import Model
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.topics import FRAMES, LOADS, MASKS
-from shared.models.model import Model
 from shared.mqtt.bus import Bus, Delivery, MemoryBus
 from shared.stages import Stage
 from tests.support.mqtt_bus import connect, free_port, mosquitto_with

@@ -14,8 +14,8 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from shared.inference.engine import Outputs
+from shared.inference.model import Model
 from shared.models.manifest import OutputKind, OutputSection
-from shared.models.model import Model
 from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.http_calls import PIXELS, detect, png
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model

@@ -11,10 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
-from shared.inference.engine import Outputs
-from shared.inference.errors import InferenceError
-from shared.inference.placement import Placement, Precision
-from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from shared.inference.engine import InferenceError, Outputs
+from shared.models.manifest import (
+    BatchingSection,
+    InputSection,
+    Manifest,
+    OutputKind,
+    OutputSection,
+    Placement,
+    Precision,
+)
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 

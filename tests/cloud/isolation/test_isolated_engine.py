@@ -16,10 +16,10 @@ import pytest
 from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from cloud.models.loader import ModelLoader
-from shared.inference.errors import EngineError, InferenceError
-from shared.inference.placement import Placement, Precision
+from shared.inference.engine import EngineError, InferenceError
 from shared.inference.table import ENGINES, EngineEntry
-from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
+from shared.models.manifest import Placement, Precision
+from shared.network.endpoint import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from tests.cloud.isolation import nasty
 from tests.support.workshop import Workshop
 
@@ -163,7 +163,7 @@ PARENT = textwrap.dedent("""
     import os, signal, sys
     from pathlib import Path
     import numpy as np
-    from shared.inference.placement import Placement
+    from shared.models.manifest import Placement
     from shared.inference.table import ENGINES
     from shared.inference.table import EngineEntry
     from cloud.isolation.engine import IsolatedEngine

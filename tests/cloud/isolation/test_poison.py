@@ -3,9 +3,9 @@ from typing import Any, cast
 
 import pytest
 
-from shared.inference.placement import Placement
 from shared.inference.table import ENGINES, EngineEntry
 from shared.messages.frame import Status
+from shared.models.manifest import Placement
 from tests.cloud.isolation import nasty
 from tests.support.batching import WAIT_S, BatcherRig
 

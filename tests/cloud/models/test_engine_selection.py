@@ -12,7 +12,7 @@ from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
 from cloud.models.engine_selection import EngineChoice, select_engine
 from shared.errors import SkylaneError
-from shared.inference.placement import Placement, Precision
+from shared.models.manifest import Placement, Precision
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 from shared import clock
-from shared.inference.errors import InferenceError, ModelUnavailableError
+from shared.inference.engine import InferenceError, ModelUnavailableError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.stages import Stage

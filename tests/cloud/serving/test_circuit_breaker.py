@@ -5,7 +5,7 @@ import pytest
 from cloud.isolation.process import ProcessLostError
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from shared import clock
-from shared.inference.errors import InferenceError
+from shared.inference.engine import InferenceError
 from shared.messages.frame import Status
 from tests.support.batching import BatcherRig, GatedEngine
 

@@ -25,12 +25,12 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
+from shared.inference.model import Model
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.models.model import Model
 from shared.stages import Stage, Stamp
 
 WAIT_S = 60.0

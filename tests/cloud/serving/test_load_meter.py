@@ -16,12 +16,12 @@ from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from shared import clock
 from shared.inference.engine import Outputs
+from shared.inference.model import Model
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.load import WorkerLoad
 from shared.messages.topics import FRAMES, MASKS
 from shared.models.manifest import BatchingSection
-from shared.models.model import Model
 from shared.mqtt.bus import MemoryBus, Properties
 from shared.stages import Stage
 from tests.support.batching import BatcherRig, GatedEngine

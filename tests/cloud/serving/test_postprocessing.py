@@ -15,7 +15,7 @@ from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
 from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification, Detections, Tensors
 from shared.stages import Stage
-from shared.tasks.task import task_named
+from shared.task import task_named
 from tests.shared.tasks.parts import HEIGHT, WIDTH, card, manifest, message
 
 WAIT_S = 60.0

@@ -8,8 +8,8 @@ import pytest
 
 from edge.reuse.local_model import RAISED, TIMED_OUT, LocalModel, LocalModelError
 from shared.errors import SkylaneError
-from shared.inference.errors import InferenceError
-from shared.models.model import Model
+from shared.inference.engine import InferenceError
+from shared.inference.model import Model
 from tests.support import tiny_model
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine
 

@@ -10,7 +10,7 @@ from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import Reuse
 from edge.reuse.reporting import reuse_lines, reuse_record
-from shared.inference.errors import InferenceError
+from shared.inference.engine import InferenceError
 from shared.messages.frame import RequestOptions
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import make_record

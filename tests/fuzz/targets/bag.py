@@ -13,7 +13,7 @@ import numpy as np
 
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource
-from rosbag_tools.reading.records import Damage, Message
+from rosbag_tools.records import Damage, Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame

@@ -14,8 +14,8 @@ from cloud.gateway.open_inference import rest_routes as oip_json
 from cloud.gateway.tf_serving import grpc_service as tfs_messages
 from cloud.gateway.tf_serving import rest_routes as tfs_json
 from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.encoding.tensorflow_tensors import to_tensor_proto
+from shared.encoding.protobuf_fields import PackedError, pack, unpack
+from shared.messages.tensorflow_tensors import to_tensor_proto
 from shared.mqtt import properties, publish_packet
 from shared.mqtt.bus import Properties
 

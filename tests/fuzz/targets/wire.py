@@ -22,7 +22,6 @@ from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_loads import WorkerLoads
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
@@ -54,12 +53,13 @@ from shared.messages.frame import (
 )
 from shared.messages.frame_header import peek
 from shared.messages.load import LoadReport, WorkerLoad, pack_load, unpack_load
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Delivery
 from shared.stages import Stage, Stamp
-from shared.tasks.task import task_named
+from shared.task import task_named
 from tests.support import tiny_model
 
 HEIGHT, WIDTH = 8, 12

@@ -8,7 +8,7 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import ConvertedModel, convert
 from modelling.conversion.targets import ConversionError
 from modelling.model_cli import model as command
-from shared.inference.placement import Precision
+from shared.models.manifest import Precision
 from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 

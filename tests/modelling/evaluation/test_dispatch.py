@@ -17,10 +17,10 @@ from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.messages.ros_types import MalformedMessageError
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import UnknownNameError
-from shared.models.model import Model
+from shared.inference.model import Model
 from tests.support.stub_models import CAR, HEIGHT, WIDTH, classifier, detector, tensor_model
 
 PEDESTRIAN = Box("person", 80, 20, 14, 40)

@@ -14,9 +14,9 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.inference.engine import Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.model import Model
+from shared.models.manifest import Precision
 
 _NAMES = ("dark", "light", "none")
 _HEIGHT, _WIDTH = 8, 12

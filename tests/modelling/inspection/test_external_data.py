@@ -11,10 +11,10 @@ from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import InspectionError, inspect, write
-from shared.hashing import tree_sha256
-from shared.inference.errors import EngineError
-from shared.inference.placement import Placement, Precision
-from shared.models.opening import open_local
+from shared.files import tree_sha256
+from shared.inference.engine import EngineError
+from shared.inference.opening import open_local
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 

@@ -12,7 +12,7 @@ from cloud.models.loader import ModelLoader
 from modelling.inspection import graph_analysis
 from modelling.inspection.inspection import Inspection, InspectionError, inspect, numbered_labels, write
 from shared.imaging.labels import Labels, LabelsError
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import OutputKind
 from shared.models.repository import Repository, default_root
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cloud.engines.tensorflow.runtime import tf
 from modelling.inspection.inspection import inspect
 from modelling.model_cli import model as model_command
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 
 v1 = tf.compat.v1
 _FREEZE = "is not frozen: the value of .* is not in the graph: .*convert_variables_to_constants"

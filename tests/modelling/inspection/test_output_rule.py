@@ -11,7 +11,7 @@ from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import Inspection, inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.imaging.labels import Labels, LabelsError
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import AxisOrder, OutputKind
 from shared.models.repository import Repository
 from tests.support.foreign_models import Side, onnx, onnx_constants, onnx_map

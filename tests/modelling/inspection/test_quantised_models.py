@@ -11,7 +11,7 @@ from cloud.models.loader import ModelLoader
 from modelling.inspection.inspection import inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.inference import tflite as engine
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.pre_postprocess import quantised_levels
 from shared.models.manifest import InputSection, OutputKind
 from shared.models.repository import Repository

@@ -13,11 +13,10 @@ from modelling.inspection import image_run
 from modelling.inspection.inspection import Inspection, inspect, write
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.inference.errors import EngineError
-from shared.inference.placement import Placement
+from shared.inference.engine import EngineError
+from shared.inference.opening import open_local
 from shared.messages.results import Detections, ResultError
-from shared.models.manifest import DetectionSection
-from shared.models.opening import open_local
+from shared.models.manifest import DetectionSection, Placement
 from shared.models.repository import Repository
 from shared.tasks.detection import objects
 from tests.support.foreign_models import onnx_constants, tflite_detector

@@ -17,7 +17,7 @@ from modelling.inspection.output_rule import Options, UndecidedError
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.labels import labels_from
-from shared.inference.errors import EngineError, InferenceError
+from shared.inference.engine import EngineError, InferenceError
 from shared.models.manifest import NORMALIZATIONS, OutputKind
 from shared.models.repository import Repository
 from tests.support.foreign_models import onnx, onnx_constants, onnx_map, save_onnx, tflite

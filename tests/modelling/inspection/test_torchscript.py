@@ -11,7 +11,7 @@ import pytest
 from cloud.models.loader import ModelLoader
 from modelling.inspection.inspection import inspect, write
 from shared.errors import MissingExtraError
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.models.manifest import OutputKind
 from shared.models.repository import Repository
 

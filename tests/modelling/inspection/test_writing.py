@@ -10,7 +10,7 @@ from modelling.inspection.inspection import InspectionError, inspect, write
 from modelling.model_cli import model
 from shared.errors import SkylaneError
 from shared.imaging.labels import Labels
-from shared.models.model import OutputError
+from shared.inference.model import OutputError
 from shared.models.repository import Repository
 from tests.support.foreign_models import onnx_constants, onnx_map
 

@@ -18,8 +18,8 @@ from modelling.quantization.calibration_frames import (
 )
 from modelling.quantization.quantization import QuantisationError, quantise
 from rosbag_tools.drive.recording import DrivePlan, record
-from shared.hashing import tree_sha256
-from shared.inference.placement import Placement, Precision
+from shared.files import tree_sha256
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 5
@@ -36,7 +36,7 @@ socket.socket.connect = refuse
 socket.getaddrinfo = refuse
 from tests.modelling.quantization.test_quantization import repository_in, random_frames
 from modelling.quantization.quantization import quantise
-from shared.inference.placement import Precision
+from shared.models.manifest import Precision
 quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), new_name="tiny-int8")
 """
 

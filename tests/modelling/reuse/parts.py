@@ -14,10 +14,9 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.inference.engine import Outputs
-from shared.inference.placement import Precision
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.models.manifest import Manifest
-from shared.models.model import Model
+from shared.models.manifest import Manifest, Precision
 
 HEIGHT, WIDTH = 80, 120  # Size of the camera's images; the models' input has half the size.
 VEHICLE, EMPTY = 150, 50  # Grey levels of a frame with and without a vehicle.

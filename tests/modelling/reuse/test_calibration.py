@@ -13,7 +13,7 @@ from modelling.reuse.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from shared.tasks.model_outputs import calibrated_softmax
+from shared.task import calibrated_softmax
 
 
 def _samples(temperature: float, count: int = 20_000, classes: int = 3, seed: int = 1) -> CalibrationSamples:

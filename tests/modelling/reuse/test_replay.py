@@ -10,7 +10,7 @@ from modelling.reuse.replay import Replay, ReplaySettings, replay
 from modelling.reuse.search import Tuner
 from modelling.reuse.tune import TuneSettings, tune
 from shared.imaging.labels import Labels
-from shared.models.model import Model
+from shared.inference.model import Model
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
 from tests.modelling.reuse.parts import EMPTY, VEHICLE, model_of, write_drive

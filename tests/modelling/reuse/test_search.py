@@ -11,7 +11,7 @@ from modelling.reuse.search import Outcomes, Tuner, best, pareto_front
 from modelling.reuse.simulation import ReplayedFrame, simulate
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import SIDE, GateSettings
-from shared.tasks.model_outputs import Confidence
+from shared.task import Confidence
 
 FRAMES = 60
 

@@ -7,7 +7,7 @@ import numpy as np
 from modelling.reuse.simulation import Presented, ReplayedFrame, simulate
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import SIDE, GateSettings
-from shared.tasks.model_outputs import Confidence
+from shared.task import Confidence
 
 GATE = GateSettings("mse", 4.0, reuse_frames=3, reuse_ms=1000.0)
 CASCADE = CascadeThresholds(0.1, 0.9)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from modelling.model_cli import model
 from modelling.recipes import PRESENCE
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.reuse.tuning import read_tuning
 from tests.modelling.reuse.parts import EMPTY, HEIGHT, VEHICLE, WIDTH, write_drive
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops.batch.executors.executor import BagOutcome, BagProgress
+from ops.batch.executor import BagOutcome, BagProgress
 from ops.batch.library import Library
 from ops.batch.plan import BatchPlan
 from ops.batch.run import BatchResult, run_batch

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ops.batch.executors.executor import BagProgress
+from ops.batch.executor import BagProgress
 from tests.ops.batch.rig import MODEL, MODELS, Watcher, contents, run, write_library
 
 WAIT_S = 120.0

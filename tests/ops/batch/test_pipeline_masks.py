@@ -10,7 +10,7 @@ import pytest
 
 from cloud.models.loader import ModelLoader
 from edge.sinks.image_sinks import PngSink
-from shared.inference.placement import Placement
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
 from shared.stages import Stage
 from tests.ops.batch.rig import CAMERAS, MODEL, MODELS, run, write_bag

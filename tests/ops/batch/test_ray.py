@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ops.batch.executors.executor import BagProgress
+from ops.batch.executor import BagProgress
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared.errors import SkylaneError

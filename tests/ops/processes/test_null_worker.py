@@ -11,7 +11,7 @@ from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport, vehicle_will
 from ops.processes.child import BenchError
 from ops.processes.null_worker import ClockReading, NullEngine, NullWorkerProcess, NullWorkerSettings
-from shared.network.broker_options import BrokerOptions
+from shared.mqtt.broker_options import BrokerOptions
 
 YEAR_NS = 10**9 * 86_400 * 365
 WAIT_S = 60.0

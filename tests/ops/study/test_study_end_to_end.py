@@ -20,7 +20,7 @@ from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.segmentation import evaluate_segmentation
 from rosbag_tools.drive.recording import sample_bag
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.models.repository import Repository
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from rosbag_tools.drive.scene import Drive
 from rosbag_tools.drive.sensor import Sensor
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource
-from rosbag_tools.reading.records import Message
+from rosbag_tools.records import Message
 from shared.imaging.frames import Frame, Layout
 
 SMALL = DrivePlan(seed=3, frames=3, width=48, height=32)

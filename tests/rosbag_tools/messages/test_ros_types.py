@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rosbag_tools.messages.ros_types import MalformedMessageError, own_types, read, read_stamp
-from rosbag_tools.reading.records import COMPRESSED_IMAGE, IMAGE, Message, Serialization, TopicChannel
+from rosbag_tools.records import COMPRESSED_IMAGE, IMAGE, Message, Serialization, TopicChannel
 
 UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])  # Generating examples is slow on a busy machine.
 

@@ -20,7 +20,7 @@ from rosbag_tools.inspection import inspect
 from rosbag_tools.messages.ros_types import own_types, read_camera
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, decode
-from rosbag_tools.reading.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
+from rosbag_tools.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
 from rosbag_tools.verification import verify
 from rosbag_tools.writer import BagWriter
 from shared.errors import MissingExtraError

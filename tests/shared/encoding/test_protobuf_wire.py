@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_wire import PackedError, pack, unpack
+from shared.encoding.protobuf_fields import PackedError, pack, unpack
 
 PACKED = message_class("skylane.v1.Packed")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.msgpack_reader import MessageError
 from shared.imaging.labels import MAX_FILE_BYTES, Labels, LabelsError, colourise, overlay, read_labels
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from tests.support.tiny_model import CARD
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shared.inference.map_axes import Shape, channel_axis, fitting_axes
+from shared.inference.pre_postprocess import Shape, channel_axis, fitting_axes
 from shared.models.manifest import AxisOrder, InputSection, OutputKind, OutputSection
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.models.loader import ModelLoader
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import checked_onnx_file, weight_files
 from shared.models.repository import Repository, RepositoryError
 from tests.support import onnx_models

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cloud.models.loader import ModelLoader
-from shared.inference.errors import EngineError
-from shared.inference.placement import Placement, Precision
+from shared.inference.engine import EngineError
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models
 

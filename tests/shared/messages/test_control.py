@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.control import (
     MAX_REQUEST_BYTES,
     ControlError,
@@ -20,6 +19,7 @@ from shared.messages.control import (
     unpack_reply,
     unpack_request,
 )
+from shared.messages.msgpack_reader import MessageError
 from tests.support.tiny_model import CARD
 
 REQUEST = ControlRequest("operator", "n1", Verb.LOAD, "road-small", "2", keep=True)

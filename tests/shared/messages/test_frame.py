@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.encoding.field_types import MAX_NS, MAX_SIDE
-from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
@@ -27,10 +25,12 @@ from shared.messages.frame import (
     unpack_result,
 )
 from shared.messages.load import WorkerLoad
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.messages.schema import MAX_NS, MAX_SIDE
 from shared.messages.topics import FrameId
 from shared.stages import Stamp
-from shared.tasks.task import TASKS
+from shared.task import TASKS
 from tests.support.tiny_model import CARD
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)

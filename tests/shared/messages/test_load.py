@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.msgpack_reader import MAX_ITEMS, MessageError
 from shared.messages.load import MAX_REPORT_BYTES, LoadReport, WorkerLoad, pack_load, unpack_load
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
 from shared.messages.topics import LOADS
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)

@@ -1,7 +1,7 @@
 import pytest
 
-from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import RequestOptions
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.request_options import check_request_options
 from tests.shared.tasks.parts import card
 

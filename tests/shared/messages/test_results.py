@@ -14,7 +14,7 @@ from shared.messages.results import (
     ResultError,
     Tensors,
 )
-from shared.tasks.task import TASKS, task_named
+from shared.task import TASKS, task_named
 
 SCORES = st.floats(0, 1, width=32)
 

@@ -15,13 +15,13 @@ from cloud.engines.tensorflow.runtime import tf
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
+from shared.inference.model import ImagesError, OutputError
 from shared.models.manifest import OutputKind, OutputSection
-from shared.models.model import ImagesError, OutputError
 from shared.models.repository import Repository, RepositoryError, default_root
-from shared.tasks.model_outputs import CONFIDENCE_HEAD
+from shared.task import CONFIDENCE_HEAD
 
 
 def _graph(workshop: Any) -> Any:

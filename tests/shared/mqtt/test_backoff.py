@@ -1,4 +1,4 @@
-from shared.mqtt.backoff import ExponentialBackoff
+from shared.mqtt.paho_client import ExponentialBackoff
 
 
 def test_waits_are_random_and_grow_to_two_seconds() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shared.reuse.cascade import CascadeThresholds, ThresholdError, is_sure
-from shared.tasks.model_outputs import Confidence
+from shared.task import Confidence
 
 THRESHOLDS = CascadeThresholds(0.2, 0.9)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.huge_pages import TUNABLE, VARIABLE, new_environment
+from shared.runtime.memory import TUNABLE, VARIABLE, new_environment
 
 _MADVISE = "always [madvise] never\n"
 
@@ -34,7 +34,7 @@ def test_the_process_keeps_its_id_arguments_and_pipes(tmp_path: Path) -> None:
     setting = tmp_path / "enabled"
     setting.write_text(_MADVISE)
     code = (
-        "import os, sys; from pathlib import Path; from shared.runtime.huge_pages import reexec_with_huge_pages; "
+        "import os, sys; from pathlib import Path; from shared.runtime.memory import reexec_with_huge_pages; "
         f"print(os.getpid(), flush=True); reexec_with_huge_pages(Path({str(setting)!r})); "
         "print(os.environ['GLIBC_TUNABLES'], *sys.argv[1:], sys.stdin.read())"
     )

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shared.runtime.huge_pages import VARIABLE
+from shared.runtime.memory import VARIABLE
 
 pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 

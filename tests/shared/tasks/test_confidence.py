@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.tasks.model_outputs import (
+from shared.task import (
     CONFIDENCE_HEAD,
     Confidence,
     ConfidenceError,
@@ -15,8 +15,8 @@ from shared.tasks.model_outputs import (
     calibrated_softmax,
     log_odds,
     log_probabilities,
+    task_named,
 )
-from shared.tasks.task import task_named
 from tests.shared.tasks.parts import manifest
 
 

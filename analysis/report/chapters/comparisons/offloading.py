@@ -10,7 +10,7 @@ from analysis.report.chapters.traces import axis, line
 from analysis.report.content import Caution, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace
 from analysis.report.data.study_log import ReportedCell, StudyLog
 from analysis.report.output.number_format import milliseconds, number
-from analysis.report.output.stage_styles import series_style
+from analysis.report.stage_styles import series_style
 from shared.runlog.latency_log import LogError
 
 _TITLE = "Is offloading worth it?"

@@ -11,7 +11,7 @@ from analysis.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero
 from analysis.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow, join_words
 from analysis.report.data.answered_frames import FrameGroup, column_values, part_durations, parts_in
 from analysis.report.output.number_format import milliseconds, probability
-from analysis.report.output.stage_styles import TOTAL_COLOUR
+from analysis.report.stage_styles import TOTAL_COLOUR
 from analysis.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from analysis.statistics.description import describe
 from analysis.statistics.run_test import MIN_RUNS

@@ -7,7 +7,7 @@ from analysis.report.chapters.traces import axis, axis_from_zero, line, not_meas
 from analysis.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace
 from analysis.report.data.answered_frames import TIME_AXIS_TITLE, column_values, downsampled, seconds_since
 from analysis.report.output.number_format import milliseconds, number
-from analysis.report.output.stage_styles import STAGES, series_style, with_opacity
+from analysis.report.stage_styles import STAGES, series_style, with_opacity
 from analysis.statistics.bootstrap import Floats
 
 _TIME_AXIS = axis_from_zero(TIME_AXIS_TITLE)

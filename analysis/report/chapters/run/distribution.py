@@ -9,7 +9,7 @@ from analysis.report.chapters.traces import axis, line, not_measured, vertical_l
 from analysis.report.content import CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Toggle, Trace
 from analysis.report.data.answered_frames import answered_frames, column_values, parts_in, timed_results
 from analysis.report.output.number_format import milliseconds
-from analysis.report.output.stage_styles import STAGES, TOTAL_COLOUR, series_style
+from analysis.report.stage_styles import STAGES, TOTAL_COLOUR, series_style
 from analysis.statistics.bootstrap import Floats
 from analysis.statistics.description import SampleDescription, describe
 from shared.runlog.percentiles import NOTE, has_percentile

@@ -11,7 +11,7 @@ from analysis.report.data.answered_frames import column_values
 from analysis.report.data.reuse_settings import ReuseSettings
 from analysis.report.data.unsent_frames import fates, reuse_ages
 from analysis.report.output.number_format import milliseconds, number, share
-from analysis.report.output.stage_styles import FATE_COLOURS
+from analysis.report.stage_styles import FATE_COLOURS
 from analysis.statistics.bootstrap import Floats
 
 _BINS = 40

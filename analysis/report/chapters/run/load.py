@@ -20,7 +20,7 @@ from analysis.report.data.answered_frames import (
     stage_intervals,
 )
 from analysis.report.output.number_format import milliseconds, number
-from analysis.report.output.stage_styles import DASHES, OUTCOME_COLOURS, TOTAL_COLOUR, series_style
+from analysis.report.stage_styles import DASHES, OUTCOME_COLOURS, TOTAL_COLOUR, series_style
 from analysis.statistics.bootstrap import Floats
 
 _TITLE = "Overlap and load"

@@ -11,7 +11,7 @@ from analysis.report.data.answered_frames import column_values
 from analysis.report.data.reuse_settings import ReliabilityBin, ReuseSettings
 from analysis.report.data.unsent_frames import fates
 from analysis.report.output.number_format import milliseconds, number, share
-from analysis.report.output.stage_styles import FATE_COLOURS, SERIES, TOTAL_COLOUR
+from analysis.report.stage_styles import FATE_COLOURS, SERIES, TOTAL_COLOUR
 
 _BINS = 40
 _YES_OR_NO = 0.5  # The lowest confidence in an answer yes or no.

@@ -11,7 +11,7 @@ from analysis.offloading.cost import throughput_hz
 from analysis.report.chapters.traces import axis
 from analysis.report.content import Chapter, Chart, ReportTable, TableRow
 from analysis.report.output.number_format import share
-from analysis.report.output.stage_styles import OUTCOME_COLOURS
+from analysis.report.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
 
 NOT_SENT_TITLE = "Frames that were not sent"

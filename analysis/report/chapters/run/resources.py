@@ -9,7 +9,7 @@ from analysis.report.chapters.traces import axis_from_zero, line, not_measured
 from analysis.report.content import Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace, join_words
 from analysis.report.data.answered_frames import column_values, downsampled, seconds_since
 from analysis.report.output.number_format import number, size
-from analysis.report.output.stage_styles import series_style
+from analysis.report.stage_styles import series_style
 from analysis.statistics.bootstrap import Floats
 
 _TITLE = "Resources"

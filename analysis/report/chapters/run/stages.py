@@ -17,7 +17,7 @@ from analysis.report.data.answered_frames import (
     stage_durations,
 )
 from analysis.report.output.number_format import milliseconds, share
-from analysis.report.output.stage_styles import STAGES, node_of, text_colour
+from analysis.report.stage_styles import STAGES, node_of, text_colour
 from shared.runlog.latency_table import StageSummary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
 from shared.stages import OPTIONAL_STAGES

@@ -16,7 +16,7 @@ from analysis.report.data.answered_frames import (
     seconds_since,
 )
 from analysis.report.output.number_format import milliseconds
-from analysis.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
+from analysis.report.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
 from analysis.statistics.bootstrap import Floats
 
 SLOWEST = 12

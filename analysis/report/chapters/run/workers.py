@@ -10,7 +10,7 @@ from analysis.report.content import Chapter, ChapterPart, Chart, ReportTable, Ta
 from analysis.report.data.answered_frames import TIME_AXIS_TITLE, seconds_since
 from analysis.report.data.worker_shares import WorkerShare, dispatch_counts, worker_shares
 from analysis.report.output.number_format import share
-from analysis.report.output.stage_styles import SERIES
+from analysis.report.stage_styles import SERIES
 from shared.runlog.percentiles import NOTE, has_percentile
 
 _MAX_INTERVALS = 60  # Bars of the chart.

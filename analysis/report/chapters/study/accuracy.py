@@ -5,7 +5,7 @@ import pandas as pd
 from analysis.report.chapters.traces import axis, axis_from_zero, points
 from analysis.report.content import Chapter, Chart, Paragraph, ReportTable
 from analysis.report.data.study_log import StudyLog
-from analysis.report.output.stage_styles import SERIES
+from analysis.report.stage_styles import SERIES
 
 _SIZE, _P50 = "bytes_per_frame", "total_p50_ms"
 

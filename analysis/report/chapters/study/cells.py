@@ -15,7 +15,7 @@ from analysis.report.chapters.traces import axis_from_zero, not_measured, points
 from analysis.report.content import Caution, CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow
 from analysis.report.data.study_log import DEFAULT_VALUE, StudyLog
 from analysis.report.output.number_format import milliseconds, number
-from analysis.report.output.stage_styles import SERIES, TOTAL_COLOUR
+from analysis.report.stage_styles import SERIES, TOTAL_COLOUR
 from analysis.statistics.description import describe
 from analysis.study.validity import INVALID_MEANING
 from shared.runlog.latency_log import Outcome

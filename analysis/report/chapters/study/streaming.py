@@ -8,7 +8,7 @@ from analysis.report.chapters.traces import axis_from_zero, points
 from analysis.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow
 from analysis.report.data.study_log import ReportedCell, StudyLog
 from analysis.report.output.number_format import number
-from analysis.report.output.stage_styles import SERIES
+from analysis.report.stage_styles import SERIES
 from analysis.statistics.description import IntervalEstimate, mean_of_runs
 
 _ACCURACY, _ALL_TICKS, _CEILING = "streaming_mean_iou", "streaming_mean_iou_all_ticks", "mean_iou"

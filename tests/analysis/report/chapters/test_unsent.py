@@ -18,9 +18,9 @@ from analysis.report.content import Caution, Chapter, Chart, ReportTable
 from analysis.report.data.report_input import load_report_input
 from analysis.report.data.unsent_frames import reuse_ages, savings
 from analysis.report.document import report_of
-from analysis.report.output.json_data import report_json
+from analysis.report.json_data import report_json
 from analysis.report.output.page import render
-from analysis.report.output.terminal import terminal_tables
+from analysis.report.terminal import terminal_tables
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 
 OLD_RUN = Path(__file__).parents[3] / "data" / "run_schema_3"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from analysis.report.output.stage_styles import (
+from analysis.report.stage_styles import (
     FATE_COLOURS,
     OUTCOME_COLOURS,
     SERIES,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from modelling.recipes import PRESENCE
-from shared.hashing import tree_sha256
+from shared.files import tree_sha256
 from shared.models.repository import Repository
 
 onnx: Any = import_module("onnx")

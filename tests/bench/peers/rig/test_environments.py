@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.rig.catalogue import PEERS
 from bench.peers.rig.environments import Environment, environment
 

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.peers.clients.client import HttpClient, PeerError, ask_once, check_ready
+from bench.peers.clients import HttpClient, PeerError, ask_once, check_ready
 from bench.peers.rig.server import Server
 from bench.peers.rig.workload import Job
 from ops.processes.environment import free_port

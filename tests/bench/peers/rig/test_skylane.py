@@ -8,7 +8,7 @@ from bench.peers.rig.workload import Job
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.results import Classification
 from shared.stages import Stage, Stamp
-from shared.tasks.task import task_named
+from shared.task import task_named
 
 SCORES = np.array([0.1, 0.6, 0.3], np.float32)
 

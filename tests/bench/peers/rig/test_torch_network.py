@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cloud.models.loader import ModelLoader
-from shared.inference.placement import Placement
+from shared.inference.model import warmup_images
+from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.models.warmup_images import warmup_images
 
 MODELS = Path("models")
 

@@ -12,8 +12,8 @@ import pytest
 from cloud.engines.openvino.graph import optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core, ops, ov
 from cloud.models.loader import ModelLoader
-from shared.inference.errors import DeviceError, EngineError
-from shared.inference.placement import Placement, Precision
+from shared.inference.engine import DeviceError, EngineError
+from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 
 Pictures = npt.NDArray[np.uint8]
@@ -206,7 +206,7 @@ def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process()
     script = """if True:
         import faulthandler, gc, os, signal, threading
         from pathlib import Path
-        from shared.inference.placement import Placement
+        from shared.models.manifest import Placement
         from cloud.models.opening import open_model
         from shared.models.repository import Repository
 

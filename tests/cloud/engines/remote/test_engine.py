@@ -12,8 +12,8 @@ from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.loader import ModelLoader
 from ops.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
-from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
-from shared.models.model import Model
+from shared.inference.engine import EngineError, InferenceError, ModelUnavailableError
+from shared.inference.model import Model
 from shared.models.repository import Repository, RepositoryError
 from tests.support import model_servers, tiny_models
 from tests.support.model_servers import MODEL, SERVERS, Server, grpc, when_available

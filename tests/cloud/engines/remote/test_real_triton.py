@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.peers.clients.client import PeerError
+from bench.peers.clients import PeerError
 from bench.peers.rig.environments import environment
 from bench.peers.rig.server import Server
 from cloud.models.loader import ModelLoader
 from ops.processes.environment import free_ports
-from shared.inference.errors import EngineError, InferenceError, ModelUnavailableError
-from shared.models.model import Model
+from shared.inference.engine import EngineError, InferenceError, ModelUnavailableError
+from shared.inference.model import Model
 from shared.models.repository import Repository
 from tests.support.model_servers import when_available
 from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH, noise

@@ -8,9 +8,9 @@ import pytest
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers, with_free_batch
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.runtime import check_precision, tf
-from shared.inference.errors import DeviceError, InferenceError
-from shared.inference.placement import Placement, Precision
-from shared.models.warmup_images import warmup_images
+from shared.inference.engine import DeviceError, InferenceError
+from shared.inference.model import warmup_images
+from shared.models.manifest import Placement, Precision
 
 _REPOSITORY = Path(__file__).resolve().parents[4]
 _HEIGHT, _WIDTH = 8, 12

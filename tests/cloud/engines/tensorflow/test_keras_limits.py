@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.keras_model import read_keras
-from shared.inference.errors import EngineError
+from shared.inference.engine import EngineError
 
 keras: Any = import_module("keras")
 h5py: Any = import_module("h5py")

@@ -9,9 +9,9 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_wire import pack
-from shared.encoding.tensorflow_tensors import to_tensor_proto
+from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
+from shared.messages.tensorflow_tensors import to_tensor_proto
 from tests.support.gateway import WAIT_S, Gate, open_gateway, watch_submissions
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 

@@ -19,7 +19,7 @@ from cloud.gateway.grpc.limits import TokenBucket
 from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.grpc_server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.settings import GatewaySettings
-from shared.encoding.protobuf_wire import pack
+from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from shared.encoding.protobuf_wire import pack, unpack
+from shared.encoding.protobuf_fields import pack, unpack
 from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status

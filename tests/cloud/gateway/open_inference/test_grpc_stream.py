@@ -14,8 +14,8 @@ import pytest
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
-from shared.inference.placement import Placement
 from shared.messages.frame import pack_frame
+from shared.models.manifest import Placement
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 from tests.support.workshop import Workshop

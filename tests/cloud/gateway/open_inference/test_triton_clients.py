@@ -15,8 +15,8 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.models.loader import ModelLoader
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
-from shared.inference.placement import Placement
-from shared.models.model import Model
+from shared.inference.model import Model
+from shared.models.manifest import Placement
 from shared.network.endpoint import is_loopback
 from tests.support import tiny_model
 from tests.support.gateway import Gate, GatewayWorker, open_gateway

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloud.gateway.common.errors import ApiError
 from cloud.gateway.tf_serving.grpc_service import CONTENT, ENCODINGS, TYPED, read_predict, write_predict
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import from_tensor_proto, to_tensor_proto
+from shared.messages.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import DTYPES
 
 REQUEST = message_class("tensorflow.serving.PredictRequest")

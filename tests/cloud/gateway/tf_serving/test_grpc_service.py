@@ -12,7 +12,7 @@ import pytest
 from cloud.engines.tensorflow.runtime import tf
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
-from shared.tasks.task import task_named
+from shared.task import task_named
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 

@@ -14,7 +14,7 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tf_serving.rest_routes import write_predict
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
-from shared.tasks.task import task_named
+from shared.task import task_named
 from tests.support.gateway import WAIT_S, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from modelling.architectures import detector
+from modelling.evaluation.true_boxes import split_boxes
 from modelling.frameworks import tf
 from modelling.training.scenes.losses import generalised_iou, object_loss
-from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader, detection_target, split_boxes
+from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader, detection_target
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore, box_rows
 from rosbag_tools.drive.scene import Box
 

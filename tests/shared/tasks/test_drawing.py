@@ -3,11 +3,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels, overlay
 from shared.messages.results import Classification, Detections, Tensors
-from shared.tasks.task import task_named
+from shared.task import task_named
+from shared.tasks.drawing import LEGIBLE_WIDTH
 
 LABELS = Labels(
     ("car", "person", "bicycle with a name far too long for an image"), ((0, 0, 255), (255, 0, 0), (9, 9, 9))

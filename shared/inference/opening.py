@@ -6,10 +6,9 @@ from pathlib import Path
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 from shared.inference.engine import Engine
-from shared.inference.placement import Placement
+from shared.inference.model import Model
 from shared.inference.table import LOCAL_ENGINES, EngineEntry, choose_engine, formats_of
-from shared.models.manifest import MANIFEST_NAME, BatchingSection, Manifest
-from shared.models.model import Model
+from shared.models.manifest import MANIFEST_NAME, BatchingSection, Manifest, Placement
 from shared.models.repository import StoredModel
 from shared.registry import load
 

@@ -15,7 +15,7 @@ from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.settings import CONNECT_TIMEOUT_S, MqttSettings
 from shared.network.address import Address, Certificates
-from shared.network.env_names import BROKER_PASSWORD, BROKER_PASSWORD_FILE
+from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 from shared.network.tls import CertificateError
 from shared.runtime.health_file import UPDATE_INTERVAL_S
 

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from shared.errors import SkylaneError
+from shared.mqtt.broker_options import DEFAULT_BROKER, BrokerOptions, broker_options, connection_from
 from shared.mqtt.bus import Will
 from shared.network.address import Certificates
-from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions, broker_options, connection_from
 from shared.network.tls import CertificateError
 
 

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeVar
 import msgpack
 
 from shared.encoding.compression import Buffer
-from shared.encoding.field_types import MAX_TEXT
 from shared.errors import SkylaneError
+from shared.messages.schema import MAX_TEXT
 from shared.messages.topics import FrameId, TopicNameError
 
 VERSION: Final = 1

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -9,13 +11,13 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from shared.errors import SkylaneError
+from shared.imaging.opencv import cv2
 from shared.inference.engine import ClassIds, Engine, Images, Outputs
-from shared.inference.placement import Precision
 from shared.messages.model_card import ModelCard
-from shared.models.agreement import agreement
-from shared.models.manifest import Manifest
-from shared.models.warmup_images import warmup_images
-from shared.runtime import malloc
+from shared.models.manifest import Manifest, Precision
+from shared.runtime import memory
+from shared.task import task_named
+from shared.tasks.tensors import differences
 
 NOT_DETERMINISTIC = "the same image gave two different results: dropout or noise is active and cannot be switched off"
 
@@ -55,7 +57,7 @@ class Model:
         self._warnings: tuple[str, ...] = ()
         self._output_types: Mapping[str, OutputType] = {}
         self._tuned_sizes: set[int] = set()
-        malloc.trim()
+        memory.trim()
 
     def set_identity(self, name: str, version: str, note: str) -> None:
         """Serves under the name of the model that it was converted from; `note` is added to the description."""
@@ -187,7 +189,7 @@ class Model:
     def close(self) -> None:
         """Releases memory and devices."""
         self._engine.close()
-        malloc.trim()
+        memory.trim()
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +203,7 @@ class Model:
         outputs = self._engine.infer(batch)
         if len(batch) not in self._tuned_sizes:  # An engine tunes itself for a new size and needs much memory for that.
             self._tuned_sizes.add(len(batch))
-            malloc.trim()
+            memory.trim()
         return outputs
 
     def _timed(self, size: int, runs: int) -> list[float]:
@@ -248,3 +250,65 @@ class Model:
         padded = np.zeros((size, *self.input_shape), np.uint8)
         padded[: len(images)] = images
         return {name: values[: len(images)] for name, values in self._run(padded).items()}
+
+
+class AgreementError(SkylaneError):
+    """Outputs that cannot be compared."""
+
+
+def agreement(manifest: Manifest, reference: Outputs, given: Outputs) -> float:
+    """Returns the share of labels in `given` that equal the reference, 0 to 1; both are outputs for N images.
+
+    A segmentation is compared by the class of each pixel, a classification by the most probable class of each image. In
+    a detection, the share is the number of matched objects in both over the number of all objects. Tensors are compared
+    by each number, within a tolerance; the worst tensor counts.
+
+    Raises:
+        AgreementError: names or shapes of the outputs differ.
+    """
+    _check_comparable(reference, given)
+    return task_named(manifest.task).agreement(reference, given, manifest)
+
+
+def largest_difference(reference: Outputs, given: Outputs) -> float:
+    """Returns the largest difference of two corresponding numbers over all outputs.
+
+    Raises:
+        AgreementError: names or shapes of the outputs differ.
+    """
+    _check_comparable(reference, given)
+    return max(float(np.max(differences(reference[name], given[name]), initial=0.0)) for name in reference)
+
+
+def _check_comparable(reference: Outputs, given: Outputs) -> None:
+    wanted, found = ({name: values.shape for name, values in sorted(outputs.items())} for outputs in (reference, given))
+    if wanted != found:
+        actual, expected = (
+            ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items())[:200]
+            for shapes in (found, wanted)
+        )
+        raise AgreementError(f"its outputs are {actual}, those of the reference {expected}: the models are different")
+
+
+_STREETS = Path(__file__).resolve().parent / "streets"
+_SHIFT = 40  # Columns by which the frames are moved each time they are repeated.
+
+
+def warmup_images(height: int, width: int, count: int) -> Images:
+    """Returns different images: uint8 count×height×width×3, RGB."""
+    scaled = [cv2.resize(street, (width, height), interpolation=cv2.INTER_AREA) for street in _streets()]
+    rounds = [np.roll(scaled[number % len(scaled)], number // len(scaled) * _SHIFT, axis=1) for number in range(count)]
+    return np.stack(rounds).astype(np.uint8, copy=False)
+
+
+@cache
+def _streets() -> list[Images]:
+    paths = sorted(_STREETS.glob("*.jpg"))
+    assert paths, f"{_STREETS} has no images: the package is incomplete"
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> Images:
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    assert image is not None, f"{path} cannot be read: the package is damaged"
+    return np.ascontiguousarray(image[..., ::-1], np.uint8)

@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
-from shared.encoding.msgpack_reader import MessageError
+from shared.health import NotOnlineError, assert_online
+from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import WORKER_STATUS
+from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.first_connect import BrokerUnreachableError
-from shared.network.broker_options import BrokerOptions
-from shared.runtime.health import NotOnlineError, assert_online
 from tests.support.mqtt_bus import Acks, connect
 
 pytestmark = pytest.mark.mosquitto

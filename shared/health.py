@@ -15,7 +15,7 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
-from shared.network.broker_options import BrokerOptions, broker_options, connection_from
+from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 
 
 class NotOnlineError(SkylaneError):

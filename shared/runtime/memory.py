@@ -9,9 +9,9 @@ after the warm-up instead of 2.5 GB, and kept them after the model was unloaded.
 
 import ctypes
 import os
-from collections.abc import Callable
-
-from shared.runtime.huge_pages import VARIABLE
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # From glibc's <malloc.h>.
 _LARGEST_BLOCK_BYTES = 32 << 20  # Largest block to retain; the maximum that glibc allows.
@@ -46,3 +46,38 @@ def trim() -> None:
 def _glibc_function(name: str) -> Callable[..., int] | None:
     """Returns a function of glibc; None if the C library lacks it."""
     return getattr(ctypes.CDLL(None), name, None)
+
+
+VARIABLE = "GLIBC_TUNABLES"
+TUNABLE = "glibc.malloc.hugetlb"  # glibc 2.35 or later. Users disable huge pages with 0.
+
+KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def reexec_with_huge_pages(kernel_setting: Path = KERNEL_SETTING) -> None:
+    """Executes this program again, in the same process, with huge pages enabled.
+
+    Returns if that was done already or would have no effect. Call it before anything is loaded or opened.
+    """
+    try:
+        kernel_mode = kernel_setting.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return
+    environment = new_environment(os.environ, kernel_mode)
+    if environment is None:
+        return
+    try:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - itself.
+    except OSError:
+        return  # It runs without huge pages, only slower.
+
+
+def new_environment(environment: Mapping[str, str], kernel_mode: str) -> dict[str, str] | None:
+    """Returns the environment to start with; None if it need not change.
+
+    `kernel_mode` is the content of the kernel's setting, such as "always [madvise] never".
+    """
+    tunables = environment.get(VARIABLE, "")
+    if "[madvise]" not in kernel_mode or TUNABLE in tunables:
+        return None
+    return {**environment, VARIABLE: ":".join(filter(None, (tunables, f"{TUNABLE}=1")))}

@@ -3,9 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.models.agreement import AgreementError, agreement, largest_difference
+from shared.inference.model import AgreementError, agreement, largest_difference, warmup_images
 from shared.models.manifest import Manifest
-from shared.models.warmup_images import warmup_images
 
 
 def _manifest(task: str, outputs: dict[str, Any] | None = None, kind: str = "class_ids") -> Manifest:

@@ -1,4 +1,0 @@
-"""Clients of the compared servers.
-
-Start with `client`, the contract.
-"""
