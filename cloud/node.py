@@ -17,7 +17,7 @@ from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
-from cloud.serving.model_stats import LoadMeter
+from cloud.serving.load_meter import LoadMeter
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels

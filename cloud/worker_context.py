@@ -11,7 +11,8 @@ from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import GatewayFrontend
 from cloud.request_errors import RequestErrors
-from cloud.serving.model_stats import LoadMeter, ServingStats
+from cloud.serving.load_meter import LoadMeter
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModels
 from cloud.serving.submission import InFlight

@@ -18,8 +18,8 @@ from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
+from shared.messages.field_types import VERSION_NAME
 from shared.messages.frame import RequestOptions
-from shared.messages.schema import VERSION_NAME
 from shared.messages.topics import validate_name
 from shared.mqtt.broker_options import DAY_S, NodeSection
 from shared.network.endpoint import WORKER, Endpoint

@@ -15,7 +15,7 @@ from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
 from shared.errors import SkylaneError
-from shared.messages.schema import VERSION_NAME
+from shared.messages.field_types import VERSION_NAME
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from cloud.serving.request import Refusal, Request
 from shared.messages.deadline import Deadline
-from shared.messages.schema import MAX_NS
+from shared.messages.field_types import MAX_NS
 
 T = TypeVar("T")
 

@@ -6,8 +6,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from shared.encoding.compression import Buffer
+from shared.messages.field_types import Name, Nanoseconds
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.schema import Name, Nanoseconds, Schema
+from shared.messages.schema import Schema
 from shared.messages.topics import NAME
 
 MAX_PROBE_BYTES = 512  # Size limit of a probe or an echo; three names of 64 characters fit.

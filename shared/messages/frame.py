@@ -12,9 +12,10 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
+from shared.messages.field_types import MAX_MS, Name, Nanoseconds, Side, Text, Version
 from shared.messages.load import WorkerLoad
 from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, brief
-from shared.messages.schema import MAX_MS, Name, Nanoseconds, Schema, Side, Text, Version
+from shared.messages.schema import Schema
 from shared.messages.topics import FrameId, TopicNameError
 from shared.stages import Stamp
 from shared.task import DEFAULT_TASK, TASKS, task_named

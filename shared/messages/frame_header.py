@@ -7,8 +7,8 @@ import msgpack
 
 from shared.encoding.compression import Buffer
 from shared.messages.deadline import Deadline
+from shared.messages.field_types import MAX_MS, MAX_NS
 from shared.messages.msgpack_reader import MAX_ITEMS
-from shared.messages.schema import MAX_MS, MAX_NS
 from shared.stages import Stage
 
 _HEADER_BYTES = 4096  # All fields before the image take about 1 kB.

@@ -8,8 +8,8 @@ from msgspec import Meta
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
+from shared.messages.field_types import Milliseconds, Name, Side, Text
 from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
-from shared.messages.schema import Milliseconds, Name, Side, Text
 from shared.task import TASKS, task_named
 
 

@@ -6,7 +6,7 @@ import msgpack
 
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages.schema import MAX_TEXT
+from shared.messages.field_types import MAX_TEXT
 from shared.messages.topics import FrameId, TopicNameError
 
 VERSION: Final = 1

@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from shared.encoding.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
+from shared.messages.field_types import Name
 from shared.messages.model_card import ModelCard, check_card
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.schema import Name, Schema
+from shared.messages.schema import Schema
 
 MAX_AGE_MS = 1 << 53
 MAX_STATUS_BYTES = 1 << 20  # Enough for dozens of models with hundreds of classes; vehicles keep one per worker.

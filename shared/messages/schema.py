@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgpack
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import inspect
 
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages.msgpack_reader import VERSION, MessageError, brief, field_error, unpack_map
-from shared.messages.topics import NAME
 from shared.sanitize import printable
 
 MessageT = TypeVar("MessageT")
@@ -160,20 +159,3 @@ _DESCRIPTIONS: dict[type[inspect.Type], Callable[[Any], str]] = {
     inspect.StructType: lambda _: "a map",
     inspect.DataclassType: lambda _: "a map",
 }
-
-
-MAX_NS = 1 << 62
-MAX_MS = 86_400_000  # One day.
-MAX_TEXT = 4096  # Characters.
-MAX_SIDE = 16384  # Maximum height and width of a transmitted image, pixels.
-# Pattern of a version, which is also a folder name. Dots are allowed: it is never part of a topic.
-VERSION_NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
-
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-Name = Annotated[  # A valid topic level.
-    str, Meta(pattern=rf"\A{NAME.pattern}\Z", description="a name of 1 to 64 of A-Z a-z 0-9 _ -")
-]
-Version = Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
-Nanoseconds = Annotated[int, Meta(ge=0, le=MAX_NS)]
-Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
-Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MS)]

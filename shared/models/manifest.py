@@ -13,8 +13,8 @@ from shared.config import Section
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
+from shared.messages.field_types import VERSION_NAME
 from shared.messages.results import MAX_DETECTIONS
-from shared.messages.schema import VERSION_NAME
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError
 from shared.task import CONFIDENCE_HEAD, DEFAULT_TASK, TASKS, task_named

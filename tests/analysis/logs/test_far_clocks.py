@@ -9,7 +9,7 @@ from analysis.logs.audit import audit
 from analysis.logs.log_rows import read_log
 from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.clock import Offset
-from shared.messages.schema import MAX_NS
+from shared.messages.field_types import MAX_NS
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome, milliseconds
 from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
