@@ -19,8 +19,7 @@ import yaml
 
 from cloud.config import CloudConfig
 from shared.errors import SkylaneError
-from shared.log_lines import READY, failure_reason, read_line
-from shared.logs import RateLimitedLogger, get_logger
+from shared.logs import READY, RateLimitedLogger, failure_reason, get_logger, read_line
 from shared.mqtt.name_guard import client_id
 from shared.network.endpoint import LAST_PORT, Endpoint
 from shared.runtime.health_file import HealthFile, is_fresh

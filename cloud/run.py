@@ -20,8 +20,7 @@ from cloud.replicas import Replicas, stop_with_parent
 from cloud.thread_budget import warn_if_pids_limit_is_low
 from shared.errors import SkylaneError
 from shared.inference.model import Model
-from shared.log_lines import READY
-from shared.logs import RateLimitedLogger, get_logger
+from shared.logs import READY, RateLimitedLogger, get_logger
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 from shared.mqtt.bus import Bus, MemoryBus

@@ -17,7 +17,7 @@ from edge.sinks.video import VideoFile
 from edge.sinks.video_codec import VIDEO_FORMATS
 from modelling.evaluation.segmentation import images_with_labels, labelled_camera, prepared
 from modelling.evaluation.streaming import Mask, StreamingScores
-from modelling.evaluation.time_sync import TimestampMatcher
+from modelling.evaluation.true_boxes import TimestampMatcher
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.child import BenchError

@@ -12,11 +12,11 @@ from rosbag_tools.reading.bag import Bag, Topic
 from rosbag_tools.reading.frames import NO_PICTURES, decode, depth_topics, wide_images
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Message, TopicChannel
+from shared.clock import clock_jump
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import measured_bits
 from shared.imaging.image_files import decode_picture
 from shared.imaging.image_header import read_header
-from shared.recorded_time import clock_jump
 
 _SHOWN_JUMPS = 3
 _ORIENTATION = re.compile(  # The first entry for the orientation in EXIF data of either byte order.

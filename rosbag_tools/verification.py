@@ -15,8 +15,8 @@ from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.mcap_file import MAGIC
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Message, Serialization, TopicChannel
+from shared.clock import clock_jump
 from shared.errors import SkylaneError
-from shared.recorded_time import clock_jump
 
 _RECORD = struct.Struct("<cQ")  # The type of a record of MCAP, and its length.
 _FIRST_CHUNK_BYTES = 8192  # The header of a ROS 1 bag has 4096 bytes, the one of its first chunk follows.

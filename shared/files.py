@@ -3,8 +3,9 @@
 import errno
 import hashlib
 import os
+import re
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
@@ -68,3 +69,21 @@ def tree_sha256(path: Path) -> str:
         # The content is hashed as a digest of fixed length, so that names and contents cannot be confused.
         digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(file_sha256(files[name])))
     return digest.hexdigest()
+
+
+NaturalKey = tuple[list[tuple[int, str]], str]
+
+
+def natural_key(name: str) -> NaturalKey:
+    """Returns a sort key that compares the text of names, without regard to case, and their numbers, of any length.
+
+    Names that differ only in case or in leading zeros are in the order of their characters.
+    """
+    # Text and numbers take turns, so that two names have the same kind at each position.
+    parts = [part.casefold().lstrip("0") for part in re.split("([0-9]+)", name)]
+    return [(len(part) if index % 2 else 0, part) for index, part in enumerate(parts)], name
+
+
+def natural_path_key(path: PurePath) -> list[NaturalKey]:
+    """Returns a sort key that compares paths folder by folder."""
+    return [natural_key(part) for part in path.parts]

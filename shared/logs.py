@@ -4,13 +4,16 @@ Every module logs through `get_logger`. A command calls `configure_logging` once
 (warnings and errors on standard error).
 """
 
+import ast
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TextIO
 
@@ -191,3 +194,50 @@ structlog.configure(
 )
 if logging.lastResort is not None:  # Programs that do not configure logging use it.
     logging.lastResort.setFormatter(_formatter(LogFormat.TEXT, {}))
+
+
+READY = "ready"  # Event that a worker logs once it accepts frames.
+
+_FIELD = r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\"]\S*|)"
+_TEXT = re.compile(rf"(?P<time>\d{{4}}-\S+Z) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<fields>(?: {_FIELD})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a node's log; in the text format all field values are strings."""
+
+    level: str
+    event: str
+    fields: Mapping[str, Any]
+
+    def is_ready_of(self, worker: str) -> bool:
+        """Returns whether the line reports that `worker` accepts frames."""
+        return self.event == READY and self.fields.get("worker") == worker
+
+
+def read_line(line: str) -> LogLine | None:
+    """Parses a line of either format; returns None for other text, such as a part of a traceback."""
+    if line.startswith("{"):
+        try:
+            fields = json.loads(line)
+            level = str(fields.pop("level"))
+            return LogLine(level, str(fields.pop("message")), fields) if level in LEVELS else None
+        except (ValueError, KeyError, RecursionError):
+            return None
+    found = _TEXT.fullmatch(line.rstrip())
+    if found is None or found["level"] not in LEVELS:
+        return None
+    values = {name: _value(text) for name, text in re.findall(_FIELD, found["fields"])}
+    return LogLine(found["level"], found["event"].rstrip(), values)
+
+
+def failure_reason(line: str) -> str | None:
+    """Returns the reason for a failure from an error line or from other text; None for any other log line."""
+    entry = read_line(line)
+    if entry is None:
+        return line.removeprefix("skylane: ")
+    return str(entry.fields.get("reason", entry.event)) if entry.level == "error" else None
+
+
+def _value(text: str) -> str:
+    return str(ast.literal_eval(text)) if text[:1] in ("'", '"') else text

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.log_lines import READY
+from shared.logs import READY
 from shared.messages.frame import Status
 from shared.runlog.latency_log import Outcome
 

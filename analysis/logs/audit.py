@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.logs.dispatch_checks import check_dispatch
 from analysis.logs.log_rows import LogRows, read_log
 from analysis.logs.presented_checks import check_presented, has_presenter
 from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.resource_log import load_resources
 from analysis.logs.result_checks import check_results
-from analysis.logs.text_table import read_table
+from analysis.logs.text_table import Ints, read_table
 from analysis.logs.timing_checks import check_timing
+from edge.dispatch.dispatcher import DISPATCHERS
+from edge.transports.transport import TRANSPORTS
 from shared.runlog.latency_log import (
     CSV_NAME,
     JOURNAL_NAME,
@@ -190,3 +191,39 @@ def _check_hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, .
         if not is_hash and facts.get("kind") != "camera":  # The images of a camera are not stored and have no hash.
             problems.add_file(f"{name}.sha256 is {sha256!r}, which is not a SHA-256: the {name} cannot be identified")
     return problems.collected()
+
+
+_COLUMN = "dispatch"
+
+
+def check_dispatch(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
+    """Checks that exactly the frames that were sent through a broker have a dispatch.
+
+    Logs of earlier versions have no such column.
+    """
+    problems = ProblemCollector(folder / CSV_NAME)
+    if _COLUMN not in read_header(folder):
+        return problems.collected()
+    given, sent = ~rows.table.empty(_COLUMN), rows.numbers["attempts"].data > 0
+    found = {
+        f"is not one of {', '.join(DISPATCHERS)}": given & ~rows.table.one_of(_COLUMN, [*DISPATCHERS]),
+        "is given, but the frame was not sent": given & ~sent,
+    }
+    if (has_broker := _has_broker(rows)) is not None:
+        what = "is empty, but the frame was sent" if has_broker else "is given, but the run had no broker"
+        found[what] = sent & (given != has_broker)
+    for what, where in found.items():
+        _report(problems, rows.table.lines[where], what)
+    return problems.collected()
+
+
+def _report(problems: ProblemCollector, lines: Ints, what: str) -> None:
+    problems.add_rows(f"cells of {_COLUMN} that do not fit", lines, lambda _: what, _COLUMN)
+
+
+def _has_broker(rows: LogRows) -> bool | None:
+    """Returns whether the run had a broker; None if the manifest does not say."""
+    configuration = rows.manifest.get("configuration")
+    transport = configuration.get("transport") if isinstance(configuration, dict) else None
+    entry = TRANSPORTS.get(transport) if isinstance(transport, str) else None
+    return None if entry is None else entry.endpoint == "broker"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from analysis.logs.log_rows import LogRows, read_log
 from analysis.logs.problems import Problem
 from analysis.logs.resource_log import load_resources
 from analysis.logs.text_table import IntegerColumn
-from shared.runlog.latency_log import DECIMAL_COLUMNS
+from shared.runlog.latency_log import DECIMAL_COLUMNS, WITH_RESULT, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,27 @@ def _series(name: str, numbers: IntegerColumn) -> pd.Series:
     if name.endswith("_ms") or name in DECIMAL_COLUMNS:
         return pd.Series(np.where(numbers.known, numbers.data / 1e6, np.nan))
     return pd.Series(pd.arrays.IntegerArray(numbers.data, ~numbers.known))
+
+
+ORIGINS: Final = {  # The outcomes with a result, and the origin of that result.
+    Outcome.ANSWERED: "worker",
+    Outcome.REUSED: "reused",
+    Outcome.ANSWERED_LOCALLY: "local",
+}
+NOT_SENT: Final = tuple(outcome for outcome in ORIGINS if outcome is not Outcome.ANSWERED)
+
+
+def frames_with_result(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frames that got a result in time, of any origin."""
+    return frames[frames["outcome"].isin(WITH_RESULT)]
+
+
+def frames_not_sent(frames: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frames that got a result without being sent."""
+    return frames[frames["outcome"].isin(NOT_SENT)]
+
+
+def result_times_ns(frames: pd.DataFrame) -> pd.Series:
+    """Returns the time at which each frame got its result, as Int64; <NA> for a frame without a total."""
+    totals_ns = (frames["total_ms"].astype("float64") * 1e6).round().astype("Int64")
+    return frames["t_due_ns"].astype("Int64") + totals_ns

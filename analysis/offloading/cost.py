@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.logs.frame_results import frames_with_result, result_times_ns
-from analysis.logs.run_log import RunLog
+from analysis.logs.run_log import RunLog, frames_with_result, result_times_ns
 from shared.errors import SkylaneError
 
 _HOUR_S = 3600

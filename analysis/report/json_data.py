@@ -10,12 +10,12 @@ from analysis.report.chapters.comparisons.runs import compare_totals
 from analysis.report.chapters.run.distribution import describe_stages
 from analysis.report.chapters.run.outcomes import outcome_counts
 from analysis.report.chapters.run.stages import stage_summaries
+from analysis.report.chapters.run.workers import worker_shares
 from analysis.report.chapters.streaming import streaming_json
 from analysis.report.data.answered_frames import FrameGroup, answered_frames
 from analysis.report.data.report_input import ReportInput
 from analysis.report.data.study_log import StudyLog
 from analysis.report.data.unsent_frames import origin_summaries
-from analysis.report.data.worker_shares import worker_shares
 
 
 def report_json(source: ReportInput) -> Any:

@@ -8,10 +8,9 @@ import numpy.typing as npt
 from analysis.statistics.description import IntervalEstimate
 from analysis.statistics.streaming_accuracy import precision_interval
 from analysis.streaming.bag_topics import named_topic
-from analysis.streaming.run_model import RunModel
-from analysis.streaming.tick_outputs import TickOutput
+from analysis.streaming.tick_outputs import RunModel, TickOutput
+from modelling.evaluation.average_precision import HEADLINE_SIZE
 from modelling.evaluation.detection import class_ids_by_name
-from modelling.evaluation.detection_scores import HEADLINE_SIZE
 from modelling.evaluation.segmentation import EvaluationError
 from modelling.evaluation.streaming_boxes import StreamingBoxes
 from modelling.evaluation.true_boxes import BOXES

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.boxes import BoxComparison
 from analysis.streaming.masks import MaskComparison
-from analysis.streaming.run_model import RunModel
-from analysis.streaming.tick_outputs import TickOutput
+from analysis.streaming.tick_outputs import RunModel, TickOutput
 from modelling.evaluation.segmentation import EvaluationError
 from modelling.evaluation.streaming import ScoredTicks
 from rosbag_tools.reading.bag import Bag

@@ -4,8 +4,7 @@ import numpy as np
 
 from analysis.statistics.description import IntervalEstimate
 from analysis.statistics.streaming_accuracy import accuracy_interval
-from analysis.streaming.run_model import RunModel
-from analysis.streaming.tick_outputs import TickOutput
+from analysis.streaming.tick_outputs import RunModel, TickOutput
 from modelling.evaluation.segmentation import LABELS, UNSEEN, EvaluationError
 from modelling.evaluation.streaming import Mask, StreamingScores
 from rosbag_tools.reading.bag import Bag

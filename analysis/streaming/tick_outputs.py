@@ -3,14 +3,46 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.logs.frame_results import frames_with_result, result_times_ns
+from analysis.logs.run_log import frames_with_result, result_times_ns
+from modelling.evaluation.segmentation import EvaluationError
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin, read_presented
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """The model of a run, as far as its manifest describes it."""
+
+    task: str
+    names: tuple[str, ...]  # Names of the classes.
+    height: int  # Height of the input in pixels.
+    width: int  # Width of the input in pixels.
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], folder: Path) -> "RunModel":
+        """Returns the model of a run.
+
+        Raises:
+            EvaluationError: The manifest does not describe it.
+        """
+        model = manifest.get("model")
+        model = model if isinstance(model, Mapping) else {}
+        task, names = model.get("task"), model.get("labels")
+        sides = [model.get("height"), model.get("width")]
+        is_described = isinstance(names, list) and names and all(isinstance(side, int) and side > 0 for side in sides)
+        if not isinstance(task, str) or not is_described:
+            raise EvaluationError(
+                f"{folder}: its manifest does not name the classes of the model, as those of earlier versions: play the run "
+                "again"
+            )
+        return cls(task, tuple(map(str, names or ())), *map(int, sides))  # type: ignore[arg-type]  # Checked above.
+
 
 NO_RESULT = "no_result"  # The reason of a tick before the first result.
 _NS_IN_MS = 1e6

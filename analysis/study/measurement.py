@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import frames_with_result, result_times_ns
-from analysis.logs.run_log import RunLog, load_run
+from analysis.logs.run_log import RunLog, frames_with_result, load_run, result_times_ns
 from analysis.study.cell import StudyCell
 from analysis.study.scenarios import SCENARIOS, MultiStreamRules, RunLength
 from shared.errors import SkylaneError

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,49 @@ import msgspec
 import yaml
 
 from analysis.study.cell import StudyCell
-from analysis.study.measurement import RunResult
-from analysis.study.study_plan import StudyPlan
+from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
+from analysis.study.study_plan import StudyPlan, axis_values, cells
+from shared import clock
 from shared.config import read_yaml
 from shared.errors import SkylaneError
+from shared.files import file_sha256
 from shared.runlog.run_manifest import read_manifest, write_manifest
+from shared.runtime.machine import commit, machine
+
+RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"
+
+
+def initial_manifest(plan: StudyPlan, file: Path, seed: int, planned: int) -> dict[str, Any]:
+    """Returns the manifest at the start of a study."""
+    return {
+        "kind": "study",
+        "name": plan.name,
+        "description": plan.description,
+        "seed": seed,
+        "state": RUNNING,
+        "started_ns": clock.now_ns(),
+        "ended_ns": None,
+        "commit": commit(),
+        "host": machine(),
+        "file": str(file),
+        "file_sha256": file_sha256(file),
+        "axes": axis_values(cells(plan)),
+        **({} if plan.report.price_per_hour is None else {"tariff": plan.report.model_dump()}),
+        "planned": planned,
+        **state_counts(()),
+    }
+
+
+def final_manifest(manifest: dict[str, Any], results: Iterable[RunResult], state: str) -> dict[str, Any]:
+    """Returns the manifest at the end or interruption of a study."""
+    return {**manifest, "state": state, "ended_ns": clock.now_ns(), **state_counts(results)}
+
+
+def state_counts(results: Iterable[RunResult]) -> dict[str, int]:
+    """Returns the number of runs in each final state."""
+    states = [result.state for result in results]
+    return {state: states.count(state) for state in (DONE, SKIPPED, FAILED)}
+
 
 PLAN_NAME = "study.yaml"
 RESULT_NAME = "result.json"

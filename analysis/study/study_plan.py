@@ -1,14 +1,16 @@
 """Reads the YAML file of a study and derives its cells."""
 
+import random
 from collections.abc import Mapping, Sequence
-from itertools import product
+from dataclasses import dataclass
+from itertools import count, product
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from analysis.study.axes import AXES, NAME, NONE, Axes, Combination, inference_times_ms
-from analysis.study.cell import StudyCell, cell_name
+from analysis.study.cell import StudyCell, WorkerSetup, cell_name
 from analysis.study.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
 from edge.presenting.presenter import PRESENTERS
 from edge.transports.transport import MQTT
@@ -214,3 +216,36 @@ def axis_values(planned: tuple[StudyCell, ...]) -> dict[str, list[Any]]:
     """Returns the values of each axis that occur in the cells, in their order; links by their names."""
     found = {axis: list(dict.fromkeys(getattr(cell, axis) for cell in planned)) for axis in AXES}
     return found | {"link": [link.name for link in found["link"]]}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A cell and one of its repetitions; `order` is the position in the study, starting at 1."""
+
+    order: int
+    cell: StudyCell
+    repetition: int
+
+
+def ordered_groups(
+    cells: Sequence[StudyCell], repetitions: int, seed: int
+) -> list[tuple[WorkerSetup, list[PlannedRun]]]:
+    """Returns all runs of a study in the random order determined by `seed`, grouped by the workers that they share."""
+    groups = []
+    positions = count(1)
+    for repetition in range(1, repetitions + 1):
+        generator = random.Random(f"{seed}/{repetition}")
+        by_setup: dict[WorkerSetup, list[StudyCell]] = {}
+        for cell in cells:
+            by_setup.setdefault(cell.setup, []).append(cell)
+        block = list(by_setup.items())
+        generator.shuffle(block)
+        for setup, members in block:
+            generator.shuffle(members)
+            groups.append((setup, [PlannedRun(next(positions), cell, repetition) for cell in members]))
+    return groups
+
+
+def run_seed(seed: int, cell: str, repetition: int) -> int:
+    """Returns the seed of a run's random arrivals, jitter and losses."""
+    return random.Random(f"{seed}/{cell}/{repetition}").randrange(1 << 31)

@@ -15,10 +15,10 @@ from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
 from edge.pacing.frame_queue import FrameQueue
 from edge.sources.source import FrameSource
 from shared import clock
+from shared.clock import LONGEST_PAUSE_NS, format_span
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.logs import get_logger
-from shared.recorded_time import LONGEST_PAUSE_NS, format_span
 
 _LONGEST_WAIT_S = 3600.0  # A low rate may stretch pauses until they are too long for one wait.
 _SHORTENED_PAUSE_NS = 10**9  # Takes the place of a pause longer than LONGEST_PAUSE_NS.

@@ -12,13 +12,12 @@ from edge.sources.image_times import read_times
 from edge.sources.source import IMAGE_SUFFIXES, SourceError
 from shared import clock
 from shared.errors import SkylaneError
-from shared.files import file_sha256
+from shared.files import file_sha256, natural_key, natural_path_key
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
 from shared.imaging.image_files import decode_picture
 from shared.imaging.opencv import MAX_PIXELS
 from shared.logs import get_logger
-from shared.natural_order import natural_key, natural_path_key
 from shared.sanitize import printable
 
 _RATE_HZ = 10.0  # The rate of images whose times are unknown.

@@ -8,10 +8,9 @@ from edge.transports import channel
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import ProtobufError
-from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import message_class
+from shared.encoding.protobuf import ProtobufError, message_class
+from shared.encoding.protobuf import parse as parse_message
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.tensorflow_tensors import STRING

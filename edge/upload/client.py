@@ -20,6 +20,7 @@ from edge.workers.worker_directory import NoWorkerError
 from shared import clock
 from shared.config import OneOf, Section, parsed_by, setting
 from shared.errors import SkylaneError
+from shared.files import natural_path_key
 from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
@@ -31,7 +32,6 @@ from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
-from shared.natural_order import natural_path_key
 from shared.network.endpoint import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 from shared.task import task_named

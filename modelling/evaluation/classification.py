@@ -12,8 +12,7 @@ from rich.text import Text
 
 from modelling.evaluation.confusion import Confusion
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
+from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
 from modelling.recipes import PRESENCE
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag

@@ -9,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from modelling.evaluation.average_precision import BoxMatcher
-from modelling.evaluation.detection_scores import HEADLINE_SIZE, matchers_by_size, metrics_by_size, with_low_threshold
+from modelling.evaluation.average_precision import (
+    HEADLINE_SIZE,
+    BoxMatcher,
+    matchers_by_size,
+    metrics_by_size,
+    with_low_threshold,
+)
 from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes, split_boxes
+from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, split_boxes
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.reading.bag import Bag
@@ -39,7 +43,7 @@ class DetectionEvaluation:
     unmatched: int  # Images without boxes of the same timestamp, or unreadable.
     foreign_boxes: int  # True boxes whose class the model does not have; not evaluated.
     score_threshold: float
-    metrics: dict[str, Any]  # See `modelling.evaluation.detection_scores.metrics_by_size`.
+    metrics: dict[str, Any]  # See `modelling.evaluation.average_precision.metrics_by_size`.
 
     @property
     def accuracy(self) -> float | None:

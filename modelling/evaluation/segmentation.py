@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rich.text import Text
 
 from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.time_sync import TimestampMatcher
+from modelling.evaluation.true_boxes import TimestampMatcher
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, depth_topics
 from shared.errors import SkylaneError, suggestion

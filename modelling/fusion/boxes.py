@@ -8,8 +8,7 @@ import numpy.typing as npt
 from edge.presenting.fuse import fused_detections, score_range
 from edge.presenting.fusion_table import SCORES, FusionTable, JudgedAge
 from edge.presenting.warp import moved_detections
-from modelling.evaluation.average_precision import BoxMatcher
-from modelling.evaluation.detection_scores import HEADLINE_SIZE
+from modelling.evaluation.average_precision import HEADLINE_SIZE, BoxMatcher
 from modelling.fusion.recording import AgedResult
 from shared.imaging.boxes import to_target
 from shared.imaging.geometry import Geometry

@@ -12,8 +12,7 @@ from edge.presenting.local import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
 from modelling.evaluation.detection import TrueBoxes
 from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes
+from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_stamp
 from rosbag_tools.reading.bag import Bag

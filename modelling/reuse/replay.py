@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
+from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
 from modelling.recipes import PRESENCE
 from modelling.reuse.calibration import CalibrationSamples
 from modelling.reuse.scoring import FrameOutputs, Scorer, scorer_for

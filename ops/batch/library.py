@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
-from shared.files import resolved
-from shared.natural_order import natural_path_key
+from shared.files import natural_path_key, resolved
 from shared.sanitize import printable
 
 _BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")

@@ -19,7 +19,7 @@ from ops.batch.plan import BatchPlan, plan
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared.errors import unwritable_message
-from shared.natural_order import natural_path_key
+from shared.files import natural_path_key
 from shared.registry import load
 
 RECORD_NAME = "batch.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import SkylaneError
-from shared.log_lines import failure_reason, read_line
+from shared.logs import failure_reason, read_line
 
 _START_TIMEOUT_S = 180.0  # Loading TensorFlow and warming up a large model take minutes on a small machine.
 _STOP_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from analysis.study.measurement import DONE, RunResult
-from analysis.study.run_order import PlannedRun
+from analysis.study.study_plan import PlannedRun
 from analysis.study.validity import INVALID
 
 _ESTIMATE_PERIOD_S = 30 * 86_400.0  # Includes all runs in the estimate; a run can be longer than rich's default period.

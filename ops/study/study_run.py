@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from analysis.study import provenance
+from analysis.study import study_folder
 from analysis.study.accuracy import accuracy_table, check_accuracy
 from analysis.study.axes import NONE
 from analysis.study.cell import WorkerSetup
@@ -57,7 +57,7 @@ def run_study(file: Path, root: Path, out: Path | None, seed: int | None, *, dry
         return _dry_run(runner, variants, console)
     size = f"{len(cells(plan))} cells, {plan.repetitions} repetitions, random order with seed {seed}"
     console.print(f"study {plan.name}: {size}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
-    manifest = provenance.initial_manifest(plan, file, seed, len(runner.planned))
+    manifest = study_folder.initial_manifest(plan, file, seed, len(runner.planned))
     if resumed_seed is not None:
         manifest["started_ns"] = read_manifest(folder.root)["started_ns"]
         console.print(f"resuming: {runner.done} of {len(runner.planned)} runs are already done", highlight=False)
@@ -74,11 +74,11 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
     def session_for(setup: WorkerSetup) -> AbstractContextManager[Session]:
         return open_session(plan, setup, variants, folder.root / "workers")
 
-    state = provenance.INTERRUPTED
+    state = study_folder.INTERRUPTED
     try:
         with ProgressBar(console, len(runner.planned), runner.done) as bar:
             runner.run(session_for, absent, bar)
-        state = provenance.COMPLETE
+        state = study_folder.COMPLETE
     except KeyboardInterrupt:
         console.print(f"interrupted: the same command resumes the study; {folder.root} has the finished runs")
         return 130
@@ -87,10 +87,10 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         saved = runner.results()
         results = [result for _, result in saved]
-        write_manifest(folder.root, provenance.final_manifest(read_manifest(folder.root), results, state))
+        write_manifest(folder.root, study_folder.final_manifest(read_manifest(folder.root), results, state))
         runs = write_runs(folder, results)
         write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in saved))
-    counts = provenance.state_counts(results)
+    counts = study_folder.state_counts(results)
     console.print(f"{counts[DONE]} runs done, {counts[SKIPPED]} skipped, {counts[FAILED]} failed", highlight=False)
     if any(result.row.get("validity") == INVALID for result in results):
         console.print(INVALID_MEANING, highlight=False, soft_wrap=True)

@@ -25,8 +25,7 @@ from rosbag_tools.reading.metadata import (
 )
 from rosbag_tools.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError, UnknownNameError, suggestion
-from shared.files import file_sha256
-from shared.natural_order import natural_key
+from shared.files import file_sha256, natural_key
 
 _log = logging.getLogger(__name__)
 

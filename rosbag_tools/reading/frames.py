@@ -17,12 +17,11 @@ from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Damage, Message
-from shared.clock import now_ns
+from shared.clock import clock_jump, now_ns
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
 from shared.imaging.image_header import read_header
-from shared.recorded_time import clock_jump
 from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)

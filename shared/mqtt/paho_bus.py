@@ -18,9 +18,8 @@ from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Pro
 from shared.mqtt.first_connect import ConnectReply, FirstConnect
 from shared.mqtt.inflight import InflightMessages
 from shared.mqtt.keepalive import LinkMonitor
+from shared.mqtt.packets import PublishPacket, encode
 from shared.mqtt.paho_client import MonitoredClient
-from shared.mqtt.properties import encode
-from shared.mqtt.publish_packet import PublishPacket
 from shared.mqtt.settings import MqttSettings
 from shared.mqtt.watchdog import Watchdog
 from shared.network.address import Address, Certificates

@@ -15,10 +15,10 @@ from paho.mqtt.properties import Properties
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
-from shared.mqtt import publish_packet
+from shared.mqtt import packets
 from shared.mqtt.bus import Will
 from shared.mqtt.keepalive import LinkMonitor
-from shared.mqtt.publish_packet import PublishPacket
+from shared.mqtt.packets import PublishPacket
 from shared.mqtt.settings import MqttSettings
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -185,8 +185,8 @@ class MonitoredClient(paho.Client):
         """Delivers a publication and acknowledges it. QoS 2 is a protocol error, as no subscription asks for it."""
         is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
         try:
-            publication = publish_packet.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
-        except publish_packet.MalformedPublishError:
+            publication = packets.read_publish(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
+        except packets.MalformedPublishError:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         if publication.qos > 1:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL

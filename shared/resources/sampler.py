@@ -14,9 +14,8 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.resources.containers import containers
 from shared.resources.gpus import gpus
-from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.tcp_bytes import TcpTable
-from shared.resources.usage import USAGE_FIELDS, ProbeGoneError, ResourceUsage, UsageProbe
+from shared.resources.usage import USAGE_FIELDS, MachineUsage, ProbeGoneError, ProcessUsage, ResourceUsage, UsageProbe
 from shared.runlog.latency_log import append_whole, log_full_disk
 from shared.runtime.threads import ThreadGroup
 

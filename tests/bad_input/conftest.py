@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import skylane
-from shared.log_lines import read_line
+from shared.logs import read_line
 from tests.support.tiny_model import HEIGHT, WIDTH
 
 

@@ -22,7 +22,7 @@ from shared.config import read_yaml
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.log_lines import read_line
+from shared.logs import read_line
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId

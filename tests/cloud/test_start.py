@@ -17,7 +17,7 @@ import pytest
 
 import skylane
 from cloud.engines.tensorflow.runtime import tf
-from shared.log_lines import READY, LogLine, read_line
+from shared.logs import READY, LogLine, read_line
 
 WAIT_S = 240.0
 

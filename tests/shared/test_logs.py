@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from shared.log_lines import read_line
-from shared.logs import LogFormat
+from shared.logs import LogFormat, read_line
 
 _PROGRAM = """
 import logging

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from shared.natural_order import natural_key, natural_path_key
+from shared.files import natural_key, natural_path_key
 
 
 @pytest.mark.parametrize(

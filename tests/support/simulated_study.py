@@ -9,9 +9,8 @@ import yaml
 
 from analysis.study.cell import StudyCell, WorkerSetup
 from analysis.study.measurement import RunResult
-from analysis.study.run_order import PlannedRun
 from analysis.study.scenarios import VehicleLoad
-from analysis.study.study_plan import StudyPlan, read_plan
+from analysis.study.study_plan import PlannedRun, StudyPlan, read_plan
 from ops.study.session import RESOURCES
 from shared.clock import Offset
 from shared.errors import SkylaneError

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import frames_not_sent, frames_with_result
+from analysis.logs.run_log import frames_not_sent, frames_with_result
 from analysis.report.chapters.run.outcomes import outcome_counts
 from analysis.report.content import KeyFigure, join_words
 from analysis.report.data.answered_frames import FrameGroup, column_values, part_durations, parts_in, timed_results

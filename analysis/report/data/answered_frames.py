@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import frames_with_result
-from analysis.logs.run_log import RunLog
+from analysis.logs.run_log import RunLog, frames_with_result
 from analysis.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS, parts_of

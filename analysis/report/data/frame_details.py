@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import ORIGINS, frames_not_sent
+from analysis.logs.run_log import ORIGINS, frames_not_sent
 from analysis.report.data.answered_frames import column_values, parts_in, seconds_since
 from analysis.report.stage_styles import STAGES, node_of
 from analysis.statistics.bootstrap import Floats

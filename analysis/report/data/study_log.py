@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import NOT_SENT, ORIGINS
 from analysis.logs.problems import Problem, ProblemCollector
+from analysis.logs.run_log import NOT_SENT, ORIGINS
 from analysis.report.data.answered_frames import FrameGroup, timed_results
 from shared.files import check_file, read_file
 from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import NOT_SENT, ORIGINS, frames_not_sent
+from analysis.logs.run_log import NOT_SENT, ORIGINS, frames_not_sent
 from analysis.report.data.answered_frames import column_values, timed_results
 from analysis.statistics.bootstrap import Floats
 from shared.runlog.latency_log import Outcome

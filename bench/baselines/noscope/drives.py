@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelling.evaluation.segmentation import labelled_camera
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import BOXES, images_with_boxes, truth_of
+from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
 from ops.processes.child import BenchError
 from ops.processes.fixed_time import known_answers_file
 from ops.processes.playback import PlaybackSettings

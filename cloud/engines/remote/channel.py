@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.encoding.bounded_protobuf import ProtobufError, parse
-from shared.encoding.protobuf import method_types
+from shared.encoding.protobuf import ProtobufError, method_types, parse
 from shared.errors import SkylaneError
 from shared.inference.pre_postprocess import first_line
 from shared.messages.tensors import MAX_BYTES

@@ -14,9 +14,8 @@ import grpc
 from cloud.gateway.common.errors import ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.worker_context import WorkerContext
-from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import message_class
+from shared.encoding.protobuf import ProtobufError, message_class, parse
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_result, unpack_frame
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from modelling.architectures.detector import STRIDE, grid_size
 from modelling.evaluation.true_boxes import split_boxes
 from modelling.recipes import OBJECTS
-from modelling.training.augmentation import relit
-from modelling.training.batch_loader import BatchLoader
+from modelling.training.crops import relit
+from modelling.training.frame_store import BatchLoader
 from modelling.training.scenes.scene_store import SceneStore
 from shared.imaging.opencv import cv2
 

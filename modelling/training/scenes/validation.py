@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from modelling.evaluation.average_precision import BoxMatcher
+from modelling.evaluation.average_precision import BoxMatcher, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.detection_scores import matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.evaluation.true_boxes import split_boxes
 from modelling.recipes import OBJECTS, PRESENCE
-from modelling.training.scenes.presence_batches import answer, small
+from modelling.training.scenes.presence_batches import answer, halved, small
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.training.scenes.weather_batches import halved
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.geometry import Resize, plan
 from shared.inference.model import Model

@@ -14,15 +14,15 @@ Mask = npt.NDArray[np.uint8]  # H×W class ids.
 
 IMAGE_CODECS = {  # By the name in messages.
     "raw": Entry("shared.imaging.codecs.raw:RawImages", "edge"),
-    "jpeg": Entry("shared.imaging.codecs.jpeg:JpegImages", "edge"),
-    "png": Entry("shared.imaging.codecs.png:PngImages", "edge"),
+    "jpeg": Entry("shared.imaging.codecs.opencv_codecs:JpegImages", "edge"),
+    "png": Entry("shared.imaging.codecs.opencv_codecs:PngImages", "edge"),
     "lz4": Entry("shared.imaging.codecs.raw:Lz4Images", "edge"),
     "zstd": Entry("shared.imaging.codecs.raw:ZstdImages", "edge"),
 }
 MASK_CODECS = {
     "raw": Entry("shared.imaging.codecs.raw:RawMasks", "edge"),
-    "png": Entry("shared.imaging.codecs.png:PngMasks", "edge"),
-    "rle": Entry("shared.imaging.codecs.rle:RleMasks", "edge"),
+    "png": Entry("shared.imaging.codecs.opencv_codecs:PngMasks", "edge"),
+    "rle": Entry("shared.imaging.codecs.raw:RleMasks", "edge"),
     "lz4": Entry("shared.imaging.codecs.raw:Lz4Masks", "edge"),
     "zstd": Entry("shared.imaging.codecs.raw:ZstdMasks", "edge"),
 }

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from analysis.study.axes import AXES, inference_times_ms
-from analysis.study.run_order import ordered_groups, run_seed
-from analysis.study.study_plan import axis_values, cells, read_plan
+from analysis.study.study_plan import axis_values, cells, ordered_groups, read_plan, run_seed
 from shared.config import ConfigError
 from tests.support.simulated_study import plan_file, plan_of
 

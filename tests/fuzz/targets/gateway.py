@@ -16,7 +16,7 @@ from cloud.gateway.tf_serving import rest_routes as tfs_json
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_fields import PackedError, pack, unpack
 from shared.messages.tensorflow_tensors import to_tensor_proto
-from shared.mqtt import properties, publish_packet
+from shared.mqtt import packets
 from shared.mqtt.bus import Properties
 
 MAX_BYTES = 1 << 13
@@ -83,11 +83,11 @@ def _infer_seeds() -> Iterator[bytes]:
 
 def _publish_packet(data: bytes) -> object:
     """The first byte is the fixed header of the packet."""
-    return publish_packet.read(data[0], memoryview(data[1:]), has_properties=True) if data else None
+    return packets.read_publish(data[0], memoryview(data[1:]), has_properties=True) if data else None
 
 
 def _publish_seeds() -> Iterator[bytes]:
-    packed = properties.encode(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
+    packed = packets.encode(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
     yield b"\x30\0\1t" + packed + b"payload"
     yield b"\x32\0\1t\0\7" + packed + b"payload"
 
@@ -101,7 +101,7 @@ _PARSERS = (
     _Parser(unpack, lambda: iter([pack(b"message")])),
     _Parser(_publish_packet, _publish_seeds),
 )
-_EXPECTED_ERRORS = (ApiError, PackedError, publish_packet.MalformedPublishError, properties.MalformedPropertiesError)
+_EXPECTED_ERRORS = (ApiError, PackedError, packets.MalformedPublishError, packets.MalformedPropertiesError)
 
 
 def seeds() -> Iterator[bytes]:

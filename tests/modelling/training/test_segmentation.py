@@ -10,8 +10,7 @@ import pytest
 
 from modelling.evaluation.confusion import Confusion
 from modelling.recipes import recipe
-from modelling.training.augmentation import augmented
-from modelling.training.crops import CropLoader
+from modelling.training.crops import CropLoader, augmented
 from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     SIZES,

@@ -6,8 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from analysis.study.provenance import initial_manifest
-from analysis.study.study_folder import StudyFolder
+from analysis.study.study_folder import StudyFolder, initial_manifest
 from ops.study.cli import study
 from ops.study.runner import StudyRunner
 from ops.study.variants import ModelMissingError

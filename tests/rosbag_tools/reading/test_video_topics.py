@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from modelling.evaluation.time_sync import TimestampMatcher
-from modelling.evaluation.true_boxes import images_with_boxes
+from modelling.evaluation.true_boxes import TimestampMatcher, images_with_boxes
 from rosbag_tools.cli import bag as bag_command
 from rosbag_tools.editing import BagPart, rewrite
 from rosbag_tools.extraction import extract

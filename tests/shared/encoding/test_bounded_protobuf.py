@@ -7,8 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.encoding.bounded_protobuf import MAX_FIELDS, MAX_LIST_BYTES, ProtobufError, parse
-from shared.encoding.protobuf import COMPILED, message_class
+from shared.encoding.protobuf import COMPILED, MAX_FIELDS, MAX_LIST_BYTES, ProtobufError, message_class, parse
 
 REQUEST = message_class("inference.ModelInferRequest")
 CONTENTS = message_class("inference.InferTensorContents")

@@ -11,8 +11,8 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
 from shared.mqtt.keepalive import LinkMonitor
+from shared.mqtt.packets import PublishPacket
 from shared.mqtt.paho_client import MonitoredClient
-from shared.mqtt.publish_packet import PublishPacket
 from shared.mqtt.settings import MqttSettings
 
 WAIT_S = 60.0

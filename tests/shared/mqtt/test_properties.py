@@ -11,7 +11,7 @@ from paho.mqtt.properties import VariableByteIntegers
 from shared.messages.frame import FRAME_CONTENT_TYPE
 from shared.messages.topics import MASKS, FrameId
 from shared.mqtt.bus import Properties
-from shared.mqtt.properties import MAX_BYTES, MalformedPropertiesError, encode, read
+from shared.mqtt.packets import MAX_BYTES, MalformedPropertiesError, encode, read_properties
 from tests.support.mqtt_bus import Inbox, connect
 
 PAYLOAD = b"\xff" * 40
@@ -41,7 +41,7 @@ def user_property(name: bytes, value: bytes) -> bytes:
 def test_encoded_properties_read_back(properties: Properties) -> None:
     """A mixed-up field would send a reply to the wrong topic."""
     written = encode(properties)
-    assert read(memoryview(written + PAYLOAD)) == (properties, len(written))
+    assert read_properties(memoryview(written + PAYLOAD)) == (properties, len(written))
 
 
 def test_the_longest_properties_of_our_nodes_are_within_the_limit_and_readable_by_paho() -> None:
@@ -61,7 +61,7 @@ def test_the_longest_properties_of_our_nodes_are_within_the_limit_and_readable_b
         sent.content_type, sent.response_topic, sent.correlation,
     )  # fmt: skip
     assert (paho.MessageExpiryInterval, paho.UserProperty) == (86_400, [("traceparent", sent.traceparent)])
-    assert read(memoryview(bytes(paho.pack()))) == (sent, len(written))
+    assert read_properties(memoryview(bytes(paho.pack()))) == (sent, len(written))
 
 
 def test_other_properties_are_skipped() -> None:
@@ -73,7 +73,7 @@ def test_other_properties_are_skipped() -> None:
     paho.UserProperty = [("traceparent", "00-1"), ("x", "traceparent"), ("", "")]
     paho.CorrelationData = b"mine"
     written = bytes(paho.pack())
-    assert read(memoryview(written)) == (Properties(correlation=b"mine", traceparent="00-1"), len(written))
+    assert read_properties(memoryview(written)) == (Properties(correlation=b"mine", traceparent="00-1"), len(written))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_other_properties_are_skipped() -> None:
 )
 def test_unreadable_properties_are_ignored(properties: bytes) -> None:
     """The message is delivered without properties, and the network thread survives."""
-    found, taken = read(packet(properties))
+    found, taken = read_properties(packet(properties))
     assert packet(properties)[taken:] == PAYLOAD
     assert found == Properties()
 
@@ -100,7 +100,7 @@ def test_unreadable_properties_are_ignored(properties: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_skipped_by_their_length(properties: bytes) -> None:
     """A broker may forward malformed properties."""
-    _, taken = read(packet(properties))
+    _, taken = read_properties(packet(properties))
     assert packet(properties)[taken:] == PAYLOAD
 
 
@@ -108,7 +108,7 @@ def test_any_bytes_are_skipped_by_their_length(properties: bytes) -> None:
 def test_an_endless_length_is_refused(packet: bytes) -> None:
     """The beginning of the payload is unknown."""
     with pytest.raises(MalformedPropertiesError):
-        read(memoryview(packet))
+        read_properties(memoryview(packet))
 
 
 @pytest.mark.mosquitto

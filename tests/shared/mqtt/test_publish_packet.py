@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.mqtt import publish_packet
+from shared.mqtt import packets
 from shared.mqtt.bus import Properties
-from shared.mqtt.properties import encode
-from shared.mqtt.publish_packet import MalformedPublishError
+from shared.mqtt.packets import MalformedPublishError, encode
 from tests.support.mqtt_bus import Inbox, connect, subscribed_inbox
 
 TRACED = Properties(traceparent="00-1")
@@ -27,7 +26,7 @@ def test_a_packet_reads_as_it_was_sent(command: int, sent: Properties | None) ->
     """This covers all flags of the first byte, with and without MQTT 5 properties."""
     properties = None if sent is None else encode(sent)
     body = packet(command, properties=properties)
-    message = publish_packet.read(command, memoryview(body), has_properties=sent is not None)
+    message = packets.read_publish(command, memoryview(body), has_properties=sent is not None)
     assert (message.topic, bytes(message.payload)) == (b"a/b", b"\xff" * 40)
     assert message.mid == (7 if command & 6 else 0)
     assert (message.qos, message.is_retained) == (command >> 1 & 3, bool(command & 1))
@@ -51,7 +50,7 @@ def test_a_packet_reads_as_it_was_sent(command: int, sent: Properties | None) ->
 def test_a_truncated_packet_is_refused(body: bytes) -> None:
     """The client closes the connection on this error; any other would end the network thread."""
     with pytest.raises(MalformedPublishError):
-        publish_packet.read(0x32, memoryview(body), has_properties=True)
+        packets.read_publish(0x32, memoryview(body), has_properties=True)
 
 
 @pytest.mark.parametrize("has_properties", [False, True])
@@ -59,7 +58,7 @@ def test_a_truncated_packet_is_refused(body: bytes) -> None:
 def test_any_bytes_are_read_or_refused(has_properties: object, command: int, body: bytes) -> None:
     """The sender may be no broker at all."""
     try:
-        message = publish_packet.read(command, memoryview(body), has_properties=bool(has_properties))
+        message = packets.read_publish(command, memoryview(body), has_properties=bool(has_properties))
     except MalformedPublishError:
         return
     assert bytes(body).endswith(bytes(message.payload))

@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from shared import clock
-from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.sampler import COLUMNS, MACHINE, ResourceSampler, ResourcesError
 from shared.resources.tcp_bytes import TcpCount, TcpTable
-from shared.resources.usage import CpuShare, ProbeGoneError
+from shared.resources.usage import CpuShare, MachineUsage, ProbeGoneError, ProcessUsage
 from tests.full_disk import disk_of
 from tests.shared.resources.samples import OWN, SECOND_NS, WAIT_S, rows, wait_for_samples
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import ORIGINS
+from analysis.logs.run_log import ORIGINS
 from analysis.report.chapters.run.outcomes import unanswered_note
 from analysis.report.chapters.traces import axis, line, not_measured, vertical_lines
 from analysis.report.content import CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Toggle, Trace

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import frames_with_result, result_times_ns
-from analysis.logs.run_log import RunLog
+from analysis.logs.run_log import RunLog, frames_with_result, result_times_ns
 from analysis.offloading.cost import throughput_hz
 from analysis.report.chapters.run.outcomes import outcome_counts, unanswered_note
 from analysis.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, line, not_measured, points, stage_bar

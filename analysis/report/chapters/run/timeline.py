@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import ORIGINS, frames_not_sent
+from analysis.logs.run_log import ORIGINS, frames_not_sent
 from analysis.report.chapters.traces import axis_from_zero, line, not_measured, points
 from analysis.report.content import Chapter, Chart, FrameList, ReportTable, Trace
 from analysis.report.data.answered_frames import (

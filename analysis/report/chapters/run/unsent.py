@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import frames_not_sent
-from analysis.logs.run_log import RunLog
+from analysis.logs.run_log import RunLog, frames_not_sent
 from analysis.report.chapters.run import gate, local_model
 from analysis.report.chapters.run.outcomes import NOT_SENT_TITLE
 from analysis.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow

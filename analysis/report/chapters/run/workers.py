@@ -1,17 +1,50 @@
 """The workers of a run: how many frames each of them answered, how fast, and how the vehicle chose it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from analysis.report.chapters.traces import axis_from_zero, stacked_histogram
 from analysis.report.content import Chapter, ChapterPart, Chart, ReportTable, TableRow, join_words
-from analysis.report.data.answered_frames import TIME_AXIS_TITLE, seconds_since
-from analysis.report.data.worker_shares import WorkerShare, dispatch_counts, worker_shares
+from analysis.report.data.answered_frames import TIME_AXIS_TITLE, column_values, seconds_since
 from analysis.report.output.number_format import share
 from analysis.report.stage_styles import SERIES
-from shared.runlog.percentiles import NOTE, has_percentile
+from shared.runlog.percentiles import NOTE, has_percentile, percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """The frames that a worker answered; latencies are NaN if the sample is too small."""
+
+    worker: str
+    frames: int
+    share: float  # Share of the frames answered by all workers.
+    inferred_p50_ms: float
+    total_p50_ms: float
+    total_p99_ms: float
+    dispatched: Mapping[str, int]  # Its frames by their value of `dispatch`.
+
+
+def worker_shares(answered: pd.DataFrame) -> list[WorkerShare]:
+    """Returns the share of each worker that answered a frame, by the worker's name."""
+    found = []
+    for worker, rows in answered.groupby("worker"):
+        p50, p99 = percentiles(column_values(rows, "total_ms"), (50, 99))
+        (inferred_p50,) = percentiles(column_values(rows, "inferred_ms"), (50,))
+        share = len(rows) / len(answered)
+        found.append(WorkerShare(str(worker), len(rows), share, inferred_p50, p50, p99, dispatch_counts(rows)))
+    return found
+
+
+def dispatch_counts(frames: pd.DataFrame) -> dict[str, int]:
+    """Returns the number of frames with each value of `dispatch`; empty for a log without this column."""
+    if "dispatch" not in frames:
+        return {}
+    counts = frames["dispatch"].value_counts()
+    return {str(way): int(counts[way]) for way in sorted(counts.index, reverse=True) if way}
+
 
 _MAX_INTERVALS = 60  # Bars of the chart.
 _OTHERS = "other workers"  # Their common bar, if there are more workers than colours.

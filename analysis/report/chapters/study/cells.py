@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frame_results import NOT_SENT
+from analysis.logs.run_log import NOT_SENT
 from analysis.report.chapters.comparisons import runs as comparison
 from analysis.report.chapters.run.distribution import SEED
 from analysis.report.chapters.run.provenance import manifest_rows, plain_text

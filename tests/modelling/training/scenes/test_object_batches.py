@@ -8,9 +8,9 @@ import pytest
 from modelling.architectures import detector
 from modelling.evaluation.true_boxes import split_boxes
 from modelling.frameworks import tf
-from modelling.training.scenes.losses import generalised_iou, object_loss
 from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader, detection_target
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore, box_rows
+from modelling.training.scenes.scene_tasks import generalised_iou, object_loss
 from rosbag_tools.drive.scene import Box
 
 TRAINED = np.array([[0, 20, 30, 80, 70], [1, 60, 40, 72, 64]], np.float32)

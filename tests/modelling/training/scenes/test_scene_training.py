@@ -11,11 +11,10 @@ from modelling.building import shipped_weights
 from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE, recipe
 from modelling.training.dataset import HELD_OUT_WEATHER, validation_views
 from modelling.training.dispatch import train
-from modelling.training.scenes.presence_batches import PresenceLoader, answer
+from modelling.training.scenes.presence_batches import PresenceLoader, WeatherLoader, answer
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.training.scenes.scene_tasks import TASKS, SceneTask
 from modelling.training.scenes.scene_training import train_network
-from modelling.training.scenes.weather_batches import WeatherLoader
 from modelling.training.segmentation import TrainingError
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, unfold
