@@ -109,6 +109,20 @@ def test_there_are_no_import_cycles() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_folders_do_not_import_each_other_in_circles() -> None:
+    """Between the folders of a package, the imports go one way. A folder and those inside it may use each other."""
+    graph: dict[Path, set[Path]] = {}
+    for name, path in NAMES.items():
+        for other in (NAMES[imported].parent for imported in imported_modules(path)):
+            related = path.is_relative_to(other) or other.is_relative_to(path.parent)
+            if not related and other.relative_to(ROOT).parts[0] == name.partition(".")[0]:
+                graph.setdefault(path.parent, set()).add(other)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(str(folder.relative_to(ROOT)) for folder in error.args[1]))
+
+
 def test_no_two_public_classes_have_the_same_name() -> None:
     """A reader who searches for a class must find only one."""
     places: dict[str, list[str]] = {}
