@@ -11,6 +11,7 @@ from edge.dispatch.retry_policy import RetryPolicy
 from edge.dispatch.retrying import Retrier
 from edge.frame_record import FrameRecord
 from edge.frames.ledger import Ledger, RunCounts
+from edge.frames.prepared_images import PreparedImages
 from edge.pacing.frame_queue import FrameQueue
 from edge.pacing.replay import Pacer, ReadAhead
 from edge.pipeline import Pipeline
@@ -112,9 +113,10 @@ class EdgeNode:
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
         self._feed = SinkFeed(sinks, card, self._ledger.pending_results)
         keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
-        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, card, config)
+        images = PreparedImages() if self._presentation is None else self._presentation.images
+        parts = (self._queue, window, sender, self._ledger, card, config, images)
+        self._pipeline = Pipeline(*parts)
         if settings.reuse is not None:
-            parts = (self._queue, window, sender, self._ledger, card, config)
             waits_for_room = config.closed_loop and not settings.is_live
             on_result = self._feed.put if self._presentation is None else self._present_and_feed
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, on_result, waits_for_room)

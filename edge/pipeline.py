@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.frames.ledger import Ledger
+from edge.frames.prepared_images import PreparedImage, PreparedImages
 from edge.pacing.frame_queue import FrameQueue
 from edge.sender import InFlightWindow, Sender
 from shared import clock
@@ -43,6 +44,7 @@ class Pipeline:
     ledger: Ledger
     card: ModelCard
     config: EdgeConfig
+    images: PreparedImages  # Receives every prepared image.
 
     def run(self) -> None:
         """Works until the queue is closed and empty; the body of a thread."""
@@ -51,9 +53,11 @@ class Pipeline:
             taken = self.queue.take()
             if taken is None:
                 return
-            self._send(*taken)
+            record, frame = taken
+            self._process(record, frame)
+            self.images.passed(record.camera, record.id.sequence)
 
-    def _send(self, record: FrameRecord, frame: Frame) -> None:
+    def _process(self, record: FrameRecord, frame: Frame) -> None:
         record.times[Stage.TAKEN] = clock.now_ns()
         refusal = self.sender.refusal(record)
         if refusal:
@@ -63,24 +67,33 @@ class Pipeline:
             self.ledger.drop(record, "stopped")
             return
         try:
-            message = prepare(frame, record, self.card, self.config)
+            self._preprocess(frame, record)
+            message = encode(record, self.card, self.config)
         except SkylaneError as error:
             self.ledger.drop(record, f"undecodable: {error}")
             return
         self.sender.send(record, message)
 
+    def _preprocess(self, frame: Frame, record: FrameRecord) -> ColourImage:
+        """Preprocesses a frame and hands its image to the presenter; see `preprocess`."""
+        colour = preprocess(frame, record, self.card, self.config)
+        assert record.image is not None
+        assert record.geometry is not None
+        self.images.add(record.camera, PreparedImage(record.id.sequence, record.image, record.geometry))
+        return colour
+
 
 def prepare(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
-    """Demosaics, resizes and encodes a frame for a model; stores the time of each stage and the image in `record`.
+    """Preprocesses and encodes a frame for a model; stores the time of each stage and the image in `record`.
 
     Raises:
         SkylaneError: the frame cannot be demosaiced or encoded as configured.
     """
-    resize(frame, record, card, config)
+    preprocess(frame, record, card, config)
     return encode(record, card, config)
 
 
-def resize(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> Pixels:
+def preprocess(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> ColourImage:
     """Demosaics and resizes a frame; stores the image to send and its geometry in `record`.
 
     Demosaicing does not depend on which node resizes, so the model's input is the same in both cases.

@@ -1,7 +1,6 @@
 """Presents beside the pipeline: every due frame is a tick, which gets an output or a reason."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +9,13 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
+from edge.frames.prepared_images import PreparedImage, PreparedImages
 from edge.pipeline import colour_image, rgb_input
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
 from edge.sinks.sink import Origin
 from shared import clock
 from shared.errors import SkylaneError
-from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
@@ -33,7 +33,6 @@ _LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene t
 _SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
 _NICENESS = 5  # Sending comes first on a busy core; with the lowest priority, outputs would be 100 ms late there.
 _HEAD_START_NS = 10_000_000  # Longest wait of a tick for the sending of its frame.
-_POLL_S = 0.001
 _HANG_S = 10.0  # A presenter that works on one tick for longer hangs.
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 
@@ -85,7 +84,6 @@ class _DueFrame:
     due_ns: int
     scene: int
     frame: Frame | UnreadableFrame
-    record: FrameRecord  # The pipeline adds times and the image while the tick waits.
     newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
 
 
@@ -123,6 +121,7 @@ class Presentation:
         """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
         self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # Returns the manifest's entries on the parts.
+        self.images = PreparedImages()  # The pipeline adds to them.
         self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
         self._build = build
         self._card = card
@@ -155,7 +154,7 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record)
+            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame)
             self._condition.notify()
         if excess is not None:
             self._deliver(self._left(excess))
@@ -224,12 +223,13 @@ class Presentation:
 
     def _presented(self, due: _DueFrame) -> PresentedTick:
         """Returns a tick with its output."""
-        _let_pass(due)
+        # The frame is sent first, so that both do not need the same core at once.
+        prepared = self.images.wait_for(due.frame.camera, due.sequence, due.due_ns + _HEAD_START_NS)
         taken_ns = clock.now_ns()
         if isinstance(due.frame, UnreadableFrame):
             return _without_output(due, f"undecodable: {due.frame.reason}")
         try:
-            image, plan = self._input(due.frame, due.record)
+            image, plan = self._input(due.frame, prepared)
         except SkylaneError as error:
             return _without_output(due, f"undecodable: {error}")
         output, source = self._output(due, Tick(due.sequence, due.due_ns, image, plan))
@@ -270,11 +270,11 @@ class Presentation:
         is_newest = newest is not None and output.result is newest.result
         return output, newest if is_newest or output.origin is not OutputOrigin.LOCAL else None
 
-    def _input(self, frame: Frame, record: FrameRecord) -> tuple[ImageArray, Geometry]:
-        """Returns the model's input as RGB. The pipeline has prepared the image of a frame that was sent."""
-        image: Pixels | None = record.image
-        plan = record.geometry  # The pipeline sets it after the image.
-        if image is None or plan is None:
+    def _input(self, frame: Frame, prepared: PreparedImage | None) -> tuple[ImageArray, Geometry]:
+        """Returns the model's input as RGB; `prepared`: the image of the pipeline, if it has prepared this frame."""
+        if prepared is not None:
+            image, plan = prepared.image, prepared.geometry
+        else:
             image, plan = colour_image(frame, self._card, self._config)
         return rgb_input(image, plan, self._card.layout), plan
 
@@ -323,12 +323,6 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
         camera.gap_ns = 0
         return False
     return form != known or gap_ns < 0 or gap_ns > max(_LONGEST_GAP_NS, _SLOW_CAMERA_FACTOR * usual_ns)
-
-
-def _let_pass(due: _DueFrame) -> None:
-    """Waits for a moment until the frame of a tick was sent, so that both do not need the same core at once."""
-    while Stage.SENT not in due.record.times and clock.now_ns() - due.due_ns < _HEAD_START_NS:
-        time.sleep(_POLL_S)
 
 
 def _without_output(due: _DueFrame, reason: str) -> PresentedTick:

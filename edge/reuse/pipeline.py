@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge.frame_record import FrameRecord
-from edge.pipeline import Pipeline, encode, resize
+from edge.pipeline import Pipeline, encode
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.feed import SinkFeed
@@ -37,7 +37,9 @@ class ReusingPipeline(Pipeline):
     def run(self) -> None:
         """Works until the queue is closed and empty, or until stopped; the body of a thread."""
         while self._wait_for_sinks() and (taken := self.queue.take()) is not None:
-            self._process(*taken)
+            record, frame = taken
+            self._process(record, frame)
+            self.images.passed(record.camera, record.id.sequence)
 
     def keep(self, record: FrameRecord, answer: ModelResult) -> None:
         """Keeps a result that a model computed for this frame, for later frames of its camera."""
@@ -59,7 +61,7 @@ class ReusingPipeline(Pipeline):
             self.ledger.drop(record, "deadline")
             return
         try:
-            colour = resize(frame, record, self.card, self.config)
+            colour = self._preprocess(frame, record)
         except SkylaneError as error:
             self.ledger.drop(record, f"undecodable: {error}")
             return

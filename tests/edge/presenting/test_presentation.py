@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
+from edge.frames.prepared_images import PreparedImage
 from edge.presenting.presentation import (
     CAMERA_CHANGED,
     HUNG,
@@ -22,11 +23,11 @@ from edge.presenting.presentation import (
 from edge.presenting.presenter import ArrivedResult, HoldPresenter, Output, PresenterParts, Tick
 from edge.sinks.sink import Origin
 from shared import clock
+from shared.imaging import geometry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.results import ModelResult
 from shared.runlog.presented_log import OutputOrigin
-from shared.stages import Stage
-from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record, mark_sent
+from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record
 
 WAIT_S = 60.0
 PERIOD_NS = 100_000_000  # Time between two frames of the cameras here.
@@ -225,13 +226,26 @@ def test_ticks_that_a_presenter_costs_by_hanging_are_named_so(ticks: int) -> Non
 def test_a_tick_is_presented_after_its_frame_was_sent() -> None:
     """Both would need a core at the same moment, and the frame would be sent later than without a presenter."""
     record = make_record(0, clock.now_ns() + 3600 * 10**9)  # The presenter waits until a time after it was due.
-    was_sent = []
-    rig = Rig(Noting(lambda _: was_sent.append(Stage.SENT in record.times)))
+    sent, was_sent = threading.Event(), []
+    rig = Rig(Noting(lambda _: was_sent.append(sent.is_set())))
     rig.thread.start()
     rig.presentation.offer(record, make_frame(0, "/left"))
-    mark_sent(record)
+    sent.set()
+    rig.presentation.images.passed("/left", 0)
     rig.end()
     assert was_sent == [True]
+
+
+def test_the_image_of_the_pipeline_is_presented_if_it_has_prepared_the_frame(rig: Rig) -> None:
+    """Demosaicing a frame twice would cost the vehicle milliseconds; the image of an earlier frame would be wrong."""
+    plan = geometry.plan(CARD.resize, HEIGHT, WIDTH, HEIGHT, WIDTH)
+    for sequence in (0, 2):
+        image = np.full((HEIGHT, WIDTH, 3), 7 + sequence, np.uint8)
+        rig.presentation.images.add("/left", PreparedImage(sequence, image, plan))
+        rig.presentation.images.passed("/left", sequence)
+        rig.tick()
+        rig.tick()
+    assert [int(tick.image.max()) == 7 + tick.sequence for tick in rig.presenter.ticks] == [True, False, True, False]
 
 
 def test_each_camera_has_its_own_presenter_and_results() -> None:
