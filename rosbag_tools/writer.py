@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rosbags.interfaces import Connection
 from rosbags.rosbag2 import Writer as Ros2Writer
+from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
@@ -26,6 +27,7 @@ from rosbag_tools.bag_format import (
     remove_bag,
 )
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
+from rosbag_tools.reading import mcap_file
 from rosbag_tools.reading.records import IMAGE, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
@@ -167,7 +169,10 @@ class BagWriter:
         self._is_open = False
         try:
             if not self._is_failed:
+                storage = self._storage
                 self._writer.close()
+                if isinstance(storage, McapWriter) and not self._is_copied_at_end:
+                    mcap_file.add_checksums(storage.path)
         except _FAILURES as error:
             self._is_failed = True
             raise self._cut_off(error) from error

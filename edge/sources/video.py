@@ -12,6 +12,7 @@ from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
+from shared.files import check_file
 from shared.hashing import file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import MAX_PIXELS
@@ -173,6 +174,10 @@ class VideoSource:
         _log.warning("%s: %s", self._path.name, text)
 
     def _opened(self) -> Any:
+        try:
+            check_file(self._path)
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be played: {error.strerror}") from error
         try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
