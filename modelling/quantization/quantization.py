@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
-from cloud.engines.openvino.runtime import core, ov
 from cloud.models.loader import ModelLoader
 from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
 from modelling.evaluation.confusion import Confusion
@@ -29,6 +27,12 @@ from shared.models.agreement import agreement
 from shared.models.model import Model
 from shared.models.repository import Repository
 from shared.tasks.task import task_named
+
+try:
+    from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
+    from cloud.engines.openvino.runtime import core, ov
+except ModuleNotFoundError as error:
+    raise MissingExtraError("quantisation", "openvino", "convert,openvino") from error
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.
 # Operations that stay in float: they are fast enough, and quantising them costs a pass over the map.
