@@ -124,7 +124,7 @@ def _to_int8(model: Any, frames: CalibrationFrames) -> Any:
         nncf: Any = import_module("nncf")
     except ModuleNotFoundError as error:
         raise MissingExtraError("quantisation to int8", error.name or "nncf", "convert") from error
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # Its own function would change the handlers, too.
     dataset = nncf.Dataset([image[np.newaxis] for image in frames.calibration])
     with contextlib.redirect_stdout(io.StringIO()):  # Hides NNCF's progress bars.
         return nncf.quantize(
