@@ -10,14 +10,17 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
+from shared.encoding.field_types import VERSION_NAME, VERSION_RULE
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.files import open_file
+from shared.messages.topics import NAME, NAME_RULE
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
 MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to parse.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
+_PATTERN_RULES = {f"^{NAME.pattern}$": f"use {NAME_RULE}", VERSION_NAME: f"use {VERSION_RULE}"}
 _QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # Keys in a model's messages; flags replace them.
 M = TypeVar("M", bound=BaseModel)
 
@@ -131,6 +134,9 @@ def load_document(path: Path) -> Any:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(path, f"is not valid YAML{where}: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        problem = f"byte or character {error.position + 1} is not allowed in text: save the file as UTF-8 text"
+        raise ConfigError(path, f"is not valid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(path, f"is not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -158,6 +164,7 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = _PATTERN_RULES.get(detail.get("ctx", {}).get("pattern", ""), message)
     message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
     given = repr(detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):

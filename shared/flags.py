@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
-from shared.encoding.field_types import VERSION_NAME
+from shared.encoding.field_types import VERSION_NAME, VERSION_RULE
 from shared.errors import SkylaneError
 from shared.messages.topics import validate_name
 
@@ -24,6 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
+_SHOWN = 40  # Characters of an invalid number in its error message.
 _RENAMED = f"{__name__}.renamed"  # Key of a context's `meta` for the values of renamed flags.
 
 
@@ -44,18 +45,57 @@ class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only 
         return value
 
 
-class FiniteRange(click.FloatRange):
-    """A range of floating-point numbers without `nan` and `inf`, which click's own type accepts."""
+class _RangeMessages:
+    """Error messages of a range that say what to give; click's own name types, such as "integer range"."""
+
+    min: Any
+    max: Any
+    min_open: bool
+    max_open: bool
+    _noun = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
+        text = str(value)
         try:
-            is_finite = math.isfinite(float(value))
+            number = self._parse(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number: give one, such as 2.5", param, ctx)
-        if not is_finite:
-            self.fail(f"{float(value)} is not a finite number", param, ctx)
-        return super().convert(value, param, ctx)
+            problem = f"{text[:_SHOWN]!r} is not a {self._noun}"
+        else:
+            if not -math.inf < number < math.inf:
+                problem = f"{text[:_SHOWN]} is not a finite number"
+            elif self.min is not None and (number < self.min or (self.min_open and number == self.min)):
+                problem = f"{text[:_SHOWN]} is too small"
+            elif self.max is not None and (number > self.max or (self.max_open and number == self.max)):
+                problem = f"{text[:_SHOWN]} is too large"
+            else:
+                return number
+        raise click.BadParameter(f"{problem}: give a {self._noun}{self._limits()}", ctx, param)
+
+    def _parse(self, value: Any) -> float:
+        return float(value)
+
+    def _limits(self) -> str:
+        """Returns the range in words; empty if there is none."""
+        least, most = map(_without_point, (self.min, self.max))
+        if least and most and not self.min_open and not self.max_open:
+            return f" from {least} to {most}"
+        lower = least and f"{'above' if self.min_open else 'of at least'} {least}"
+        upper = most and f"{'below' if self.max_open else 'at most' if least else 'of at most'} {most}"
+        return f" {' and '.join(filter(None, (lower, upper))) or 'such as 2.5'}"
+
+
+class FiniteRange(_RangeMessages, click.FloatRange):
+    """A range of floating-point numbers without `nan` and `inf`, which click's own type accepts."""
+
+
+class WholeRange(_RangeMessages, click.IntRange):
+    """A range of whole numbers."""
+
+    _noun = "whole number"
+
+    def _parse(self, value: Any) -> int:
+        return int(value)
 
 
 class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
@@ -68,7 +108,12 @@ class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only i
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        return value if value in self._words else FiniteRange().convert(value, param, ctx)
+        if value in self._words:
+            return value
+        try:
+            return FiniteRange().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message}, or {' or '.join(self._words)}", param, ctx)
 
 
 def topic_name(kind: str) -> ValidatedText:
@@ -83,7 +128,7 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
         click.BadParameter: the text is not a valid version name.
     """
     if version is not None and not re.match(VERSION_NAME, version):
-        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . without a leading dot")
+        raise click.BadParameter(f"{version[:80]!r}: use {VERSION_RULE}")
     return version
 
 
@@ -93,6 +138,10 @@ class KeyOption(click.Option):
     def __init__(self, *arguments: Any, heading: str = "Options", **attributes: Any) -> None:
         self.heading = heading
         super().__init__(*arguments, **attributes)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """See click.Option; names the environment variable if the value is from there."""
+        return f"'{self.envvar}'" if _is_from_environment(self, ctx) else super().get_error_hint(ctx)
 
 
 def key_options(section: type[BaseModel], heading: str, *keys: str) -> Callable[[Command], Command]:
@@ -139,7 +188,7 @@ def number(section: type[BaseModel], key: str) -> "click.ParamType[Any]":
         for name in ("ge", "gt", "le", "lt")
         if hasattr(constraint, name)
     }
-    return (click.IntRange if int in _parts(field) else FiniteRange)(
+    return (WholeRange if int in _parts(field) else FiniteRange)(
         min=limits.get("ge", limits.get("gt")),
         max=limits.get("le", limits.get("lt")),
         min_open="gt" in limits,
@@ -185,12 +234,22 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
+def _is_from_environment(option: click.Option, context: click.Context | None) -> bool:
+    name = option.name or ""
+    return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT
+
+
 def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the flags of the current command by key; for a switch set to False, its negative form."""
+    """Returns the flags of the current command by key; for a switch set to False, its negative form.
+
+    For a value from the environment, it is the variable.
+    """
     context = click.get_current_context(silent=True)
     options = [each for each in context.command.params if isinstance(each, click.Option)] if context else []
     return {
-        option.name: max(
+        option.name: str(option.envvar)
+        if _is_from_environment(option, context)
+        else max(
             option.secondary_opts if option.secondary_opts and given.get(option.name) is False else option.opts,
             key=len,
         )
@@ -245,6 +304,11 @@ def _parts(field: FieldInfo) -> list[Any]:
             yield from walk(argument)
 
     return [*walk(field.annotation), *field.metadata]
+
+
+def _without_point(bound: float | None) -> str:
+    """Returns the limit of a range without a needless `.0`; empty if there is none."""
+    return "" if bound is None else str(int(bound) if bound == int(bound) else bound)
 
 
 def _shown(default: Any) -> str:

@@ -12,6 +12,7 @@ from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
+from shared.errors import reason_of
 from shared.hashing import file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import MAX_PIXELS
@@ -176,7 +177,9 @@ class VideoSource:
         try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
-            raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
+            raise SourceError(
+                f"{self._path} cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            ) from error
         streams = _video_streams(container)
         fault = ""
         if not streams:
