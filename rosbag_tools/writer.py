@@ -205,7 +205,7 @@ class BagWriter:
 
     def _cut_off(self, error: Exception) -> BagWriteError:
         return BagWriteError(
-            f"bag {self.path}: {error}; it has no index, and of the {self.message_count} messages written "
+            f"bag {self.path}: {reason_of(error)}; it has no index, and of the {self.message_count} messages written "
             f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` repairs it"
         )
 

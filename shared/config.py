@@ -21,6 +21,19 @@ MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to pa
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
 _PATTERN_RULES = {f"^{NAME.pattern}$": f"use {NAME_RULE}", VERSION_NAME: f"use {VERSION_RULE}"}
+_PROBLEMS = {  # By pydantic's type of error; its own messages name types of Python.
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "give a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "give a list, such as [a, b]"),
+    **dict.fromkeys(("dict_type", "model_type"), "give a map of keys to values"),
+    "string_type": "give text, in quotes if it is a number",
+    "too_short": "give at least {min_length} of them",
+    "greater_than_equal": "give at least {ge}",
+    "greater_than": "give a number above {gt}",
+    "less_than_equal": "give at most {le}",
+    "less_than": "give a number below {lt}",
+}
 _QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # Keys in a model's messages; flags replace them.
 M = TypeVar("M", bound=BaseModel)
 
@@ -111,7 +124,10 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigError(path, f"holds a {type(document).__name__} instead of a map of keys to values")
+        raise ConfigError(
+            path,
+            f"holds {'a list' if isinstance(document, list) else 'a single value'} instead of a map of keys to values, such as `key: value`",
+        )
     return document
 
 
@@ -164,12 +180,19 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = _PATTERN_RULES.get(detail.get("ctx", {}).get("pattern", ""), message)
+    context = {key: number_text(value) for key, value in detail.get("ctx", {}).items()}
+    message = _PATTERN_RULES.get(context.get("pattern", ""), message)
+    message = _PROBLEMS.get(detail["type"], message).format_map(context)
     message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
     given = repr(detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
     return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.
+
+
+def number_text(value: Any) -> str:
+    """Returns the text of a number without a needless `.0`; other values as `str` does."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def dotted(location: tuple[int | str, ...]) -> str:

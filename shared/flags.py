@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.types import PathType
 
-from shared.config import OneOf, describe_problem, dotted
+from shared.config import OneOf, describe_problem, dotted, number_text
 from shared.encoding.field_types import VERSION_NAME, VERSION_RULE
 from shared.errors import SkylaneError
 from shared.messages.topics import validate_name
@@ -77,7 +77,7 @@ class _RangeMessages:
 
     def _limits(self) -> str:
         """Returns the range in words; empty if there is none."""
-        least, most = map(_without_point, (self.min, self.max))
+        least, most = ("" if bound is None else number_text(bound) for bound in (self.min, self.max))
         if least and most and not self.min_open and not self.max_open:
             return f" from {least} to {most}"
         lower = least and f"{'above' if self.min_open else 'of at least'} {least}"
@@ -304,11 +304,6 @@ def _parts(field: FieldInfo) -> list[Any]:
             yield from walk(argument)
 
     return [*walk(field.annotation), *field.metadata]
-
-
-def _without_point(bound: float | None) -> str:
-    """Returns the limit of a range without a needless `.0`; empty if there is none."""
-    return "" if bound is None else str(int(bound) if bound == int(bound) else bound)
 
 
 def _shown(default: Any) -> str:

@@ -58,4 +58,4 @@ def test_a_number_out_of_its_range_is_rejected() -> None:
     """The range is stated beside the default, once."""
     done = CliRunner().invoke(_gateway, ["--frames", "3"])
     assert done.exit_code == 2
-    assert "3 is not in the range 4<=x<=10000" in done.output
+    assert "3 is too small: give a whole number from 4 to 10000" in done.output

@@ -189,5 +189,5 @@ def test_the_former_name_of_concurrency_is_accepted_with_a_warning(folder: Path,
     assert "warning: --places is now called --concurrency" in done.stderr
     assert "6 answered" in done.output
     refused = send_images(folder, lines, "--nodes", worker.grpc, "--places", "65")
-    assert "Invalid value for '--places': 65 is not in the range" in refused.stderr
+    assert "Invalid value for '--places': 65 is too large: give a whole number from 1 to 64" in refused.stderr
     assert "--places" not in CliRunner().invoke(send, ["--help"]).output
