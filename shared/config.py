@@ -28,6 +28,8 @@ _PROBLEMS = {  # By pydantic's type of error; its own messages name types of Pyt
     **dict.fromkeys(("list_type", "tuple_type"), "give a list, such as [a, b]"),
     **dict.fromkeys(("dict_type", "model_type"), "give a map of keys to values"),
     "string_type": "give text, in quotes if it is a number",
+    "path_not_file": "give a regular file that exists",
+    "path_not_directory": "give a folder that exists",
     "too_short": "give at least {min_length} of them",
     "greater_than_equal": "give at least {ge}",
     "greater_than": "give a number above {gt}",
@@ -184,7 +186,7 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     message = _PATTERN_RULES.get(context.get("pattern", ""), message)
     message = _PROBLEMS.get(detail["type"], message).format_map(context)
     message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
-    given = repr(detail["input"])
+    given = repr(str(detail["input"]) if isinstance(detail["input"], Path) else detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
     return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from bench.harness.environment import BenchRun, sample_bag
 from bench.harness.output import show
 from shared.broker.broker import BrokerKind
+from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
@@ -47,6 +48,8 @@ def bench_command(
     drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
 
     def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
+        if path is not None:
+            check_writable(path, "--json")
         for former in [each for each in settings if each.startswith(_FORMER)]:
             current = former.removeprefix(_FORMER)
             settings[current] = settings.pop(former) or settings[current]

@@ -38,6 +38,10 @@ def check_settings(settings: GatewaySettings) -> None:
             check_file(settings.tls_cert)
             check_file(key)
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, refuse_password)
+        except ssl.SSLError as error:
+            raise GatewayError(
+                f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: give a PEM certificate and its own key"
+            ) from error
         except OSError as error:
             raise GatewayError(
                 f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {reason_of(error)}"

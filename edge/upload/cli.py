@@ -81,6 +81,8 @@ def send(
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         files = find_images(images)
+        if lines is not None:
+            lines.flush()  # Opens the file, before the work whose results it takes.
         checking = progress.add_task("checked", total=len(files))
         valid, corrupt = check_images(files, lambda: progress.advance(checking))
         for error in corrupt:

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
+from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
 
@@ -68,6 +69,7 @@ def tune_fusion(
     from modelling.reuse.opening import opened_models  # noqa: PLC0415
 
     check_local_model(repository.find(local_model), repository.find(reference).card())
+    check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         assert local is not None
         task = progress.add_task("running the models", total=None)

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
+from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
 
@@ -76,6 +77,7 @@ def tune_gate(
     from modelling.reuse.tune import TuneSettings, tune  # noqa: PLC0415
     from shared.reuse.tuning import write_tuning  # noqa: PLC0415
 
+    check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         task = progress.add_task("running the models", total=None)
         replayed = replay(

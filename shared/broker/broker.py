@@ -328,5 +328,7 @@ def _bind(host: str, port: int) -> int:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise BrokerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise BrokerError(
+                f"cannot listen on {host}:{port}: {error.strerror}: choose another --host or --port"
+            ) from error
         return int(listener.getsockname()[1])

@@ -7,6 +7,17 @@ from shared.inference.errors import DeviceError
 _NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
 
 
+def check_device(device: str) -> str:
+    """Returns the name of a device unchanged.
+
+    Raises:
+        DeviceError: it is not the name of a device.
+    """
+    if _NAME.fullmatch(device) is None:
+        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
+    return device
+
+
 def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     """Returns the device to run on, "cpu" or "gpu:N".
 
@@ -19,9 +30,7 @@ def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     Raises:
         DeviceError: the name is invalid, or this machine has no such GPU.
     """
-    if _NAME.fullmatch(device) is None:
-        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
-    if device == "cpu":
+    if check_device(device) == "cpu":
         return "cpu"
     if device == "auto":
         return "gpu:0" if gpus else "cpu"
