@@ -7,10 +7,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shared.flags import ValidatedText
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.labels import label_sets, labels_from
-from shared.inference.devices import check_device
 from shared.models.repository import Repository, default_root
 
 LABELS: dict[str, Any] = {
@@ -34,9 +32,7 @@ DEMOSAIC = click.option(
     show_default=True,
     help="Demosaicing method for raw images.",
 )
-DEVICE = click.option(
-    "--device", type=ValidatedText("TEXT", check_device), default="auto", show_default=True, help="auto, cpu or gpu:N."
-)
+DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 FORCE = click.option("--force", is_flag=True, help="Replace an existing model of that name.")
 TRUTH = click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from shared.encoding.field_types import VERSION_NAME, VERSION_RULE
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.files import open_file
+from shared.inference.devices import DEVICE_NAME, DEVICE_RULE
 from shared.messages.topics import NAME, NAME_RULE
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
@@ -20,7 +21,7 @@ MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
 MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to parse.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
-_PATTERN_RULES = {f"^{NAME.pattern}$": f"use {NAME_RULE}", VERSION_NAME: f"use {VERSION_RULE}"}
+_RULES = {f"^{NAME.pattern}$": NAME_RULE, VERSION_NAME: VERSION_RULE, DEVICE_NAME: DEVICE_RULE}  # By pattern.
 _PROBLEMS = {  # By pydantic's type of error; its own messages name types of Python.
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "give a whole number"),
     **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
@@ -28,8 +29,6 @@ _PROBLEMS = {  # By pydantic's type of error; its own messages name types of Pyt
     **dict.fromkeys(("list_type", "tuple_type"), "give a list, such as [a, b]"),
     **dict.fromkeys(("dict_type", "model_type"), "give a map of keys to values"),
     "string_type": "give text, in quotes if it is a number",
-    "path_not_file": "give a regular file that exists",
-    "path_not_directory": "give a folder that exists",
     "too_short": "give at least {min_length} of them",
     "greater_than_equal": "give at least {ge}",
     "greater_than": "give a number above {gt}",
@@ -126,10 +125,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigError(
-            path,
-            f"holds {'a list' if isinstance(document, list) else 'a single value'} instead of a map of keys to values, such as `key: value`",
-        )
+        raise ConfigError(path, "is a list or a single value instead of a map of keys to values, such as `key: value`")
     return document
 
 
@@ -153,8 +149,9 @@ def load_document(path: Path) -> Any:
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(path, f"is not valid YAML{where}: {error.problem}") from error
     except yaml.reader.ReaderError as error:
-        problem = f"byte or character {error.position + 1} is not allowed in text: save the file as UTF-8 text"
-        raise ConfigError(path, f"is not valid YAML: {problem}") from error
+        raise ConfigError(
+            path, f"is not valid YAML: byte {error.position + 1} is not text: save it as UTF-8"
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(path, f"is not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -182,19 +179,16 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    context = {key: number_text(value) for key, value in detail.get("ctx", {}).items()}
-    message = _PATTERN_RULES.get(context.get("pattern", ""), message)
-    message = _PROBLEMS.get(detail["type"], message).format_map(context)
+    limits = {key: str(value).removesuffix(".0") for key, value in detail.get("ctx", {}).items()}
+    if limits.get("pattern") in _RULES:
+        message = f"use {_RULES[limits['pattern']]}"
+    elif detail["type"] in _PROBLEMS:
+        message = _PROBLEMS[detail["type"]].format_map(limits)
     message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
     given = repr(str(detail["input"]) if isinstance(detail["input"], Path) else detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
     return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.
-
-
-def number_text(value: Any) -> str:
-    """Returns the text of a number without a needless `.0`; other values as `str` does."""
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def dotted(location: tuple[int | str, ...]) -> str:

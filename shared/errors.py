@@ -46,6 +46,8 @@ class UnknownNameError(SkylaneError):
 
 def reason_of(error: Exception) -> str:
     """Returns the problem that an error describes, without the number and the path that an OSError adds."""
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} exists and is not a folder"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

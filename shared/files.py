@@ -40,11 +40,7 @@ def read_file(path: Path) -> bytes:
 
 
 def check_writable(path: Path, flag: str) -> None:
-    """Checks that a file can be written before the work that makes its content; creates the folder and the file.
-
-    Raises:
-        SkylaneError: it cannot be written; `flag` is the option that sets the path.
-    """
+    """Creates a file that is written after long work, and its folder; the SkylaneError if it cannot names `flag`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))

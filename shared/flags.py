@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.types import PathType
 
-from shared.config import OneOf, describe_problem, dotted, number_text
+from shared.config import OneOf, describe_problem, dotted
 from shared.encoding.field_types import VERSION_NAME, VERSION_RULE
 from shared.errors import SkylaneError
 from shared.messages.topics import validate_name
@@ -45,57 +45,20 @@ class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only 
         return value
 
 
-class _RangeMessages:
-    """Error messages of a range that say what to give; click's own name types, such as "integer range"."""
-
-    min: Any
-    max: Any
-    min_open: bool
-    max_open: bool
-    _noun = "number"
+class FiniteRange(click.FloatRange):
+    """A range of floating-point numbers without `nan` and `inf`, which click's own type accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        text = str(value)
-        try:
-            number = self._parse(value)
-        except ValueError:
-            problem = f"{text[:_SHOWN]!r} is not a {self._noun}"
-        else:
-            if not -math.inf < number < math.inf:
-                problem = f"{text[:_SHOWN]} is not a finite number"
-            elif self.min is not None and (number < self.min or (self.min_open and number == self.min)):
-                problem = f"{text[:_SHOWN]} is too small"
-            elif self.max is not None and (number > self.max or (self.max_open and number == self.max)):
-                problem = f"{text[:_SHOWN]} is too large"
-            else:
-                return number
-        raise click.BadParameter(f"{problem}: give a {self._noun}{self._limits()}", ctx, param)
-
-    def _parse(self, value: Any) -> float:
-        return float(value)
-
-    def _limits(self) -> str:
-        """Returns the range in words; empty if there is none."""
-        least, most = ("" if bound is None else number_text(bound) for bound in (self.min, self.max))
-        if least and most and not self.min_open and not self.max_open:
-            return f" from {least} to {most}"
-        lower = least and f"{'above' if self.min_open else 'of at least'} {least}"
-        upper = most and f"{'below' if self.max_open else 'at most' if least else 'of at most'} {most}"
-        return f" {' and '.join(filter(None, (lower, upper))) or 'such as 2.5'}"
+        return _number_in(self, float, "number", value, param, ctx)
 
 
-class FiniteRange(_RangeMessages, click.FloatRange):
-    """A range of floating-point numbers without `nan` and `inf`, which click's own type accepts."""
-
-
-class WholeRange(_RangeMessages, click.IntRange):
+class WholeRange(click.IntRange):
     """A range of whole numbers."""
 
-    _noun = "whole number"
-
-    def _parse(self, value: Any) -> int:
-        return int(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ParamType."""
+        return _number_in(self, int, "whole number", value, param, ctx)
 
 
 class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
@@ -234,16 +197,37 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
-def _is_from_environment(option: click.Option, context: click.Context | None) -> bool:
-    name = option.name or ""
-    return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT
+def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:
+    """Returns a number of the range `kind`; the error of another value says what to give."""
+    text = str(value)[:_SHOWN]
+    try:
+        number = parse(value)
+    except ValueError:
+        problem = f"{text!r} is not a {noun}"
+    else:
+        if not -math.inf < number < math.inf:
+            problem = f"{text} is not a finite number"
+        elif kind.min is not None and (number < kind.min or (kind.min_open and number == kind.min)):
+            problem = f"{text} is too small"
+        elif kind.max is not None and (number > kind.max or (kind.max_open and number == kind.max)):
+            problem = f"{text} is too large"
+        else:
+            return number
+    least, most = ("" if bound is None else str(bound).removesuffix(".0") for bound in (kind.min, kind.max))
+    limits = [least and f"{'above' if kind.min_open else 'of at least'} {least}"]
+    limits += [most and f"{'below' if kind.max_open else 'at most' if least else 'of at most'} {most}"]
+    words = " and ".join(filter(None, limits)) or "such as 2.5"
+    if least and most and not kind.min_open and not kind.max_open:
+        words = f"from {least} to {most}"
+    return kind.fail(f"{problem}: give a {noun} {words}", *context)  # type: ignore[no-any-return]
+
+
+def _is_from_environment(option: click.Option, ctx: click.Context | None) -> bool:
+    return ctx is not None and ctx.get_parameter_source(str(option.name)) is click.core.ParameterSource.ENVIRONMENT
 
 
 def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the flags of the current command by key; for a switch set to False, its negative form.
-
-    For a value from the environment, it is the variable.
-    """
+    """Returns by key the flags, or variables, that set it; for a switch set to False, the flag's negative form."""
     context = click.get_current_context(silent=True)
     options = [each for each in context.command.params if isinstance(each, click.Option)] if context else []
     return {

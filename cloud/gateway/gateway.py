@@ -7,7 +7,7 @@ from cloud.frontends.frontend import FRONTENDS
 from cloud.gateway.bind import listen
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.settings import GatewaySettings
-from shared.errors import SkylaneError, reason_of
+from shared.errors import SkylaneError
 from shared.files import check_file
 from shared.network.certificate_expiry import check_not_expired
 from shared.registry import load
@@ -38,13 +38,10 @@ def check_settings(settings: GatewaySettings) -> None:
             check_file(settings.tls_cert)
             check_file(key)
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, refuse_password)
-        except ssl.SSLError as error:
-            raise GatewayError(
-                f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: give a PEM certificate and its own key"
-            ) from error
         except OSError as error:
+            problem = "give a PEM certificate and its key" if isinstance(error, ssl.SSLError) else error.strerror
             raise GatewayError(
-                f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {reason_of(error)}"
+                f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {problem}"
             ) from error
         check_not_expired(settings.tls_cert, "renew it, callers do not trust it")
     for name in settings.addresses:

@@ -328,7 +328,5 @@ def _bind(host: str, port: int) -> int:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise BrokerError(
-                f"cannot listen on {host}:{port}: {error.strerror}: choose another --host or --port"
-            ) from error
+            raise BrokerError(f"cannot listen on {host}:{port}: {error.strerror}: choose another --host") from error
         return int(listener.getsockname()[1])

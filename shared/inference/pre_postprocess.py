@@ -5,7 +5,6 @@ Before the model: scaling. After it: arg max, probabilities, and boxes in pixels
 written by `skylane model convert` contains them already.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ Array = npt.NDArray[Any]
 # The foreground of a mask with one channel has larger values.
 THRESHOLDS = {OutputKind.LOGITS: 0.0, OutputKind.PROBABILITIES: 0.5}
 
-_ONNX_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _RGB = 3
 _LEVELS = 256  # Values of a pixel.
 _BOXES_RANK = 3  # N×A×4, or N×A×C
@@ -266,7 +264,7 @@ def box_corners(numbers: Sequence[Any], manifest: Manifest) -> list[Any]:
 
 def first_line(error: Exception) -> str:
     """Returns the first line of an error message, at most 300 characters."""
-    text = _ONNX_CODE.sub("", str(error)).strip()
+    text = str(error).strip()
     return printable(text.splitlines()[0][:300]) if text else type(error).__name__
 
 

@@ -125,9 +125,7 @@ class NodeSection(Section):
     def _certificates_have_tls(self) -> Self:
         for key in ("tls_ca", "tls_cert", "tls_key"):
             if getattr(self, key) is not None and not Address.parse_without_password(self.broker).tls:
-                raise ValueError(
-                    f"`{key}`: {self.broker} is a `broker` without TLS: write mqtts://, or leave the file out"
-                )
+                raise ValueError(f"`{key}`: {self.broker} has no TLS: set `broker` to mqtts://, or leave the file out")
         return self
 
     @property

@@ -103,7 +103,7 @@ def test_a_key_that_was_not_given_stays_so() -> None:
         (WholeRange(max=5), "6", "6 is too large: give a whole number of at most 5"),
     ],
 )
-def test_a_number_option_says_what_is_wrong_and_what_to_give(kind: click.ParamType, given: str, problem: str) -> None:
+def test_a_number_option_says_what_is_wrong_and_what_to_give(kind: Any, given: str, problem: str) -> None:
     """A user knows no "integer range"."""
 
     @click.command()
