@@ -24,7 +24,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
-_SHOWN = 40  # Characters of an invalid number in its error message.
 _RENAMED = f"{__name__}.renamed"  # Key of a context's `meta` for the values of renamed flags.
 
 
@@ -71,10 +70,8 @@ class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only i
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        if value in self._words:
-            return value
         try:
-            return FiniteRange().convert(value, param, ctx)
+            return value if value in self._words else FiniteRange().convert(value, param, ctx)
         except click.BadParameter as error:
             self.fail(f"{error.message}, or {' or '.join(self._words)}", param, ctx)
 
@@ -199,7 +196,7 @@ class GroupedCommand(click.Command):
 
 def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:
     """Returns a number of the range `kind`; the error of another value says what to give."""
-    text = str(value)[:_SHOWN]
+    text = str(value)[:40]
     try:
         number = parse(value)
     except ValueError:

@@ -177,9 +177,8 @@ class VideoSource:
         try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
-            raise SourceError(
-                f"{self._path} cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
-            ) from error
+            problem = f"cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            raise SourceError(f"{self._path} {problem}") from error
         streams = _video_streams(container)
         fault = ""
         if not streams:

@@ -29,7 +29,6 @@ from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.errors import SkylaneError
-from shared.flags import WholeRange
 from shared.imaging.frames import Frame, Layout
 from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage, Stamp
@@ -200,8 +199,8 @@ def _sent(ledger: Ledger) -> FrameRecord:
 
 @click.command()
 @click.argument("node", type=click.Choice(["worker", "vehicle"]))
-@click.option("--count", type=WholeRange(1), required=True)
-@click.option("--seed", type=WholeRange(0), required=True)
+@click.option("--count", type=click.IntRange(1), required=True)
+@click.option("--seed", type=click.IntRange(0), required=True)
 @click.option("--flood", is_flag=True, help="Send as fast as possible; the worker must refuse what it cannot hold.")
 def main(node: str, count: int, seed: int, *, flood: bool) -> None:
     """Sends broken messages to a node and prints the result."""
