@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import pytest
@@ -6,6 +7,7 @@ from click.testing import CliRunner
 
 from bench.cli import bench
 from bench.harness import options
+from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,19 @@ def test_an_option_sets_its_field_also_by_its_old_name(flags: list[str], used: s
     assert done.stdout.splitlines()[0] == used
     assert (warning in done.stderr) if warning else not done.stderr.strip()
     assert "--door" not in CliRunner().invoke(_gateway, ["--help"]).stdout
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_the_measurement(tmp_path: Path) -> None:
+    """It would be lost after minutes."""
+    (tmp_path / "file").touch()
+
+    def measure(plan: _Plan, _: object) -> dict[str, object]:
+        raise AssertionError(plan)
+
+    command = options.bench_command("gateway", _Plan, measure, lambda _: [], json=options.JSON_FILE)
+    done = CliRunner().invoke(command, ["--json", str(tmp_path / "file" / "result.json")])
+    assert isinstance(done.exception, SkylaneError)
+    assert str(done.exception).endswith("file exists and is not a folder: choose another --json")
 
 
 def test_the_old_name_of_a_command_warns_and_runs_it() -> None:

@@ -73,6 +73,14 @@ def test_without_a_valid_image_no_worker_is_called(folder: Path, tmp_path: Path)
     assert "not reached" not in done.output
 
 
+def test_a_file_that_cannot_be_opened_is_refused_before_images_are_sent(folder: Path, tmp_path: Path) -> None:
+    """Their results would be lost."""
+    done = send_images(folder, tmp_path / "missing" / "lines.jsonl", "--nodes", "127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "lines.jsonl': No such file or directory" in done.output
+    assert "not reached" not in done.output
+
+
 @pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])
 def test_a_write_error_ends_the_run_and_names_the_option(
     lines: str, output: str | None, folder: Path, tmp_path: Path
