@@ -38,6 +38,7 @@ from bench.harness.environment import BenchRun
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.table import PRESENTERS
 from edge.reuse.opening import check_local_model
+from shared.flags import WholeRange
 from shared.hashing import file_sha256
 from shared.models.repository import Repository
 from shared.runtime.machine import commit, usable_cores
@@ -67,7 +68,7 @@ class FreshnessPlan:
         default=False, is_flag=True, help=f"Also play {_LIVE_DRIVES} drives live, and compare each with its replay."
     )
     processes: int = options.option(
-        usable_cores, type=click.IntRange(1, 256), help="Drives that are replayed at a time. [one per core]"
+        usable_cores, type=WholeRange(1, 256), help="Drives that are replayed at a time. [one per core]"
     )
 
 

@@ -12,6 +12,7 @@ from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
+from shared.errors import reason_of
 from shared.files import check_file
 from shared.hashing import file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -181,7 +182,8 @@ class VideoSource:
         try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
-            raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
+            problem = f"cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            raise SourceError(f"{self._path} {problem}") from error
         streams = _video_streams(container)
         fault = ""
         if not streams:

@@ -11,6 +11,7 @@ from shared.config import OneOf, Section, setting
 from shared.encoding.field_types import VERSION_NAME
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
+from shared.inference.devices import DEVICE_NAME
 from shared.inference.placement import Placement, Precision
 from shared.inference.table import choose_engine
 from shared.messages.model_card import ModelCard
@@ -29,7 +30,7 @@ class BatchSettings(Section):
     engine: Annotated[str, OneOf("engine", ENGINES)] | None = setting(
         None, "Engine that runs the model.", shown="from the model's manifest"
     )
-    device: str = setting("auto", "Device of the model: auto, cpu or gpu:N.")
+    device: str = setting("auto", "Device of the model: auto, cpu or gpu:N.", pattern=DEVICE_NAME)
     precision: Precision | None = setting(None, "Precision of the computation.", shown="from the model's manifest")
     threads: int = setting(
         1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256

@@ -4,7 +4,8 @@ import re
 
 from shared.inference.errors import DeviceError
 
-_NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
+DEVICE_NAME = r"^(auto|cpu|gpu(:[0-9]{1,3})?)$"
+DEVICE_RULE = "auto, cpu or gpu:N"
 
 
 def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
@@ -19,8 +20,8 @@ def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     Raises:
         DeviceError: the name is invalid, or this machine has no such GPU.
     """
-    if _NAME.fullmatch(device) is None:
-        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
+    if re.fullmatch(DEVICE_NAME, device) is None:
+        raise DeviceError(device, f"is not a device: use {DEVICE_RULE}")
     if device == "cpu":
         return "cpu"
     if device == "auto":
