@@ -18,7 +18,7 @@ from analysis.statistics.samples import spread
 from bench.harness.output import show
 from ops.link.link import LOOPBACK, Link, LinkCounts
 from ops.processes.environment import OnStep
-from shared.flags import ValidatedText, number, override
+from shared.flags import ValidatedText, WholeRange, number, override
 from shared.network.endpoint import Endpoint
 from shared.network.link_spec import PROFILES, LinkSpec
 from shared.runlog.percentiles import NOTE, shown
@@ -44,7 +44,7 @@ def _spec_options(command: Command) -> Command:
 @click.option("--to", type=ValidatedText("HOST:PORT", Endpoint.parse), help="Address of the broker.")
 @click.option(
     "--listen",
-    type=click.IntRange(0, 65535),
+    type=WholeRange(0, 65535),
     default=_DEFAULT_PORT,
     show_default=True,
     help="Port to listen on; 0 selects a free port.",
@@ -55,7 +55,7 @@ def _spec_options(command: Command) -> Command:
 @_spec_options
 @click.option("--check", is_flag=True, help="Measure the accuracy of emulated links on this machine instead.")
 @click.option(
-    "--round-trips", type=click.IntRange(10, 100_000), default=200, show_default=True, help="Round trips of --check."
+    "--round-trips", type=WholeRange(10, 100_000), default=200, show_default=True, help="Round trips of --check."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print only the counts, or the result of --check, as JSON.")
 def link(

@@ -12,7 +12,7 @@ from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import ListenError, parse_bind_address
 from shared.config import OneOf, parsed_by, setting
 from shared.errors import SkylaneError, UnknownNameError
-from shared.inference.table import AUTO, ENGINES
+from shared.inference.table import AUTO, DEVICE_NAME, ENGINES
 from shared.messages.topics import GROUP, validate_name
 from shared.models.manifest import Precision
 from shared.mqtt.broker_options import NodeSection
@@ -58,7 +58,7 @@ class CloudConfig(NodeSection):
         "--model",
     )
     repository: Path | None = setting(None, "The model repository.", "--models")
-    device: str = setting("auto", "Device of the models: auto, cpu or gpu:N.")
+    device: str = setting("auto", "Device of the models: auto, cpu or gpu:N.", pattern=DEVICE_NAME)
     engine: Annotated[str, OneOf("engine", (AUTO, *ENGINES))] | None = setting(
         None,
         "Engine that runs the models; auto: the fastest on this host with the same labels.",

@@ -61,6 +61,8 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     command = Verb(verb)
     if not flags["model"] and command in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
         raise click.UsageError(f"name a model: skylane cloud control {flags['worker']} {verb} MODEL")
+    if flags["version"] and not flags["model"]:
+        raise click.UsageError("--version is the version of a MODEL: name the model, or leave --version out")
     request = ControlRequest(
         operator=operator,
         nonce=uuid.uuid4().hex,

@@ -62,6 +62,8 @@ def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool,
     The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame got a result in time.
     """
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
+    if no_sinks and flags["sinks"]:
+        raise click.UsageError("--sink: --no-sinks writes no results: leave one of the two out")
     if no_sinks:
         settings = settings.model_copy(update={"sinks": ()})
     if is_live(source) and (settings.arrivals is not Arrivals.SOURCE or settings.burst > 1):

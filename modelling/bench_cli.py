@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEVICE, JSON, MODELS, TRUTH, frame_progress
+from shared.flags import WholeRange
 from shared.inference.table import ENGINES
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
@@ -43,7 +44,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
 @click.option("--engine", "engines", multiple=True, type=click.Choice(list(ENGINES)), help="Engine (repeatable). [all]")
 @click.option("--threads", type=_Numbers(0), default="0", help="Threads of an engine; 0 lets it choose. [0]")
 @click.option("--batch", "batches", type=_Numbers(1), default="1", show_default=True, help="Frames per batch.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Runs of each variant.")
+@click.option("--rounds", type=WholeRange(1, 1000), default=10, show_default=True, help="Runs of each variant.")
 @click.option(
     "--bag",
     type=click.Path(exists=True, path_type=Path),
@@ -51,7 +52,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
 )
 @click.option(
     "--frames",
-    type=click.IntRange(1, 1000),
+    type=WholeRange(1, 1000),
     default=8,
     show_default=True,
     help="Number of frames to compare labels on.",

@@ -23,7 +23,7 @@ from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.judge_cli import judge_gate
 from modelling.reuse.tune_cli import tune_gate
 from modelling.tables import model_rows, models_table, result_table
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
@@ -97,8 +97,8 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(sorted(RECIPES)))
 @click.option("--train", is_flag=True, help="Train the weights on the synthetic drive first; takes hours on a CPU.")
 @click.option("--minutes", type=FiniteRange(min=0, min_open=True), help="Time limit of the training.")
-@click.option("--steps", type=click.IntRange(min=1), help="Number of training steps.")
-@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Seed of the training or of random weights.")
+@click.option("--steps", type=WholeRange(min=1), help="Number of training steps.")
+@click.option("--seed", type=WholeRange(0, (1 << 32) - 1), help="Seed of the training or of random weights.")
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
@@ -260,7 +260,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 @click.argument("name", metavar="MODEL")
 @click.argument("bag", type=click.Path(path_type=Path))
 @click.option("--topic", "camera", help="The camera's image topic. [the first one with labels]")
-@click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames. [all]")
+@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames. [all]")
 @TRUTH
 @_demosaic
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the confusion matrix.")

@@ -22,7 +22,7 @@ from rosbag_tools.reading.metadata import named
 from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.verification import without_checksums
 from shared.errors import SkylaneError
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
@@ -77,19 +77,19 @@ def bag() -> None:
 @_target
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeRange(min=0),
     default=0,
     show_default=True,
     help="Random seed; the same seed gives the same drive.",
 )
-@click.option("--frames", type=click.IntRange(min=1), help="Number of frames. [300, or by --duration]")
+@click.option("--frames", type=WholeRange(min=1), help="Number of frames. [300, or by --duration]")
 @click.option("--duration", "duration_s", type=FiniteRange(min=0, min_open=True), help="Seconds to drive.")
 @click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
 @click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
 @click.option("--static-camera", is_flag=True, help="Place the camera at the kerb; only the traffic moves.")
-@click.option("--width", type=click.IntRange(min=16, max=8192), default=1936, show_default=True)
-@click.option("--height", type=click.IntRange(min=16, max=8192), default=1216, show_default=True)
+@click.option("--width", type=WholeRange(min=16, max=8192), default=1936, show_default=True)
+@click.option("--height", type=WholeRange(min=16, max=8192), default=1216, show_default=True)
 def make(
     *,
     out: Path,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rosbags.interfaces import Connection
 from rosbags.rosbag2 import Writer as Ros2Writer
+from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
@@ -26,8 +27,9 @@ from rosbag_tools.bag_format import (
     remove_bag,
 )
 from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
+from rosbag_tools.reading import mcap_file
 from rosbag_tools.records import IMAGE, TopicChannel
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, reason_of
 from shared.imaging.frames import Pixels
 
 # Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
@@ -96,7 +98,7 @@ class BagWriter:
                 # Commits do not wait for the disk: only a power failure can lose data, not a killed process.
                 self._storage.conn.execute("PRAGMA synchronous=OFF")
         except _FAILURES as error:
-            raise BagWriteError(f"bag {path} cannot be written: {error}") from error
+            raise BagWriteError(f"bag {path} cannot be written: {reason_of(error)}") from error
         self._is_open = True
 
     def __enter__(self) -> Self:
@@ -167,7 +169,10 @@ class BagWriter:
         self._is_open = False
         try:
             if not self._is_failed:
+                storage = self._storage
                 self._writer.close()
+                if isinstance(storage, McapWriter) and not self._is_copied_at_end:
+                    mcap_file.add_checksums(storage.path)
         except _FAILURES as error:
             self._is_failed = True
             raise self._cut_off(error) from error
@@ -205,7 +210,7 @@ class BagWriter:
 
     def _cut_off(self, error: Exception) -> BagWriteError:
         return BagWriteError(
-            f"bag {self.path}: {error}; it has no index, and of the {self.message_count} messages written "
+            f"bag {self.path}: {reason_of(error)}; it has no index, and of the {self.message_count} messages written "
             f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` repairs it"
         )
 

@@ -12,12 +12,29 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.files import open_file
+from shared.inference.table import DEVICE_NAME, DEVICE_RULE
+from shared.messages.field_types import VERSION_NAME, VERSION_RULE
+from shared.messages.topics import NAME, NAME_RULE
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
 MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to parse.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
+_RULES = {f"^{NAME.pattern}$": NAME_RULE, VERSION_NAME: VERSION_RULE, DEVICE_NAME: DEVICE_RULE}  # By pattern.
+_PROBLEMS = {  # By pydantic's type of error; its own messages name types of Python.
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "give a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "give a list, such as [a, b]"),
+    **dict.fromkeys(("dict_type", "model_type"), "give a map of keys to values"),
+    "string_type": "give text, in quotes if it is a number",
+    "too_short": "give at least {min_length} of them",
+    "greater_than_equal": "give at least {ge}",
+    "greater_than": "give a number above {gt}",
+    "less_than_equal": "give at most {le}",
+    "less_than": "give a number below {lt}",
+}
 _QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # Keys in a model's messages; flags replace them.
 M = TypeVar("M", bound=BaseModel)
 
@@ -108,7 +125,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigError(path, f"holds a {type(document).__name__} instead of a map of keys to values")
+        raise ConfigError(path, "is a list or a single value instead of a map of keys to values, such as `key: value`")
     return document
 
 
@@ -131,6 +148,10 @@ def load_document(path: Path) -> Any:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(path, f"is not valid YAML{where}: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(
+            path, f"is not valid YAML: byte {error.position + 1} is not text: save it as UTF-8"
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(path, f"is not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -158,8 +179,13 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    limits = {key: str(value).removesuffix(".0") for key, value in detail.get("ctx", {}).items()}
+    if limits.get("pattern") in _RULES:
+        message = f"use {_RULES[limits['pattern']]}"
+    elif detail["type"] in _PROBLEMS:
+        message = _PROBLEMS[detail["type"]].format_map(limits)
     message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
-    given = repr(detail["input"])
+    given = repr(str(detail["input"]) if isinstance(detail["input"], Path) else detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
     return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.

@@ -44,13 +44,20 @@ class UnknownNameError(SkylaneError):
         super().__init__(f"no {kind} {name!r}{suggestion(name, self.known)}{hint}")
 
 
+def reason_of(error: Exception) -> str:
+    """Returns the problem that an error describes, without the number and the path that an OSError adds."""
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} exists and is not a folder"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def unwritable_message(path: object, error: OSError, flag: str) -> str:
     """Returns the error message for a path that cannot be written.
 
     `flag` is the option that sets the path, such as `--out`.
     """
     remedy = "make room or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{path} cannot be written: {error.strerror or error}: {remedy}choose another {flag}"
+    return f"{path} cannot be written: {reason_of(error)}: {remedy}choose another {flag}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

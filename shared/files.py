@@ -8,6 +8,8 @@ import stat
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from shared.errors import SkylaneError, unwritable_message
+
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -37,6 +39,15 @@ def read_file(path: Path) -> bytes:
     """Returns the content of a file; see `open_file`."""
     with open_file(path) as file:
         return file.read()
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Creates a file that is written after long work, and its folder; the SkylaneError if it cannot names `flag`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
+    except OSError as error:
+        raise SkylaneError(unwritable_message(path, error, flag)) from error
 
 
 def resolved(path: Path) -> Path:

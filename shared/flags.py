@@ -15,7 +15,7 @@ from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
 from shared.errors import SkylaneError
-from shared.messages.field_types import VERSION_NAME
+from shared.messages.field_types import VERSION_NAME, VERSION_RULE
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,13 +49,15 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        try:
-            is_finite = math.isfinite(float(value))
-        except ValueError:
-            self.fail(f"{value!r} is not a number: give one, such as 2.5", param, ctx)
-        if not is_finite:
-            self.fail(f"{float(value)} is not a finite number", param, ctx)
-        return super().convert(value, param, ctx)
+        return _number_in(self, float, "number", value, param, ctx)
+
+
+class WholeRange(click.IntRange):
+    """A range of whole numbers."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ParamType."""
+        return _number_in(self, int, "whole number", value, param, ctx)
 
 
 class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
@@ -68,7 +70,10 @@ class NumberOrWord(click.ParamType):  # type: ignore[type-arg]  # Generic only i
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
-        return value if value in self._words else FiniteRange().convert(value, param, ctx)
+        try:
+            return value if value in self._words else FiniteRange().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message}, or {' or '.join(self._words)}", param, ctx)
 
 
 def topic_name(kind: str) -> ValidatedText:
@@ -83,7 +88,7 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
         click.BadParameter: the text is not a valid version name.
     """
     if version is not None and not re.match(VERSION_NAME, version):
-        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . without a leading dot")
+        raise click.BadParameter(f"{version[:80]!r}: use {VERSION_RULE}")
     return version
 
 
@@ -93,6 +98,10 @@ class KeyOption(click.Option):
     def __init__(self, *arguments: Any, heading: str = "Options", **attributes: Any) -> None:
         self.heading = heading
         super().__init__(*arguments, **attributes)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """See click.Option; names the environment variable if the value is from there."""
+        return f"'{self.envvar}'" if _is_from_environment(self, ctx) else super().get_error_hint(ctx)
 
 
 def key_options(section: type[BaseModel], heading: str, *keys: str) -> Callable[[Command], Command]:
@@ -139,7 +148,7 @@ def number(section: type[BaseModel], key: str) -> "click.ParamType[Any]":
         for name in ("ge", "gt", "le", "lt")
         if hasattr(constraint, name)
     }
-    return (click.IntRange if int in _parts(field) else FiniteRange)(
+    return (WholeRange if int in _parts(field) else FiniteRange)(
         min=limits.get("ge", limits.get("gt")),
         max=limits.get("le", limits.get("lt")),
         min_open="gt" in limits,
@@ -185,12 +194,43 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
+def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:
+    """Returns a number of the range `kind`; the error of another value says what to give."""
+    text = str(value)[:40]
+    try:
+        number = parse(value)
+    except ValueError:
+        problem = f"{text!r} is not a {noun}"
+    else:
+        if not -math.inf < number < math.inf:
+            problem = f"{text} is not a finite number"
+        elif kind.min is not None and (number < kind.min or (kind.min_open and number == kind.min)):
+            problem = f"{text} is too small"
+        elif kind.max is not None and (number > kind.max or (kind.max_open and number == kind.max)):
+            problem = f"{text} is too large"
+        else:
+            return number
+    least, most = ("" if bound is None else str(bound).removesuffix(".0") for bound in (kind.min, kind.max))
+    limits = [least and f"{'above' if kind.min_open else 'of at least'} {least}"]
+    limits += [most and f"{'below' if kind.max_open else 'at most' if least else 'of at most'} {most}"]
+    words = " and ".join(filter(None, limits)) or "such as 2.5"
+    if least and most and not kind.min_open and not kind.max_open:
+        words = f"from {least} to {most}"
+    return kind.fail(f"{problem}: give a {noun} {words}", *context)  # type: ignore[no-any-return]
+
+
+def _is_from_environment(option: click.Option, ctx: click.Context | None) -> bool:
+    return ctx is not None and ctx.get_parameter_source(str(option.name)) is click.core.ParameterSource.ENVIRONMENT
+
+
 def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the flags of the current command by key; for a switch set to False, its negative form."""
+    """Returns by key the flags, or variables, that set it; for a switch set to False, the flag's negative form."""
     context = click.get_current_context(silent=True)
     options = [each for each in context.command.params if isinstance(each, click.Option)] if context else []
     return {
-        option.name: max(
+        option.name: str(option.envvar)
+        if _is_from_environment(option, context)
+        else max(
             option.secondary_opts if option.secondary_opts and given.get(option.name) is False else option.opts,
             key=len,
         )

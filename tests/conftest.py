@@ -29,12 +29,14 @@ settings.load_profile("skylane")
 
 
 @pytest.fixture(autouse=True)
-def log_level() -> Iterator[None]:
-    """Restores the level of logging, which a command that runs in the process of the tests sets for all later ones."""
-    root = logging.getLogger()
-    level = root.level
+def logging_configuration() -> Iterator[None]:
+    """Undoes what a command that runs in the process of the tests configures for all later ones: handlers and levels."""
+    loggers = [logging.getLogger(), logging.getLogger("skylane")]
+    levels = [logger.level for logger in loggers]
     yield
-    root.setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+        logger.handlers = [each for each in logger.handlers if not type(each).__module__.startswith("shared.")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from shared.flags import FiniteRange, WholeRange
 from skylane import skylane
 
 Path = tuple[str, ...]
@@ -84,7 +85,7 @@ def test_the_help_shows_the_range_of_every_number(path: Path) -> None:
     for option in command.params:
         if not isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
             continue
-        assert isinstance(option.type, (click.IntRange, click.FloatRange)), f"{option.opts} has no range"
+        assert isinstance(option.type, (WholeRange, FiniteRange)), f"{option.opts} has no range of shared.flags"
         assert (option.type.min, option.type.max) != (None, None), f"{option.opts} has no range"
         assert option.type._describe_range() in command.get_help(click.Context(command)).replace("\n", "")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from shared.errors import MissingExtraError
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
 from shared.sanitize import printable_lines
@@ -132,13 +133,13 @@ def _check(runs: Sequence[Path]) -> int:
 
 
 def _write_files(content: "ReportContent", folder: Path, console: Console) -> None:
-    """Writes the tables and, if a browser is installed, the charts."""
+    """Writes the tables and, if kaleido and a browser are installed, the charts."""
     from analysis.report.output.charts import FiguresError, write_figures  # noqa: PLC0415  As in `report`.
     from analysis.report.output.table_files import write_tables  # noqa: PLC0415
 
     written = f"{len(write_tables(content.tables(), folder))} table files"
     try:
         written += f" and {len(write_figures(content.charts(), folder))} chart files"
-    except FiguresError as error:
+    except (FiguresError, MissingExtraError) as error:
         console.print(f"{error}; only the tables were written", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{folder}  {written}", markup=False, highlight=False, soft_wrap=True)

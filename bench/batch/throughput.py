@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import click
 import psutil
 
 from bench.batch.bare_engine import BareEngines
@@ -26,6 +25,7 @@ from ops.batch.run import run_batch
 from ops.batch.settings import BatchSettings
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun
+from shared.flags import WholeRange
 from shared.runtime.machine import usable_cores
 from shared.terminal_table import Table, result_table
 
@@ -46,7 +46,7 @@ class BatchBenchPlan:
         EXECUTORS, (), "Executor to measure (repeatable). [all that are installed]", "--executor"
     )
     processes: int | None = options.option(
-        type=click.IntRange(1, 1024), help="Processes of the local executor and of the engine alone."
+        type=WholeRange(1, 1024), help="Processes of the local executor and of the engine alone."
     )
     threads: int = options.number(1, 1, 64, "Threads of the engine in each process.")
     bags: int = options.number(4, 1, 1000, "Bags of the library.")

@@ -20,7 +20,7 @@ from bench.faults.scenario import Finding, Scenario, UnavailableError
 from bench.harness.output import machine_line
 from ops.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.errors import SkylaneError
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, WholeRange
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
@@ -104,7 +104,7 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overl
 
 @click.command()
 @click.argument("scenarios", nargs=-1)
-@click.option("--seed", type=click.IntRange(0), help="Seed of random choices. [random, and printed]")
+@click.option("--seed", type=WholeRange(0), help="Seed of random choices. [random, and printed]")
 @click.option(
     "--overload-s",
     type=FiniteRange(30),

@@ -20,7 +20,7 @@ from bench.harness import options
 from bench.harness.comparison import plan_record
 from ops.broker.broker import Broker
 from ops.processes.environment import BenchRun
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, WholeRange
 from shared.logs import configure_logging
 from shared.terminal_table import Table
 
@@ -78,7 +78,7 @@ class FleetPlan:
     )
     rounds: int = options.rounds(3, 100)
     seed: int | None = options.option(
-        type=click.IntRange(0), help="Seed of the arrivals in the first round. [random, printed]"
+        type=WholeRange(0), help="Seed of the arrivals in the first round. [random, printed]"
     )
 
     def cases(self) -> list[FleetCase]:

@@ -39,6 +39,7 @@ from edge.reuse.opening import check_local_model
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun
 from shared.files import file_sha256
+from shared.flags import WholeRange
 from shared.models.repository import Repository
 from shared.runtime.machine import commit, usable_cores
 
@@ -67,7 +68,7 @@ class FreshnessPlan:
         default=False, is_flag=True, help=f"Also play {_LIVE_DRIVES} drives live, and compare each with its replay."
     )
     processes: int = options.option(
-        usable_cores, type=click.IntRange(1, 256), help="Drives that are replayed at a time. [one per core]"
+        usable_cores, type=WholeRange(1, 256), help="Drives that are replayed at a time. [one per core]"
     )
 
 

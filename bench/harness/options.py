@@ -14,7 +14,8 @@ from bench.harness.output import show
 from ops.broker.broker import BrokerKind
 from ops.processes.environment import BenchRun
 from rosbag_tools.drive.recording import sample_bag
-from shared.flags import FiniteRange, warn_renamed
+from shared.files import check_writable
+from shared.flags import FiniteRange, WholeRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
 from shared.runtime.machine import machine
@@ -23,7 +24,7 @@ _OPTION, _DRIVE = "option", "drive"
 _FORMER = "former_"
 
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
-SERVER_COUNT = click.IntRange(1, 32)
+SERVER_COUNT = WholeRange(1, 32)
 JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as JSON.")
 JSON_FILE = click.Option(
     ["--json", "path"],
@@ -48,6 +49,8 @@ def bench_command(
     drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
 
     def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
+        if path is not None:
+            check_writable(path, "--json")
         for former in [each for each in settings if each.startswith(_FORMER)]:
             current = former.removeprefix(_FORMER)
             settings[current] = settings.pop(former) or settings[current]
@@ -109,7 +112,7 @@ def option(default: Any = None, **keywords: Any) -> Any:
 def number(default: float, least: float, most: float | None, text: str, **keywords: Any) -> Any:
     """A number in a range; an integer if `default` is one."""
     is_integer = isinstance(default, int)
-    kind = click.IntRange(int(least), None if most is None else int(most)) if is_integer else FiniteRange(least, most)
+    kind = WholeRange(int(least), None if most is None else int(most)) if is_integer else FiniteRange(least, most)
     return option(default, type=kind, show_default=True, help=text, **keywords)
 
 

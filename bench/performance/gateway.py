@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
 import numpy as np
 
 from analysis.statistics.samples import busy_share, jain
@@ -30,6 +29,7 @@ from ops.processes.gateway_deployment import GatewayDeployment
 from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from ops.processes.worker_process import engine_flags
 from rosbag_tools.drive.recording import sample_bag
+from shared.flags import WholeRange
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
@@ -55,7 +55,7 @@ class GatewayPlan:
     clients: int = options.number(8, 1, 64, "Number of clients.")
     window: int = options.number(2, 1, 64, "Unanswered frames per client.")
     instances: int | None = options.option(
-        type=click.IntRange(1, 64), help="Batches that are inferred at a time. [as the engine chooses]"
+        type=WholeRange(1, 64), help="Batches that are inferred at a time. [as the engine chooses]"
     )
     codec: str = options.codec()
     seconds: float = options.number(10.0, 1, 3600, "Duration of a round.")

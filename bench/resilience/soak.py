@@ -23,7 +23,7 @@ from bench.harness.frame_accounting import NO_MASKS, FrameAccounts
 from bench.harness.process_log import MEASURES, ProcessHistory, ProcessLog
 from ops.broker.mosquitto import mosquitto_version, require_mosquitto
 from ops.processes.environment import BenchRun
-from shared.flags import FiniteRange
+from shared.flags import FiniteRange, WholeRange
 from shared.terminal_table import result_table
 
 ROLES = ("broker", "worker", "vehicle", "link")
@@ -44,7 +44,7 @@ class SoakPlan:
     minutes: float = options.number(30.0, 0.1, None, "Duration of the soak in minutes.")
     hours: float | None = options.option(type=FiniteRange(0.1), help="Duration in hours, instead of --minutes.")
     seed: int = options.option(
-        partial(secrets.randbits, 32), type=click.IntRange(0), help="Seed of the faults. [random, and printed]"
+        partial(secrets.randbits, 32), type=WholeRange(0), help="Seed of the faults. [random, and printed]"
     )
     out: Path = options.option(
         Path("runs/soak"), type=click.Path(file_okay=False, path_type=Path), show_default=True, help="Output folder."

@@ -48,4 +48,5 @@ def listen(protocol: str, address: str) -> socket.socket:
 def _explain(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "the port is in use: stop the program that listens there, or choose another port (0: any free port)"
-    return f"{error.strerror}: give an address of this machine and a port that this user may listen at"
+    problem = str(error.strerror).partition(" (while attempting")[0]  # Python adds the address.
+    return f"{problem}: give an address of this machine and a port that this user may listen at"

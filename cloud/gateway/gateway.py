@@ -39,7 +39,10 @@ def check_settings(settings: GatewaySettings) -> None:
             check_file(key)
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, refuse_password)
         except OSError as error:
-            raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
+            problem = "give a PEM certificate and its key" if isinstance(error, ssl.SSLError) else error.strerror
+            raise GatewayError(
+                f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {problem}"
+            ) from error
         check_not_expired(settings.tls_cert, "renew it, callers do not trust it")
     for name in settings.addresses:
         load("frontend", FRONTENDS, name)

@@ -147,7 +147,7 @@ def read_fusion(path: Path) -> FusionTable:
     except OSError as error:
         problem = error.strerror or str(error)
     except Exception as error:  # noqa: BLE001  zipfile, zlib and NumPy raise exceptions of any type for invalid bytes.
-        problem = f"{type(error).__name__}: {error}"
+        problem = str(error) or type(error).__name__
     if problem:
         raise FusionError(f"{path} is no fusion file ({problem}): give one of `skylane model tune-fusion`")
     return FusionTable(header, arrays)

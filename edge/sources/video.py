@@ -12,7 +12,8 @@ from av.stream import Disposition
 
 from edge.sources.source import SourceError
 from shared import clock
-from shared.files import file_sha256
+from shared.errors import reason_of
+from shared.files import check_file, file_sha256
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import MAX_PIXELS
 from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder
@@ -174,9 +175,14 @@ class VideoSource:
 
     def _opened(self) -> Any:
         try:
+            check_file(self._path)
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be played: {error.strerror}") from error
+        try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
-            raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
+            problem = f"cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            raise SourceError(f"{self._path} {problem}") from error
         streams = _video_streams(container)
         fault = ""
         if not streams:

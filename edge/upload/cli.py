@@ -18,7 +18,7 @@ from edge.upload.client import UploadClient, UploadSettings, check_images, find_
 from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import ValidatedText, key_options, override, renamed_option
+from shared.flags import ValidatedText, WholeRange, key_options, override, renamed_option
 from shared.logs import configure_logging, get_logger
 from shared.mqtt.broker_options import NodeSection
 from shared.network.endpoint import Endpoint
@@ -49,7 +49,7 @@ class UnwritableError(SkylaneError):
     help="Address of a worker (repeatable).",
 )
 @_options("transport", "vehicle", "model", "model_version", "concurrency", "codec", "quality")
-@renamed_option("--places", "--concurrency", type=click.IntRange(1, 64))
+@renamed_option("--places", "--concurrency", type=WholeRange(1, 64))
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
 )
@@ -80,6 +80,8 @@ def send(
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         files = find_images(images)
+        if lines is not None:
+            lines.flush()  # Opens the file, before the work whose results it takes.
         checking = progress.add_task("checked", total=len(files))
         valid, corrupt = check_images(files, lambda: progress.advance(checking))
         for error in corrupt:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.targets import TARGETS
+from shared.flags import WholeRange
 from shared.imaging.frames import Frame, Layout
 from shared.inference.engine import Images
 from shared.messages.model_card import ModelCard
@@ -32,7 +33,7 @@ from shared.models.repository import Repository
     "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with frames to compare on. [the built-in frames]"
 )
 @click.option(
-    "--frames", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of frames to compare on."
+    "--frames", type=WholeRange(1, 1000), default=4, show_default=True, help="Number of frames to compare on."
 )
 @click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-FORMAT]")
 @FORCE

@@ -7,7 +7,8 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
-from shared.flags import FiniteRange
+from shared.files import check_writable
+from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
 
 _BAG = click.Path(exists=True, path_type=Path)
@@ -26,11 +27,9 @@ _BAG = click.Path(exists=True, path_type=Path)
     type=FiniteRange(min=0, min_open=True),
     help="Age of results to measure (repeatable). [33 to 1000 ms]",
 )
+@click.option("--every", type=WholeRange(min=1), default=3, show_default=True, help="Count every n-th frame of a bag.")
 @click.option(
-    "--every", type=click.IntRange(min=1), default=3, show_default=True, help="Count every n-th frame of a bag."
-)
-@click.option(
-    "--frames", type=click.IntRange(min=2), default=100, show_default=True, help="Maximum number of frames of each bag."
+    "--frames", type=WholeRange(min=2), default=100, show_default=True, help="Maximum number of frames of each bag."
 )
 @DEMOSAIC
 @click.option(
@@ -70,6 +69,7 @@ def tune_fusion(
     from modelling.reuse.opening import opened_models  # noqa: PLC0415
 
     check_local_model(repository.find(local_model), repository.find(reference).card())
+    check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         assert local is not None
         task = progress.add_task("running the models", total=None)

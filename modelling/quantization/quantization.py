@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
-from cloud.engines.openvino.runtime import core, ov
 from cloud.models.loader import ModelLoader
 from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
 from modelling.evaluation.confusion import Confusion
@@ -28,6 +26,12 @@ from shared.inference.model import Model, agreement
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from shared.task import task_named
+
+try:
+    from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end
+    from cloud.engines.openvino.runtime import core, ov
+except ModuleNotFoundError as error:
+    raise MissingExtraError("quantisation", "openvino", "convert,openvino") from error
 
 _FILE = "ir"  # The folder of model.xml and model.bin in the model's folder.
 # Operations that stay in float: they are fast enough, and quantising them costs a pass over the map.
@@ -119,7 +123,7 @@ def _to_int8(model: Any, frames: CalibrationFrames) -> Any:
         nncf: Any = import_module("nncf")
     except ModuleNotFoundError as error:
         raise MissingExtraError("quantisation to int8", error.name or "nncf", "convert") from error
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # Its own function would change the handlers, too.
     dataset = nncf.Dataset([image[np.newaxis] for image in frames.calibration])
     with contextlib.redirect_stdout(io.StringIO()):  # Hides NNCF's progress bars.
         return nncf.quantize(

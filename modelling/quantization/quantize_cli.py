@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import FORCE, MODELS
+from shared.flags import WholeRange
 from shared.messages.topics import validate_name
 from shared.models.manifest import Precision
 from shared.models.repository import Repository
@@ -26,7 +27,7 @@ _HOLDOUT = 20  # Frames to compare the models on.
     "--bag", type=click.Path(exists=True, path_type=Path), help="Bag with frames to calibrate with. [synthetic drives]"
 )
 @click.option(
-    "--frames", type=click.IntRange(1, 10_000), default=40, show_default=True, help="Number of calibration frames."
+    "--frames", type=WholeRange(1, 10_000), default=40, show_default=True, help="Number of calibration frames."
 )
 @click.option("--name", "new_name", metavar="NAME", help="Name of the new model. [MODEL-PRECISION]")
 @FORCE

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEMOSAIC, DEVICE, JSON, MODELS, frame_progress
+from shared.flags import WholeRange
 from shared.models.repository import Repository
 
 _METHODS = ("mse", "pixels", "none")
@@ -24,7 +25,7 @@ _METHODS = ("mse", "pixels", "none")
 @click.option(
     "--gate", type=click.Choice(_METHODS), default="mse", show_default=True, help="Method of comparing frames."
 )
-@click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
+@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each bag. [all]")
 @DEMOSAIC
 @JSON
 @MODELS

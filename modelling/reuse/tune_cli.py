@@ -7,7 +7,8 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
-from shared.flags import FiniteRange
+from shared.files import check_writable
+from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
 
 _BOTH = "both"
@@ -35,13 +36,11 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
     show_default=True,
     help="Method of comparing frames; both tunes a threshold for each.",
 )
-@click.option(
-    "--reuse-frames", type=click.IntRange(min=1), default=10, show_default=True, help="Longest reuse in frames."
-)
+@click.option("--reuse-frames", type=WholeRange(min=1), default=10, show_default=True, help="Longest reuse in frames.")
 @click.option(
     "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=1000.0, show_default=True, help="Longest reuse."
 )
-@click.option("--frames", type=click.IntRange(min=1), help="Maximum number of frames of each bag. [all]")
+@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each bag. [all]")
 @DEMOSAIC
 @click.option(
     "--out",
@@ -78,6 +77,7 @@ def tune_gate(
     from modelling.reuse.tune import TuneSettings, tune  # noqa: PLC0415
     from shared.reuse.tuning import write_tuning  # noqa: PLC0415
 
+    check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         task = progress.add_task("running the models", total=None)
         replayed = replay(

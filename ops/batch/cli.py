@@ -19,7 +19,7 @@ from ops.batch.plan import BatchPlan
 from ops.batch.run import BatchResult, run_batch
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FOLDER, GroupedCommand, key_options, topic_name
+from shared.flags import EXISTING_FOLDER, GroupedCommand, key_options, override, topic_name
 from shared.runtime.processes import interrupt_on_termination
 from shared.terminal_table import Table
 
@@ -51,8 +51,7 @@ def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -
     Writes the masks of each bag to OUT/bags/NAME and a row per frame, with the share of each label, to OUT/frames.parquet.
     The exit code is 1 if a bag has no results; the others have theirs.
     """
-    given = {key: value for key, value in flags.items() if value is not None and value != ()}
-    settings = BatchSettings(library=library, out=out, model=model, **given)
+    settings = override(BatchSettings(library=library, out=out, model=model), flags)
     console = Console(stderr=True)
     with interrupt_on_termination(), _watcher(console) as watcher:
         try:

@@ -9,7 +9,7 @@ from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
-from shared.inference.table import AUTO, ENGINES, choose_engine
+from shared.inference.table import AUTO, DEVICE_NAME, ENGINES, choose_engine
 from shared.messages.field_types import VERSION_NAME
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement, Precision
@@ -28,7 +28,7 @@ class BatchSettings(Section):
     engine: Annotated[str, OneOf("engine", ENGINES)] | None = setting(
         None, "Engine that runs the model.", shown="from the model's manifest"
     )
-    device: str = setting("auto", "Device of the model: auto, cpu or gpu:N.")
+    device: str = setting("auto", "Device of the model: auto, cpu or gpu:N.", pattern=DEVICE_NAME)
     precision: Precision | None = setting(None, "Precision of the computation.", shown="from the model's manifest")
     threads: int = setting(
         1, "Threads of the engine in each process; another number may change single pixels.", ge=1, le=256

@@ -26,7 +26,7 @@ from ops.broker.mosquitto import (
     write_config,
 )
 from ops.broker.mosquitto_secured import write_secured_config
-from shared.errors import MissingExtraError
+from shared.errors import MissingExtraError, reason_of
 from shared.network.endpoint import is_loopback
 from shared.runtime.processes import terminate
 
@@ -283,7 +283,7 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
     except OSError as error:
-        raise BrokerError(f"cannot run {command[0]}: {error}") from error
+        raise BrokerError(f"cannot run {command[0]}: {reason_of(error)}") from error
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes]:
@@ -328,5 +328,5 @@ def _bind(host: str, port: int) -> int:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise BrokerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise BrokerError(f"cannot listen on {host}:{port}: {error.strerror}: choose another --host") from error
         return int(listener.getsockname()[1])

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from shared.errors import MissingExtraError
-from shared.flags import topic_name
+from shared.flags import WholeRange, topic_name
 from shared.terminal_table import Table
 
 _DAYS = 90
@@ -22,7 +22,7 @@ _DAYS = 90
 @click.option(
     "--operator", "operators", multiple=True, type=topic_name("operator"), help="Name of an operator (repeatable)."
 )
-@click.option("--days", type=click.IntRange(1, 825), default=_DAYS, show_default=True, help="Validity in days.")
+@click.option("--days", type=WholeRange(1, 825), default=_DAYS, show_default=True, help="Validity in days.")
 @click.option("--again", is_flag=True, help="Issue the named certificates again, with new keys, even if they exist.")
 @click.option(
     "--revoke", "revoked", multiple=True, metavar="NAME", help="Name whose certificates to revoke (repeatable)."

@@ -8,13 +8,14 @@ import click
 from ops.broker.broker import Broker, BrokerKind
 from ops.broker.certificates_cli import certs
 from ops.broker.mosquitto import BrokerError
+from shared.flags import WholeRange
 
 _POLL_S = 0.5
 
 
 @click.group(invoke_without_command=True)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="TCP port; 0 takes a free one."
+    "--port", type=WholeRange(0, 65535), default=1883, show_default=True, help="TCP port; 0 takes a free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, reason_of
 from shared.files import read_file
 from shared.package_data import shipped
 
@@ -89,7 +89,7 @@ def first_listener(config: Path) -> MosquittoListener:
     try:
         text = read_file(config).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise BrokerError(f"cannot read {config}: {error}") from error
+        raise BrokerError(f"cannot read {config}: {reason_of(error)}") from error
     found = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
     if found is None:
         raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")

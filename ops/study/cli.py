@@ -10,6 +10,7 @@ from analysis.study.axes import AXES, Axes, known_values
 from analysis.study.scenarios import SCENARIOS
 from analysis.study.study_plan import model_names
 from shared.errors import UnknownNameError
+from shared.flags import WholeRange
 from shared.models.repository import default_root
 from shared.package_data import shipped
 from shared.terminal_table import Table
@@ -51,7 +52,7 @@ def list_axes(models: Path | None) -> None:
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the study. [runs/studies/<name>]"
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0, max=(1 << 63) - 1), help="Seed of the run order and the arrivals. [random]"
+    "--seed", type=WholeRange(min=0, max=(1 << 63) - 1), help="Seed of the run order and the arrivals. [random]"
 )
 @click.option("--dry-run", is_flag=True, help="Show the runs in their order without running them.")
 @_models

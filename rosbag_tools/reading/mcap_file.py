@@ -1,9 +1,12 @@
 """Scans MCAP files (mcap.dev/spec) sequentially, with messages in any serialization."""
 
+import os
+import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
 from rosbag_tools.records import (
@@ -27,6 +30,8 @@ _CHUNK = b"\x06"
 _DATA_END = b"\x0f"
 
 _BLOCK_BYTES = 1 << 20
+_CHUNK_CHECKSUM_AT = 24  # In a chunk, behind two times and its size.
+_END_BYTES = 12  # The checksum of the summary and the magic bytes.
 
 _WIRES = {each.value: each for each in (Serialization.CDR, Serialization.ROS1, Serialization.PROTOBUF)}
 
@@ -59,16 +64,47 @@ def has_foreign_profile(path: Path) -> bool:
 def has_wrong_summary(path: Path) -> bool:
     """Returns True if the summary, which contains the index, does not match its checksum."""
     with path.open("rb") as file:
-        end = path.stat().st_size - 12  # The checksum and the magic bytes.
-        file.seek(end - 16)
-        start, stated = unpack("Q", file.read(8)), unpack("I", file.read(12)[8:])
-        if not start or not stated:
-            return False
-        checksum = 0
-        file.seek(start)
-        for at in range(start, end, _BLOCK_BYTES):
-            checksum = zlib.crc32(file.read(min(_BLOCK_BYTES, end - at)), checksum)
-    return checksum != stated
+        stated, computed = _summary_checksums(file)
+    return stated not in (0, computed)
+
+
+def add_checksums(path: Path) -> None:
+    """Writes the checksums of all chunks and of the summary of a complete file, which `rosbags` leaves at 0.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        DamagedRecordError, DecompressionError: the file is damaged.
+    """
+    with path.open("r+b") as file:
+        records = Records(file, path.stat().st_size)
+        records.take(len(MAGIC))
+        while (op := records.take(1)) not in (_DATA_END, _FOOTER):
+            content = records.sized("Q")
+            if op == _CHUNK:
+                unfolded, _ = _unfold_chunk(Records.of(content))
+                _write_checksum(file, records.at - len(content) + _CHUNK_CHECKSUM_AT, zlib.crc32(unfolded))
+                file.seek(records.at)
+        _, computed = _summary_checksums(file)
+        _write_checksum(file, records.size - _END_BYTES, computed)
+
+
+def _summary_checksums(file: BinaryIO) -> tuple[int, int]:
+    """Returns the checksum that the file states (0: none), and the one of its summary; both are 0 without a summary."""
+    end = file.seek(-_END_BYTES, os.SEEK_END)
+    file.seek(end - 16)
+    start, stated = unpack("Q", file.read(8)), unpack("I", file.read(12)[8:])
+    if not start:
+        return 0, 0
+    checksum = 0
+    file.seek(start)
+    for at in range(start, end, _BLOCK_BYTES):
+        checksum = zlib.crc32(file.read(min(_BLOCK_BYTES, end - at)), checksum)
+    return stated, checksum
+
+
+def _write_checksum(file: BinaryIO, at: int, checksum: int) -> None:
+    file.seek(at)
+    file.write(struct.pack("<I", checksum))
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
@@ -103,11 +139,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
 def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
     """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
-        chunk = Records.of(content)
-        chunk.take(16)  # Times of the first and last message.
-        size, checksum = chunk.number("Q"), chunk.number("I")
-        compression, data = chunk.text(), chunk.sized("Q")
-        unfolded = decompress(data, compression, min(size, MAX_CHUNK_BYTES))
+        unfolded, checksum = _unfold_chunk(Records.of(content))
         if checksum and zlib.crc32(unfolded) != checksum:
             yield Damage(place, "the checksum of a chunk does not match its content, which is read anyway")
         records = Records.of(unfolded)
@@ -115,6 +147,14 @@ def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Messag
             yield from _record(records.take(1), records.sized("Q"), announced, place)
     except (DecompressionError, DamagedRecordError) as error:
         yield Damage(place, f"in a chunk of {len(content)} bytes: {error}")
+
+
+def _unfold_chunk(chunk: Records) -> tuple[bytes, int]:
+    """Returns the decompressed records of a chunk, and its checksum (0: none)."""
+    chunk.take(16)  # Times of the first and last message.
+    size, checksum = chunk.number("Q"), chunk.number("I")
+    compression, data = chunk.text(), chunk.sized("Q")
+    return decompress(data, compression, min(size, MAX_CHUNK_BYTES)), checksum
 
 
 def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import SkylaneError
+from shared.inference.table import DEVICE_NAME, DEVICE_RULE
 from shared.models.manifest import Precision
 
 
@@ -89,9 +90,6 @@ class Engine(Protocol):
         """Releases memory and devices."""
 
 
-_NAME = re.compile(r"auto|cpu|gpu(:[0-9]{1,3})?")
-
-
 def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     """Returns the device to run on, "cpu" or "gpu:N".
 
@@ -104,8 +102,8 @@ def choose_device(device: str, gpus: int, library: str, remedy: str) -> str:
     Raises:
         DeviceError: the name is invalid, or this machine has no such GPU.
     """
-    if _NAME.fullmatch(device) is None:
-        raise DeviceError(device, "is not a device: use auto, cpu or gpu:N")
+    if re.fullmatch(DEVICE_NAME, device) is None:
+        raise DeviceError(device, f"is not a device: use {DEVICE_RULE}")
     if device == "cpu":
         return "cpu"
     if device == "auto":

@@ -1,9 +1,13 @@
-"""The table of the engines that a vehicle can use; `shared.inference.table` has those of a worker."""
+"""The table of all engines, with those that a vehicle can use too: an engine is one module with a class, and one line here."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from shared.errors import SkylaneError, UnknownNameError
+
+DEVICE_NAME = r"^(auto|cpu|gpu(:[0-9]{1,3})?)$"
+
+DEVICE_RULE = "auto, cpu or gpu:N"
 
 
 class EngineEntry(NamedTuple):

@@ -12,6 +12,7 @@ MAX_TEXT = 4096  # Characters.
 MAX_SIDE = 16384  # Maximum height and width of a transmitted image, pixels.
 # Pattern of a version, which is also a folder name. Dots are allowed: it is never part of a topic.
 VERSION_NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
+VERSION_RULE = "1 to 64 of A-Z a-z 0-9 _ - . without a leading dot"
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Name = Annotated[  # A valid topic level.

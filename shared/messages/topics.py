@@ -16,6 +16,7 @@ _CACHED_TOPICS = 1024
 ROLES = ("worker", "operator")  # Common names of their certificates; at the broker, no vehicle can have such a name.
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ -"
 _FRAME_ID = re.compile(rf"({NAME.pattern})/({NAME.pattern})/({NAME.pattern})/([0-9]{{1,18}})")
 
 
@@ -103,7 +104,7 @@ def validate_name(kind: str, name: str) -> str:
     if kind == "vehicle" and name in ROLES:
         raise TopicNameError(f"vehicle {name!r} has the name of a role at the broker: choose another name")
     if not NAME.fullmatch(name):
-        raise TopicNameError(f"{kind} {name[:100]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")
+        raise TopicNameError(f"{kind} {name[:100]!r} is not allowed: use {NAME_RULE}")
     return name
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import DirectoryPath, FilePath
+from pydantic import DirectoryPath, FilePath, model_validator
 
 from shared.config import OneOf, Section, parsed_by, setting
 from shared.flags import key_options, override
@@ -120,6 +120,13 @@ class NodeSection(Section):
     )
     log_level: Annotated[str, OneOf("log level", LEVELS)] = setting(DEFAULT_LEVEL, "Minimum log level.")
     log_format: LogFormat = setting(LogFormat.TEXT, "Format of log lines on standard error.")
+
+    @model_validator(mode="after")
+    def _certificates_have_tls(self) -> Self:
+        for key in ("tls_ca", "tls_cert", "tls_key"):
+            if getattr(self, key) is not None and not Address.parse_without_password(self.broker).tls:
+                raise ValueError(f"`{key}`: {self.broker} has no TLS: set `broker` to mqtts://, or leave the file out")
+        return self
 
     @property
     def connection(self) -> BrokerOptions:

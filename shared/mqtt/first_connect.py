@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, reason_of
 from shared.mqtt.paho_client import MonitoredClient
 from shared.network.address import Address, Certificates
 from shared.network.tls import describe_tls_error, probe_rejection, speaks_tls
@@ -134,7 +134,7 @@ class FirstConnect:
                 return (0, "it closed the connection during the TLS handshake: if that port has no TLS, write mqtt://")
             if isinstance(error, ssl.SSLError):
                 self._refuse(describe_tls_error(error, self._address, self._certificates), error)
-            return (0, str(error) or type(error).__name__)
+            return (0, reason_of(error))
         client.loop_start()
         failure = reply.wait(min(self._connack_timeout_s, max(0.5, deadline - time.monotonic())))
         if failure is None:

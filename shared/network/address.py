@@ -7,7 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from shared.errors import SkylaneError
-from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE, Endpoint, EndpointError
+from shared.files import read_file
+from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE, LAST_PORT, Endpoint, EndpointError
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -55,7 +56,7 @@ class Address:
             endpoint = Endpoint.parse(str(Endpoint(parts.hostname or "", port)))
         except (KeyError, ValueError, EndpointError) as error:
             shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # It may contain a password.
-            instead = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+            instead = f"write mqtt://host:1883, or mqtts://host:8883 for TLS, with a port from 1 to {LAST_PORT}"
             raise BrokerAddressError(f"broker address {shown!r} cannot be read: {instead}") from error
         if parts.password is not None or parts.path.strip("/"):
             hint = (
@@ -93,7 +94,7 @@ def _password() -> str | None:
     if BROKER_PASSWORD in os.environ:
         raise BrokerAddressError(f"{BROKER_PASSWORD} and {BROKER_PASSWORD_FILE} are both set: unset one of them")
     try:
-        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")  # Editors add a line end.
+        password = read_file(Path(path)).decode().rstrip("\r\n")  # Editors add a line end.
     except OSError as error:
         raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:

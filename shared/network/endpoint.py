@@ -43,6 +43,8 @@ class Endpoint:
         Raises:
             EndpointError: the text is not valid.
         """
+        if "//" in text:
+            raise EndpointError(text, "this is a URL")
         host, colon, port = text.rpartition(":")
         if not colon or text.endswith("]"):
             raise EndpointError(text, "the port is missing")

@@ -11,6 +11,7 @@ import pytest
 from analysis.logs.run_log import load_run
 from cloud.gateway.common.auth import Authenticator
 from edge.presenting.fusion_table import read_fusion
+from edge.sources.video import VideoSource
 from edge.transports.credentials import WorkerCredentials
 from ops.broker.mosquitto import first_listener
 from rosbag_tools.reading.bag import Bag
@@ -46,6 +47,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "labels": ("labels.yaml", read_labels),
     "fusion": ("fusion.npz", read_fusion),
     "image": ("image.png", read_image_file),
+    "video": ("drive.mp4", VideoSource),
     "bag": ("drive.mcap", lambda path: closing(Bag(path)).__enter__()),
     "tokens": ("tokens", Authenticator.from_file),
     "worker-authority": ("ca.crt", WorkerCredentials.read),

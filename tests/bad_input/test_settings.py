@@ -50,6 +50,8 @@ def test_invalid_flag_value_is_a_usage_error(
     [
         (("--arrivals", "poisson"), "--arrivals: poisson needs --arrival-rate"),
         (("--no-retry", "--retry-after-ms", "5"), "--retry-after-ms: every frame is sent only once (see --no-retry)"),
+        (("--no-sinks", "--sink", "png"), "--sink: --no-sinks writes no results: leave one of the two out"),
+        (("--tls-ca", __file__), "--tls-ca: mqtt://127.0.0.1:1883 has no TLS: set --broker to mqtts://"),
         (("--queue", "2", "--closed-loop"), "--queue: a closed loop drops no frame"),
         (("--transport", "grpc"), "--transport: grpc needs --worker-address, HOST:PORT"),
         (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': the port is missing"),
@@ -60,6 +62,46 @@ def test_conflicting_flags_are_named_as_flags(
 ) -> None:
     """The user may not know the keys of the configuration file."""
     assert error in usage_error("edge", "play", tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("window: 0", "window: give at least 1 (given 0)"),
+        ("rate: 2000000", "rate: give at most 1000000 (given 2000000)"),
+        ("rate: fast", "rate: give a number (given 'fast')"),
+        ("frames: 1.5", "frames: give a whole number (given 1.5)"),
+        ("retry: maybe", "retry: give true or false (given 'maybe')"),
+        ("topics: /camera", "topics: give a list, such as [a, b] (given '/camera')"),
+        ("model_version: ../1", "model_version: use 1 to 64 of A-Z a-z 0-9 _ - . without a leading dot (given '../1')"),
+        ("broker: 5", "broker: give text, in quotes if it is a number (given 5)"),
+        ("- window: 1", "is a list or a single value instead of a map of keys to values"),
+    ],
+)
+def test_a_wrong_value_of_a_file_is_answered_with_what_to_give(
+    fails: Callable[..., str], tmp_path: Path, line: str, problem: str
+) -> None:
+    """The writer of the file knows no types of Python."""
+    file = tmp_path / "edge.yaml"
+    file.write_text(line)
+    assert f"{file}: {problem}" in fails("edge", "play", tmp_path, "--config", file)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("cloud", "serve", "--device", "cuda"), "--device: use auto, cpu or gpu:N (given 'cuda')"),
+        (("cloud", "control", "w", "list", "--version", "3"), "--version is the version of a MODEL: name the model"),
+        (("batch", ".", "--model", "m", "--out", "o", "--device", "gpu:x"), "--device: use auto, cpu or gpu:N"),
+        (("batch", ".", "--model", "m", "--out", "o", "--model-version", ".1"), "--model-version: use 1 to 64 of A-Z"),
+        (("send", ".", "--nodes", "http://host:80"), "'http://host:80': this is a URL: write HOST:PORT"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_the_work(
+    usage_error: Callable[..., str], command: tuple[str, ...], problem: str
+) -> None:
+    """Loading the models of a worker takes a minute, and reading a library longer."""
+    assert problem in usage_error(*command)
 
 
 def test_conflict_of_flag_and_file_names_both(usage_error: Callable[..., str], tmp_path: Path) -> None:

@@ -82,4 +82,4 @@ def test_a_value_out_of_range_is_rejected() -> None:
     """The error states the range."""
     done = CliRunner().invoke(link, ["--to", "127.0.0.1:1", "--loss-percent", "99"])
     assert done.exit_code == 2
-    assert "Invalid value for '--loss-percent': 99.0 is not in the range 0<=x<=50" in done.output
+    assert "Invalid value for '--loss-percent': 99 is too large: give a number from 0 to 50" in done.output

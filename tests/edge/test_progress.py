@@ -1,8 +1,7 @@
 """Progress of a run on a terminal and in the log."""
 
-import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from typing import Any, cast
 
@@ -33,16 +32,6 @@ class Node:
             on_tick()
             get_logger("edge").warning("in between")
         return self.counts()
-
-
-@pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """Restores the logging configuration of the process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
 
 
 def test_log_lines_appear_above_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

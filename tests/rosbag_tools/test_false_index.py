@@ -58,6 +58,7 @@ def test_wrong_statistics_of_an_mcap_file_are_a_fault(tmp_path: Path, stated: in
     struct.pack_into("<Q", data, start + 9, stated)
     struct.pack_into("<Q", data, end - 8, stated)
     struct.pack_into("<Q", data, start + 9 + 34, 2 * 10**9)  # The time of the last message.
+    struct.pack_into("<I", data, len(data) - 12, 0)  # No checksum of the summary.
     file.write_bytes(data)
     assert [fault.reason for fault in verify(file)] == [
         f"it counts {stated} messages on {TOPIC}, and the file has 4",
@@ -71,6 +72,7 @@ def test_a_wrong_total_of_an_mcap_file_is_a_fault(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     _, start, _ = next(each for each in records(bytes(data), 8) if each[0] == 0x0B)
     struct.pack_into("<Q", data, start + 9, 9)
+    struct.pack_into("<I", data, len(data) - 12, 0)  # No checksum of the summary.
     file.write_bytes(data)
     assert [fault.reason for fault in verify(file)] == ["it counts 9 messages in all, and the file has 4"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backports import zstd
 
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.messages.ros_types import own_types
@@ -118,8 +119,11 @@ def test_a_bag_with_only_a_damaged_index_is_reported(tmp_path: Path, write_drive
         ("drive.bag", "ros1", "none", True),
         ("drive.bag", "ros1", "bz2", False),
         ("drive", "sqlite3", "none", True),
-        ("drive.mcap", "mcap", "none", True),
-        ("drive.mcap", "mcap", "zstd", True),
+        ("drive", "sqlite3", "zstd", True),
+        ("drive.mcap", "mcap", "none", False),
+        ("drive.mcap", "mcap", "zstd", False),
+        ("drive", "mcap", "none", False),
+        ("drive", "mcap", "zstd-message", False),
     ],
 )
 def test_bags_without_checksums_are_named(
@@ -140,22 +144,41 @@ def _chunk_at(data: bytearray) -> tuple[int, int]:
     return at + 9, struct.unpack_from("<Q", data, at + 1)[0]
 
 
-def test_a_chunk_with_a_checksum_is_recognised_and_checked(tmp_path: Path) -> None:
-    """Recorders of ROS can write them; a changed pixel is a fault then, and goes unnoticed otherwise."""
+@pytest.mark.parametrize("compression", ["none", "zstd", "zstd-message"])
+def test_checksums_of_an_mcap_are_those_of_the_specification(tmp_path: Path, compression: str) -> None:
+    """One for each chunk, over its decompressed records, and one for the summary up to the checksum itself."""
+    with BagWriter(tmp_path / "drive", "mcap", compression) as writer:
+        for at in range(1, 30):
+            writer.write_image("/cam", np.full((300, 300), at, np.uint8), "mono8", at, at, "cam")
+    data = (tmp_path / "drive" / "drive.mcap").read_bytes()
+    at, chunks = len(MAGIC), 0
+    while data[at] != 0x0F:  # Data End
+        size = struct.unpack_from("<Q", data, at + 1)[0]
+        if data[at] == 6:
+            chunks += 1
+            name = 41 + struct.unpack_from("<I", data, at + 37)[0]  # Where the name of the compression ends.
+            stored = data[at + name + 8 : at + 9 + size]
+            records = zstd.decompress(stored) if compression == "zstd" else stored
+            assert struct.unpack_from("<I", data, at + 33)[0] == zlib.crc32(records)
+        at += 9 + size
+    assert chunks > 1 or compression == "zstd-message"
+    start = struct.unpack_from("<Q", data, len(data) - 28)[0]
+    assert struct.unpack_from("<I", data, len(data) - 12)[0] == zlib.crc32(data[start:-12])
+    assert list(verify(tmp_path / "drive")) == []
+
+
+def test_a_changed_pixel_is_found_by_the_checksum(tmp_path: Path) -> None:
+    """It goes unnoticed if the writer computed none."""
     path = tmp_path / "drive.mcap"
     with BagWriter(path) as writer:
         writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
     data = bytearray(path.read_bytes())
     at, size = _chunk_at(data)
-    struct.pack_into("<I", data, at + 24, zlib.crc32(data[at + 40 : at + size]))
-    path.write_bytes(data)
-    with Bag(path) as bag:
-        assert without_checksums(bag) == ()
-    assert list(verify(path)) == []
     data[at + size - 1] ^= 1  # The last byte of the chunk is a pixel.
     path.write_bytes(data)
     assert "the checksum of a chunk does not match" in next(verify(path)).reason
     struct.pack_into("<I", data, at + 24, 0)
+    struct.pack_into("<I", data, len(data) - 12, 0)
     path.write_bytes(data)
     assert list(verify(path)) == []
     with Bag(path) as bag:
@@ -170,6 +193,7 @@ def test_the_length_of_a_damaged_record_does_not_stop_the_search(tmp_path: Path)
     data = bytearray(path.read_bytes())
     at, _ = _chunk_at(data)
     struct.pack_into("<Q", data, at - 8, 2**64 - 1)
+    struct.pack_into("<I", data, at + 24, 0)
     path.write_bytes(data)
     with Bag(path) as bag:
         assert without_checksums(bag) == ("drive.mcap",)

@@ -113,6 +113,7 @@ def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
         ("vehicle: [unclosed\n", "line 2"),
         (b"\x00\x01\x02", "not valid YAML"),
         (b"\xff\xfe\xff", "not valid YAML"),
+        (b"vehicle: c\xe4r\n", "not valid YAML: byte 11 is not text: save it as UTF-8"),
         ("vehicle: !!python/object/apply:os.system [true]\n", "not valid YAML"),
         ("vehicle: &a v\nwindow: *a\n", "aliases"),
         ("vehicle: " + "[" * 5000, "nested deeper"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.files import check_file, open_file, read_file, resolved
+from shared.errors import SkylaneError
+from shared.files import check_file, check_writable, open_file, read_file, resolved
 
 
 def _socket(path: Path) -> None:
@@ -60,3 +61,16 @@ def test_links_in_a_circle_have_a_path(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     assert resolved(tmp_path / "circle").name == "circle"
     assert resolved(tmp_path / "link" / "x") == resolved(tmp_path) / "x"
+
+
+def test_an_output_is_checked_before_the_work_and_keeps_its_content(tmp_path: Path) -> None:
+    """A benchmark of ten minutes must not lose its result to a wrong path, nor an earlier result to a wrong flag."""
+    check_writable(tmp_path / "new" / "result.json", "--json")
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text("{}")
+    check_writable(earlier, "--json")
+    assert earlier.read_text() == "{}"
+    with pytest.raises(SkylaneError, match=r"earlier\.json exists and is not a folder: choose another --json"):
+        check_writable(earlier / "result.json", "--json")
+    with pytest.raises(SkylaneError, match="Is a directory: choose another --out"):
+        check_writable(tmp_path, "--out")

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pydantic import FilePath
 
 from shared.config import OneOf, Section, parsed_by, setting
-from shared.flags import FiniteRange, GroupedCommand, key_options, override
+from shared.flags import FiniteRange, GroupedCommand, NumberOrWord, WholeRange, key_options, override
 from shared.network.endpoint import Endpoint
 
 
@@ -86,21 +86,51 @@ def test_a_key_that_was_not_given_stays_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("kind", "given", "problem"),
     [
-        ("fast", "'fast' is not a number: give one, such as 2.5"),
-        ("nan", "nan is not a finite number"),
-        ("9", "9.0 is not"),
+        (FiniteRange(0, 5), "fast", "'fast' is not a number: give a number from 0 to 5"),
+        (FiniteRange(0, 5), "nan", "nan is not a finite number: give a number from 0 to 5"),
+        (FiniteRange(0.1, 1e6), "1e7", "1e7 is too large: give a number from 0.1 to 1000000"),
+        (FiniteRange(0, min_open=True), "0", "0 is too small: give a number above 0"),
+        (FiniteRange(0, 1, min_open=True), "0", "0 is too small: give a number above 0 and at most 1"),
+        (FiniteRange(), "", "'' is not a number: give a number such as 2.5"),
+        (NumberOrWord(("auto",)), "some", "'some' is not a number: give a number such as 2.5, or auto"),
+        (WholeRange(1), "x", "'x' is not a whole number: give a whole number of at least 1"),
+        (WholeRange(1), "1.5", "'1.5' is not a whole number: give a whole number of at least 1"),
+        (WholeRange(1, 9), "0", "0 is too small: give a whole number from 1 to 9"),
+        (WholeRange(1, 9), "9" * 400, f"{'9' * 40} is too large: give a whole number from 1 to 9"),
+        (WholeRange(0, 9, max_open=True), "9", "9 is too large: give a whole number of at least 0 and below 9"),
+        (WholeRange(max=5), "6", "6 is too large: give a whole number of at most 5"),
     ],
 )
-def test_a_number_option_says_what_is_wrong(given: str, problem: str) -> None:
-    """A user knows no "float range"."""
+def test_a_number_option_says_what_is_wrong_and_what_to_give(kind: Any, given: str, problem: str) -> None:
+    """A user knows no "integer range"."""
 
     @click.command()
-    @click.option("--rate", type=FiniteRange(0, 5))
+    @click.option("--rate", type=kind)
     def command(rate: float) -> None:
         click.echo(rate)
 
-    assert CliRunner().invoke(command, ["--rate", "2"]).output == "2.0\n"
+    assert CliRunner().invoke(command, ["--rate", "1"]).exit_code == 0
     refused = CliRunner().invoke(command, ["--rate", given])
-    assert f"Invalid value for '--rate': {problem}" in refused.output
+    assert f"Invalid value for '--rate': {problem}\n" in refused.output
+
+
+@pytest.mark.parametrize(("flags", "name"), [((), "PLACE"), (("--endpoint", "nowhere"), "--endpoint")])
+def test_an_invalid_value_is_attributed_to_the_variable_that_holds_it(flags: Sequence[str], name: str) -> None:
+    """The user may have forgotten the variable, and has not given the flag."""
+
+    class Place(Section):
+        endpoint: Annotated[str, parsed_by(Endpoint.parse)] | None = setting(None, "Endpoint.", envvar="PLACE")
+        file: FilePath | None = setting(None, "File.", envvar="PLACE_FILE")
+
+    @click.command()
+    @key_options(Place, "Place", "endpoint", "file")
+    def command(**given: Any) -> None:
+        override(Place(), given)
+
+    refused = CliRunner().invoke(command, flags, env={"PLACE": "elsewhere"})
+    assert f"Error: {name}: '{flags[-1] if flags else 'elsewhere'}': the port is missing" in refused.output
+    assert (
+        "Invalid value for 'PLACE_FILE': File 'gone'" in CliRunner().invoke(command, env={"PLACE_FILE": "gone"}).output
+    )

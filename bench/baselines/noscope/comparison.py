@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from analysis.statistics.description import mean_of_runs
@@ -32,6 +31,7 @@ from bench.harness.output import interval_text, target_text
 from cloud.models.loader import ModelLoader
 from ops.processes.child import BenchError
 from ops.processes.environment import BenchRun
+from shared.flags import WholeRange
 from shared.models.repository import Repository
 from shared.reuse.tuning import read_tuning, shipped_tuning
 from shared.terminal_table import Table, result_table
@@ -50,7 +50,7 @@ class NoScopePlan:
         JUDGED_SEEDS,
         flag="--seed",
         multiple=True,
-        type=click.IntRange(0),
+        type=WholeRange(0),
         help=f"Seed of a drive to play (repeatable). [{JUDGED_SEEDS[0]} to {JUDGED_SEEDS[-1]}]",
     )
     bags: tuple[Path, ...] = options.option(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, reason_of
 from shared.files import open_file
 from shared.messages.topics import sanitize_name, validate_name
 from shared.network import endpoint
@@ -112,7 +112,7 @@ def _read_lines(path: Path) -> list[str]:
                 raise TokensError(f"{path} is writable by other users (mode {mode:o}): run chmod 600 on it")
             return file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TokensError(f"{path}: the tokens cannot be read: {error}") from error
+        raise TokensError(f"{path}: the tokens cannot be read: {reason_of(error)}") from error
 
 
 def _check_token(token: str, source: str) -> str:

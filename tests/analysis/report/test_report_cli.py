@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_tables_are_written_without_a_browser(run: Path, tmp_path: Path, monkeyp
     assert ended.exit_code == 0, ended.output
     assert "apt-get install chromium" in ended.output
     assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
+
+
+def test_tables_are_written_without_kaleido(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's installation cannot draw charts; the tables and the page do not need them."""
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    ended = run_report(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")
+    assert ended.exit_code == 0, ended.output
+    assert "skylane[figures]" in ended.output
+    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
+    assert (tmp_path / "page.html").exists()
 
 
 def test_a_killed_run_is_repaired(tmp_path: Path) -> None:

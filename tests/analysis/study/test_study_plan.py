@@ -132,7 +132,7 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
         ({"axes": {"device": "tpu"}}, "axes.device.0: no device 'tpu': use cpu, gpu or gpu:N"),
         ({"axes": {"resolution": "101x100"}}, "write WIDTHxHEIGHT, both even and at least 32, such as 1936x1216"),
         ({"axes": {"scenario": "sever"}}, "no scenario 'sever': there are cold_start, same_image"),
-        ({"axes": {"vehicles": 0}}, "axes.vehicles.0: Input should be greater than or equal to 1 (given 0)"),
+        ({"axes": {"vehicles": 0}}, "axes.vehicles.0: give at least 1 (given 0)"),
         ({"axes": {"vehicles": [1, 1]}}, "axes.vehicles: a value occurs twice: remove one"),
         ({"axes": {"link": "6g"}}, "no link '6g': there are none, 4g, 5g"),
         ({"axes": {"link": {"name": "x", "dely_ms": 1}}}, "axes.link.0.dely_ms: unknown key: did you mean delay_ms"),

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import pytest
@@ -6,6 +7,7 @@ from click.testing import CliRunner
 
 from bench.cli import bench
 from bench.harness import options
+from shared.errors import SkylaneError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,19 @@ def test_an_option_sets_its_field_also_by_its_old_name(flags: list[str], used: s
     assert "--door" not in CliRunner().invoke(_gateway, ["--help"]).stdout
 
 
+def test_a_result_that_cannot_be_written_is_refused_before_the_measurement(tmp_path: Path) -> None:
+    """It would be lost after minutes."""
+    (tmp_path / "file").touch()
+
+    def measure(plan: _Plan, _: object) -> dict[str, object]:
+        raise AssertionError(plan)
+
+    command = options.bench_command("gateway", _Plan, measure, lambda _: [], json=options.JSON_FILE)
+    done = CliRunner().invoke(command, ["--json", str(tmp_path / "file" / "result.json")])
+    assert isinstance(done.exception, SkylaneError)
+    assert str(done.exception).endswith("file exists and is not a folder: choose another --json")
+
+
 def test_the_old_name_of_a_command_warns_and_runs_it() -> None:
     """`skylane bench doors` is `skylane bench gateway` for one more release, and not listed."""
     old = options.renamed_command("doors", _gateway)
@@ -58,4 +73,4 @@ def test_a_number_out_of_its_range_is_rejected() -> None:
     """The range is stated beside the default, once."""
     done = CliRunner().invoke(_gateway, ["--frames", "3"])
     assert done.exit_code == 2
-    assert "3 is not in the range 4<=x<=10000" in done.output
+    assert "3 is too small: give a whole number from 4 to 10000" in done.output

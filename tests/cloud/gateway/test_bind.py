@@ -2,7 +2,9 @@
 
 import socket
 
-from cloud.gateway.bind import listen
+import pytest
+
+from cloud.gateway.bind import ListenError, listen
 
 
 def test_connections_have_no_send_delay() -> None:
@@ -11,3 +13,12 @@ def test_connections_have_no_send_delay() -> None:
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_an_address_of_another_machine_is_refused_in_plain_words() -> None:
+    """Python's own message repeats the address as a tuple."""
+    with pytest.raises(ListenError) as refused:
+        listen("http", "192.0.2.1:80")
+    assert str(refused.value).startswith(
+        "--http: cannot listen at 192.0.2.1:80: Cannot assign requested address: give an"
+    )

@@ -73,6 +73,14 @@ def test_without_a_valid_image_no_worker_is_called(folder: Path, tmp_path: Path)
     assert "not reached" not in done.output
 
 
+def test_a_file_that_cannot_be_opened_is_refused_before_images_are_sent(folder: Path, tmp_path: Path) -> None:
+    """Their results would be lost."""
+    done = send_images(folder, tmp_path / "missing" / "lines.jsonl", "--nodes", "127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "lines.jsonl': No such file or directory" in done.output
+    assert "not reached" not in done.output
+
+
 @pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])
 def test_a_write_error_ends_the_run_and_names_the_option(
     lines: str, output: str | None, folder: Path, tmp_path: Path
@@ -189,5 +197,5 @@ def test_the_former_name_of_concurrency_is_accepted_with_a_warning(folder: Path,
     assert "warning: --places is now called --concurrency" in done.stderr
     assert "6 answered" in done.output
     refused = send_images(folder, lines, "--nodes", worker.grpc, "--places", "65")
-    assert "Invalid value for '--places': 65 is not in the range" in refused.stderr
+    assert "Invalid value for '--places': 65 is too large: give a whole number from 1 to 64" in refused.stderr
     assert "--places" not in CliRunner().invoke(send, ["--help"]).output

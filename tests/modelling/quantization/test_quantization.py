@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from modelling.quantization.calibration_frames import (
 )
 from modelling.quantization.quantization import QuantisationError, quantise
 from rosbag_tools.drive.recording import DrivePlan, record
+from shared.errors import MissingExtraError
 from shared.files import tree_sha256
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
@@ -147,3 +149,13 @@ def test_synthetic_frames_have_ground_truth(tmp_path: Path) -> None:
     assert frames.calibration[0].shape == frames.holdout[0].image.shape == (HEIGHT, WIDTH, 3)
     assert frames.holdout[0].truth is not None
     assert not np.array_equal(frames.calibration[0], frames.holdout[0].image)
+
+
+def test_without_openvino_the_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's installation lacks OpenVINO, and `skylane model quantize` and `skylane bench engines` import it late."""
+    for name in [each for each in sys.modules if each.startswith("cloud.engines.openvino.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "modelling.quantization.quantization")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingExtraError, match=r"needs openvino, .*skylane\[convert,openvino\]"):
+        import_module("modelling.quantization.quantization")

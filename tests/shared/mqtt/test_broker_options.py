@@ -40,10 +40,20 @@ def test_every_flag_arrives_as_a_field(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.touch()
     flags = ["--connect-timeout", "2", "--tls-ca", str(pem), "--tls-cert", str(pem), "--tls-key", str(pem)]
-    output = CliRunner().invoke(_command, [*flags, "--certs", str(tmp_path)]).output
+    output = CliRunner().invoke(_command, [*flags, "--certs", str(tmp_path), "--broker", "mqtts://here"]).output
     assert "connect_timeout_s=2.0" in output
     assert f"certs={tmp_path!r}" in output
     assert output.count("x.pem") == 3
+
+
+@pytest.mark.parametrize("flag", ["--tls-ca", "--tls-cert", "--tls-key"])
+def test_a_certificate_needs_a_broker_with_tls(tmp_path: Path, flag: str) -> None:
+    """Otherwise a user who forgets the s of mqtts:// believes that the frames are encrypted."""
+    pem = tmp_path / "x.pem"
+    pem.touch()
+    refused = CliRunner().invoke(_command, [flag, str(pem), "--broker", "mqtt://here"])
+    assert refused.exit_code == 2
+    assert f"{flag}: mqtt://here has no TLS: set --broker to mqtts://" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,21 @@ def test_the_password_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.M
     secret.write_text(" pass word\n")
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(secret))
     assert Address.parse("mqtt://car@host").password == " pass word"
+
+
+def test_a_password_file_without_a_writer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node would wait for it for ever, and say nothing."""
+    os.mkfifo(tmp_path / "password")
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
+    with pytest.raises(BrokerAddressError, match="it is a FIFO: give a regular file"):
+        Address.parse("mqtt://car@host")
+
+
+@pytest.mark.parametrize("url", ["mqtt://host:99999", "mqtt://host:x", "mqtt://host:0"])
+def test_the_error_of_a_port_says_which_ports_there_are(url: str) -> None:
+    """The rest of the address is right."""
+    with pytest.raises(BrokerAddressError, match="with a port from 1 to 65535"):
+        Address.parse(url)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_parsed_endpoint_formats_back(text: str, host: str, port: int) -> None
         ("ho\nst:80", "the host is neither a name of"),
         ("ho st:80", "the host is neither a name of"),
         ("[host]:80", "the host is neither a name of"),
-        ("http://host:80", "the host contains a colon"),
+        ("http://host:80", "this is a URL"),
         ("user@host:80", "the host is neither a name of"),
         ("::1:80", "the host contains a colon: write an IPv6 address in brackets"),
         ("[1::2::3]:80", "the text in brackets is not an IPv6 address"),
