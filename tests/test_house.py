@@ -237,3 +237,30 @@ def test_plug_in_tables_name_existing_classes() -> None:
             if isinstance(node, ast.ClassDef | ast.FunctionDef)
         }
         assert attribute in defined, (where, target)
+
+
+GUIDES = (
+    "CONTRIBUTING.md",
+    "docs/explanation/architecture.md",
+    *(f"docs/contributing/{name}" for name in ("index.md",)),
+)
+
+
+@pytest.mark.parametrize("guide", sorted(each for each in GUIDES if (ROOT / each).exists()))
+def test_guides_for_contributors_name_files_that_exist(guide: str) -> None:
+    """A pointer to a file that was moved costs a newcomer more time than none."""
+    known = {path.name for path in MODULES} | {path.name for path in (ROOT / "tests").rglob("*.py")}
+    named = re.findall(r"`([\w./-]+\.py)`", (ROOT / guide).read_text(encoding="utf-8"))
+    assert named
+    assert [name for name in named if not (ROOT / name).exists() and ("/" in name or name not in known)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_the_docstring_of_a_package_names_modules_that_exist(folder: Path) -> None:
+    """It says which module to read first."""
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    for sentence in re.findall(r"(?:Start with|Read) [^.]*(?:\.\w[^.]*)*", docstring):
+        for name in re.findall(r"`([\w.]+)`", sentence):
+            path = Path(*name.removesuffix(".py").split("."))
+            places = [start / path for start in (folder, ROOT)]
+            assert any(place.is_dir() or place.with_suffix(".py").is_file() for place in places), name

@@ -1,4 +1,4 @@
-"""Engines run model files of several formats on a device.
+"""Engines that need a worker: TensorFlow, OpenVINO, TorchScript, and remote servers.
 
-Start with `engine`, the contract, and `table`, the list of all engines.
+Start with `shared.inference.engine`, the contract, and `shared.inference.table`, the list of all engines.
 """

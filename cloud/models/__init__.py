@@ -1,4 +1,4 @@
-"""Models on disk and in memory: repository, manifest, loading, swapping, and the choice of the engine.
+"""The models of a worker: loading, swapping, and the choice of the engine.
 
-Start with `repository`, which finds a model, and `loader`, which opens it.
+Start with `loader`, which opens a model of `shared.models.repository`.
 """

@@ -1,4 +1,4 @@
-"""Encodings of untrusted data, bounded and validated: MessagePack, protocol buffers, JSON, compression, tensors.
+"""Encodings of untrusted data that bound what they allocate: protocol buffers, JSON, compression.
 
-Start with `msgpack_reader` and `schema`.
+Start with `compression` and `protobuf`.
 """

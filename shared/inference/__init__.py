@@ -1,4 +1,4 @@
-"""Inference engines that need little space, for the vehicle and the worker: ONNX Runtime and TensorFlow Lite.
+"""A running model, the contract and the table of engines, and the engines that a vehicle has room for.
 
-Start with `engine`, the contract of all engines; the worker has more of them, in `cloud.engines`.
+Start with `engine`, the contract of all engines, and `model`; the worker has more engines, in `cloud.engines`.
 """

@@ -1,4 +1,4 @@
 """Tasks: segmentation, classification, detection and raw tensors, one plug-in each.
 
-Start with `task`, the contract and the table of tasks.
+Start with `shared.task`, the contract and the table of tasks.
 """
