@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.dispatch.delivery import open_dispatcher
 from edge.dispatch.retry_policy import RetryPolicy
 from edge.dispatch.retrying import Retrier
 from edge.frame_record import FrameRecord
 from edge.frames.ledger import Ledger, RunCounts
-from edge.frames.prepared_images import PreparedImages
-from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pacer, ReadAhead
-from edge.pipeline import Pipeline
+from edge.pacing.replay import FrameQueue, Pacer, ReadAhead
+from edge.pipeline import Pipeline, PreparedImages
 from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
-from edge.sender import InFlightWindow, Sender
+from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin, Sink
 from edge.sources.source import FrameSource

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from edge import run_record
 from edge.config import EdgeConfig
-from edge.dispatch.delivery import open_dispatcher
 from edge.dispatch.dispatcher import Dispatcher
 from edge.dispatch.retry_policy import RetryPolicy
 from edge.dispatch.retrying import Retrier
@@ -28,7 +27,7 @@ from edge.frame_record import Assignment, FrameRecord
 from edge.frames.ledger import Ledger
 from edge.pipeline import prepare
 from edge.receiver import Receiver
-from edge.sender import InFlightWindow, Sender
+from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import open_mqtt
 from edge.transports.transport import RawReply, ReplyQueue, TransportEvents
 from edge.workers.worker_clocks import WorkerClocks

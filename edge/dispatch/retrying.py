@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from edge.dispatch.delivery import FrameDelivery, OutgoingFrame
 from edge.dispatch.dispatcher import Dispatcher
 from edge.dispatch.retry_policy import RetryPolicy
 from edge.frame_record import Assignment, FrameRecord
-from edge.frames.frame_log import VehicleFrameLog
-from edge.frames.ledger import Ledger
+from edge.frames.ledger import Ledger, VehicleFrameLog
+from edge.sender import FrameDelivery, OutgoingFrame
 from edge.transports.transport import Transport
 from edge.workers.clock_sync import is_unresponsive
 from edge.workers.worker_clocks import WorkerClocks

@@ -8,14 +8,13 @@ from statistics import median
 
 from edge.config import EdgeConfig
 from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
-from edge.frames.frame_log import VehicleFrameLog
-from edge.frames.pending_results import PendingResults
 from edge.frames.reply_validation import ReplyOrigin, ValidatedReply, matches_attempt
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_loads import WorkerLoads
 from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
+from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
@@ -383,3 +382,94 @@ def _is_second_refusal(message: ResultMessage, record: FrameRecord) -> bool:
     """Returns whether both attempts are refused now. A worker that cannot decode the second reports attempt 1."""
     refusal = record.refusal
     return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)
+
+
+class PendingResults:
+    """Numbers of frames from their due time until they have ended without a result, or their result is with the sinks.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, None] = {}  # In increasing order, because frames become due in this order.
+        self._next = 0
+        self._changed = threading.Condition()
+
+    def add(self, sequence: int) -> None:
+        """Adds the frame with the next sequence number."""
+        with self._changed:
+            self._numbers[sequence] = None
+            self._next = sequence + 1
+
+    def remove(self, sequence: int) -> None:
+        """Removes a frame, if it is present."""
+        with self._changed:
+            self._numbers.pop(sequence, None)
+            self._changed.notify_all()
+
+    def first(self) -> int:
+        """Returns the lowest number of a frame that may still get a result; without any, that of the next frame."""
+        with self._changed:
+            return self._first()
+
+    def wait_until_within(self, frames: int, timeout_s: float) -> bool:
+        """Waits until the first frame is among the last `frames` that were due; returns False on a timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._next - self._first() < frames, timeout_s)
+
+    def _first(self) -> int:
+        return next(iter(self._numbers), self._next)
+
+
+_SHOWN_DIGITS = 12  # Length of a model's hash in a line.
+
+
+class VehicleFrameLog:
+    """Logs events of frames, rate-limited by kind. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._limited = RateLimitedLogger(get_logger("edge"))
+        self._model: tuple[str, str] | None = None  # Version and hash of the latest answer.
+
+    def ended(self, frame_id: FrameId, outcome: Outcome, reason: str, worker: str) -> None:
+        """Logs a frame that ended without a result in time."""
+        if outcome.has_result:
+            return
+        # The vehicle has few reasons to drop a frame; a worker could send a new reason with every frame.
+        kind = reason.partition(":")[0] if outcome is Outcome.DROPPED else ""
+        fields = {"camera": frame_id.camera, "frame_id": str(frame_id), "reason": reason}
+        if worker:
+            fields["worker"] = worker
+        self._limited.warning((outcome, kind), f"frame {outcome.value}", **fields)
+
+    def sent_again(self, frame_id: FrameId, worker: str, silent_ns: int) -> None:
+        """Logs a frame that was sent again, to `worker`, after `silent_ns` without a reply."""
+        self._limited.warning(
+            "sent again",
+            "frame sent again",
+            camera=frame_id.camera,
+            frame_id=str(frame_id),
+            worker=worker,
+            silent_ms=round(silent_ns / 1e6),
+        )
+
+    def unresponsive(self, worker: str) -> None:
+        """Logs a worker that answers no probes while others do; its frames are sent again."""
+        self._limited.warning(("unresponsive", worker), "worker unresponsive", worker=worker)
+
+    def answered(self, frame_id: FrameId, model: str, origin: ReplyOrigin) -> None:
+        """Logs an answer by another version of the model, or another file, than the previous answer."""
+        current = (origin.model_version, origin.sha256)
+        before, self._model = self._model, current
+        if before is not None and before != current:
+            self._limited.warning(
+                "model changed",
+                "model changed",
+                model=model,
+                version=origin.model_version,
+                sha256=origin.sha256[:_SHOWN_DIGITS],
+                version_before=before[0],
+                sha256_before=before[1][:_SHOWN_DIGITS],
+                worker=origin.worker,
+                frame_id=str(frame_id),
+            )

@@ -9,8 +9,7 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.frames.prepared_images import PreparedImage, PreparedImages
-from edge.pipeline import colour_image, rgb_input
+from edge.pipeline import PreparedImage, PreparedImages, colour_image, rgb_input
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
 from edge.sinks.sink import Origin
 from shared import clock

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from edge.frame_record import FrameRecord
-from edge.frames.pending_results import PendingResults
+from edge.frames.ledger import PendingResults
 from edge.pipeline import rgb_input
 from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
 from shared.errors import SkylaneError

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
-from edge.dispatch.delivery import open_dispatcher
 from edge.frame_record import FrameRecord
 from edge.frames.ledger import Ledger
 from edge.pipeline import prepare
-from edge.sender import InFlightWindow, Sender
+from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats

@@ -36,7 +36,7 @@ def test_a_frame_passes_few_modules(mosquitto_url: str, models: Path, tmp_path: 
             )
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # typeshed does not know that None is allowed.
+        threading.setprofile(None)
     assert code == 0, printed
     rows = list(read_rows(tmp_path / "car"))
     due_ns = [int(row["t_due_ns"]) for row in rows[WARM_UP:]]

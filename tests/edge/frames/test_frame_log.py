@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from edge.frames.frame_log import VehicleFrameLog
+from edge.frames.ledger import VehicleFrameLog
 from edge.frames.reply_validation import ReplyOrigin
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome

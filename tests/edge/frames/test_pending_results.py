@@ -2,7 +2,7 @@
 
 import threading
 
-from edge.frames.pending_results import PendingResults
+from edge.frames.ledger import PendingResults
 
 WAIT_S = 60.0
 

@@ -1,7 +1,7 @@
 """The queue of due frames."""
 
 from edge.frame_record import FrameRecord
-from edge.pacing.frame_queue import FrameQueue
+from edge.pacing.replay import FrameQueue
 from shared.imaging.frames import Frame
 from tests.edge.samples import make_frame, make_record
 

@@ -9,8 +9,7 @@ import pytest
 
 from edge.config import EdgeConfig
 from edge.frames.ledger import Ledger
-from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pacer
+from edge.pacing.replay import FrameQueue, Pacer
 from shared.runlog.latency_log import LogWriter, read_rows
 from tests.edge.samples import make_frame
 

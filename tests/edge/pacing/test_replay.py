@@ -13,8 +13,7 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.frames.ledger import Ledger
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
-from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pacer, ReadAhead
+from edge.pacing.replay import FrameQueue, Pacer, ReadAhead
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.frames.prepared_images import PreparedImage
+from edge.pipeline import PreparedImage
 from edge.presenting.presentation import (
     CAMERA_CHANGED,
     HUNG,
